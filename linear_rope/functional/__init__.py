@@ -1,0 +1,5 @@
+"""Linear attention as a function: one definition, several implementations that agree with it."""
+
+from linear_rope.functional.linear_attention import IMPLEMENTATIONS, linear_attention
+
+__all__ = ["IMPLEMENTATIONS", "linear_attention"]

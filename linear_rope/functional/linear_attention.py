@@ -1,0 +1,215 @@
+"""The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from linear_rope.features import FeatureMap
+from linear_rope.functional.chunked import chunked
+from linear_rope.functional.recurrent import recurrent
+from linear_rope.functional.reference import reference
+from linear_rope.functional.terms import Sums, Terms, attention_output
+from linear_rope.rotary import apply_rope
+
+Rope = Literal["after", "before", "none"]
+Denominator = Literal["unrotated", "rotated", "none"]
+Positions = Tensor | tuple[Tensor, Tensor]
+
+IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
+    "reference": reference,
+    "chunked": chunked,
+    "recurrent": recurrent,
+}
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: FeatureMap,
+    rope: Rope = "after",
+    denominator: Denominator = "unrotated",
+    causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    positions: Positions | None = None,
+    rope_base: float = 10000.0,
+    implementation: str = "auto",
+) -> Tensor:
+    """Linear attention, with rotary positions after the feature map (RoFormer, arXiv 2104.09864, eq. 19).
+
+    With R_m the rotation of position m and φ the feature map, over the keys n that query m sees::
+
+        out_m = Σ_n (R_m φ(q_m))ᵀ (R_n φ(k_n)) v_n  /  Σ_n φ(q_m)ᵀ φ(k_n)
+
+    The weights can be negative and need not sum to one.
+
+    Args:
+        q: (B, H, N, D) queries, any floating dtype.
+        k: (B, H, K, D) keys.
+        v: (B, H, K, Dv) values.
+        feature_map: φ; a module such as ``FavorPlus(D, M, seed=0)`` or ``EluPlusOne()``.
+        rope: "after" rotates φ(q) and φ(k); "before" rotates q and k and then maps them, which with FAVOR+ estimates
+            softmax attention with RoPE; "none".
+        denominator: for ``rope="after"``, "unrotated" is eq. 19, "rotated" sums the numerator's own weights, which
+            can come close to zero; "none" divides by nothing. Otherwise "unrotated" and "rotated" are the same.
+        causal: query m sees the keys n ≤ m only; needs K = N.
+        key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds. A query that sees
+            no key gives zeros.
+        positions: (N,) or (B, N), counted from 0, for queries and keys alike, or a pair of these for queries and keys.
+            Default: the count of unpadded tokens before each one.
+        rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
+        implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
+            positions with a state of constant size), or "auto", which is "chunked".
+
+    Returns:
+        (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
+
+    Raises:
+        ValueError: shapes, masks, positions or names that do not fit; the message says what would.
+    """
+    _check_tensors(q, k, v, causal, key_padding_mask)
+    if implementation != "auto" and implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
+    run = IMPLEMENTATIONS["chunked" if implementation == "auto" else implementation]
+    with torch.autocast(q.device.type, enabled=False):
+        terms = make_terms(
+            q,
+            k,
+            v,
+            feature_map=feature_map,
+            rope=rope,
+            denominator=denominator,
+            key_padding_mask=key_padding_mask,
+            positions=positions,
+            rope_base=rope_base,
+        )
+        return attention_output(run(terms, causal=causal), terms.query_scale).to(v.dtype)
+
+
+def make_terms(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: FeatureMap,
+    rope: Rope,
+    denominator: Denominator,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    rope_base: float,
+) -> Terms:
+    """Map and rotate; the arguments are those of :func:`linear_attention`."""
+    check_choice("rope", rope, ("after", "before", "none"))
+    check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    q_positions, k_positions = _resolve_positions(positions, q, k, key_padding_mask)
+    padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
+    if padding is not None:
+        # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+
+    def rotated(x: Tensor, at: Tensor) -> Tensor:
+        return apply_rope(x, at, base=rope_base)
+
+    if rope == "before":
+        _check_even(q.shape[-1], "the head dimension", rope, "head_dim")
+        q, k = rotated(q, q_positions), rotated(k, k_positions)
+    q_features, query_scale = feature_map.queries(q)
+    k_features, key_scale = feature_map.keys(k)
+    if padding is not None:
+        k_features = k_features.masked_fill(padding, 0)
+        if key_scale is not None:
+            key_scale = key_scale.masked_fill(padding, torch.finfo(dtype).min)
+
+    denominator_q = denominator_k = None
+    if rope == "after":
+        _check_even(q_features.shape[-1], "the number of features", rope, "num_features")
+        if denominator == "unrotated":
+            denominator_q, denominator_k = q_features, k_features
+        q_features, k_features = rotated(q_features, q_positions), rotated(k_features, k_positions)
+    return Terms(
+        q=q_features,
+        k=k_features,
+        v=v,
+        denominator_q=denominator_q,
+        denominator_k=denominator_k,
+        has_denominator=denominator != "none",
+        query_scale=None if query_scale is None else query_scale.squeeze(-1),
+        key_scale=None if key_scale is None else key_scale.squeeze(-1),
+    )
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
+
+
+def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.device) -> Tensor:
+    """0, 1, 2, ... (N,), or with a mask (B, N) the count of unpadded tokens before each one."""
+    if key_padding_mask is None:
+        return torch.arange(length, device=device)
+    return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
+
+
+def _resolve_positions(
+    positions: Positions | None, q: Tensor, k: Tensor, key_padding_mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    queries, keys = q.shape[-2], k.shape[-2]
+    if isinstance(positions, tuple):
+        return positions
+    if positions is None:
+        k_positions = token_positions(keys, key_padding_mask, k.device)
+        same = queries == keys
+        return (k_positions if same else torch.arange(queries, device=q.device)), k_positions
+    if queries != keys:
+        raise ValueError(
+            f"positions is one tensor, but there are {queries} queries and {keys} keys; give a pair "
+            "(query positions, key positions)"
+        )
+    return positions, positions
+
+
+def _check_even(width: int, what: str, rope: str, argument: str) -> None:
+    if width % 2:
+        raise ValueError(
+            f'rope="{rope}" rotates pairs, but {what} is {width}; give an even {argument}, such as {width + 1}'
+        )
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_padding_mask: Tensor | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, heads, length, width)")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} has dtype {x.dtype}; give a floating-point tensor")
+        if x.shape[2] == 0:
+            raise ValueError(f"{name} has length 0; give at least one position")
+    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)} and k {tuple(k.shape)}; their batch, heads and width must be equal"
+        )
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; their batch, heads and length must be equal"
+        )
+    if causal and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"causal=True needs as many keys as queries; there are {q.shape[2]} queries, {k.shape[2]} keys"
+        )
+    check_padding_mask(key_padding_mask, k.shape[0], k.shape[2])
+
+
+def check_padding_mask(key_padding_mask: Tensor | None, batch: int, keys: int) -> None:
+    """Raises ValueError unless the mask is None or (batch, keys) of bool."""
+    if key_padding_mask is None:
+        return
+    if key_padding_mask.dtype != torch.bool or key_padding_mask.shape != (batch, keys):
+        raise ValueError(
+            f"key_padding_mask has dtype {key_padding_mask.dtype} and shape {tuple(key_padding_mask.shape)}; give "
+            f"torch.bool and ({batch}, {keys}), True at padding"
+        )

@@ -1,0 +1,65 @@
+"""What every implementation sums, and how the sums become the output.
+
+Axis names: B batch, H heads, N queries, K keys, M features, D value width.
+
+    numerator_i   = Σ_j  (q_iᵀ k_j) · exp(g_j − c_i) · v_j
+    denominator_i = Σ_j  (q'_iᵀ k'_j) · exp(g_j − c_i)
+
+q and k are mapped (and, with RoPE after the map, rotated); q' and k' are those of the denominator (unrotated in
+RoFormer eq. 19). g_j is the logarithm of key j's own scale, c_i = max g_j over the keys that query i sees: the
+stabiliser is causal, every factor is at most 1, and c_i cancels in the quotient.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Terms(NamedTuple):
+    """Mapped inputs of one attention call, in float32 or float64.
+
+    Attributes:
+        q: (B, H, N, M) queries of the numerator.
+        k: (B, H, K, M) keys of the numerator; zero at padding.
+        v: (B, H, K, D) values; zero at padding.
+        denominator_q, denominator_k: the same for the denominator; None where it uses q and k (or there is none).
+        has_denominator: False for denominator="none".
+        query_scale: (B, H, N) logarithm of each query's scale, or None; it matters where nothing cancels it.
+        key_scale: (B, H, K) logarithm g_j of each key's scale, the most negative number at padding; or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
+    has_denominator: bool
+    query_scale: Tensor | None
+    key_scale: Tensor | None
+
+
+class Sums(NamedTuple):
+    """Attributes:
+    numerator: (B, H, N, D).
+    denominator: (B, H, N), or None.
+    stabiliser: c_i, (B, H, N) or broadcastable to it, or None without key scales.
+    """
+
+    numerator: Tensor
+    denominator: Tensor | None
+    stabiliser: Tensor | None
+
+
+# Without a denominator nothing cancels the exponentials; beyond e^60 they are cut off, so that they stay finite.
+LARGEST_LOG_SCALE = 60.0
+
+
+def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:
+    """(B, H, N, D): the quotient, zero for a query that sees no key; or the plain sum without a denominator."""
+    numerator, denominator, stabiliser = sums
+    if denominator is not None:
+        return numerator / torch.where(denominator == 0, 1, denominator).unsqueeze(-1)
+    if stabiliser is None or query_scale is None:
+        return numerator
+    return numerator * (stabiliser + query_scale).clamp(max=LARGEST_LOG_SCALE).exp().unsqueeze(-1)

@@ -1,0 +1,1 @@
+"""Modules of other libraries, made to fit this one's models."""

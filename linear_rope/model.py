@@ -1,0 +1,360 @@
+"""Small pre-norm transformers whose attention and position encoding can be exchanged and nothing else.
+
+Axis names: B batch, N length, dim model width.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linear_rope.attention import (
+    KeyValueCache,
+    LinearAttentionState,
+    LinearRoPEAttention,
+    RoPEAttention,
+    SoftmaxRoPEAttention,
+)
+from linear_rope.functional.linear_attention import Denominator, Rope, check_choice, check_padding_mask, token_positions
+from linear_rope.positions import LearnedPositions, SinusoidalPositions
+
+Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
+ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model.
+
+    Raises:
+        ValueError: values that do not fit each other; the attention checks the rest.
+    """
+
+    vocab_size: int = 256
+    """number of token ids; 256 for bytes"""
+    dim: int = 128
+    """model width"""
+    layers: int = 2
+    """number of blocks"""
+    heads: int = 4
+    """attention heads; divides dim"""
+    max_length: int = 256
+    """positions in the learned table; no limit for the other encodings"""
+    attention: Literal["softmax", "linear"] = "linear"
+    """exact softmax attention, or linear attention with ``feature_map``"""
+    feature_map: str = "favor+"
+    """"favor+", "favor+hyperbolic", "elu+1" or "relu"; for linear attention"""
+    num_features: int | None = None
+    """M of the random feature maps; even; None takes the even number next to D·ln D"""
+    position: Position = "rope-after"
+    """how positions enter; softmax attention has no "rope-after\""""
+    denominator: Denominator = "unrotated"
+    """denominator of linear attention with RoPE after the map"""
+    rope_base: float = 10000.0
+    """θ_i = rope_base^(−2i/width)"""
+    mlp_ratio: int = 4
+    """hidden width of the MLP over dim"""
+    dropout: float = 0.0
+    """on the outputs of attention and MLP, in training"""
+    redraw_every: int | None = None
+    """training steps between redraws of random features; None draws once"""
+    seed: int = 0
+    """of the initial weights"""
+    feature_seed: int = 0
+    """of the random features; every layer draws its own"""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        check_choice("attention", self.attention, ("softmax", "linear"))
+        check_choice("position", self.position, ("none", "learned", "sinusoidal", *ROPE))
+        if self.attention == "softmax" and self.position == "rope-after":
+            raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')
+
+
+MakeAttention = Callable[[int], nn.Module]
+State = LinearAttentionState | KeyValueCache
+
+
+def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAttention:
+    """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
+    rope = ROPE.get(config.position, "none")
+    if config.attention == "softmax":
+        return SoftmaxRoPEAttention(
+            config.dim,
+            config.heads,
+            rope="before" if rope == "before" else "none",
+            causal=causal,
+            rope_base=config.rope_base,
+            dropout=config.dropout,
+        )
+    return LinearRoPEAttention(
+        config.dim,
+        config.heads,
+        feature_map=config.feature_map,
+        num_features=config.num_features,
+        rope=rope,
+        denominator=config.denominator,
+        causal=causal,
+        rope_base=config.rope_base,
+        dropout=config.dropout,
+        redraw_every=config.redraw_every,
+        seed=config.feature_seed * 1000 + layer,
+    )
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then, in a decoder, x + attention(norm(x), memory), then x + MLP(norm(x))."""
+
+    def __init__(self, config: ModelConfig, attention: nn.Module, cross_attention: nn.Module | None = None) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.dim)
+        self.attention = attention
+        self.cross_attention = cross_attention
+        self.cross_attention_norm = None if cross_attention is None else nn.LayerNorm(config.dim)
+        self.mlp_norm = nn.LayerNorm(config.dim)
+        hidden = config.mlp_ratio * config.dim
+        self.mlp = nn.Sequential(
+            nn.Linear(config.dim, hidden), nn.GELU(), nn.Linear(hidden, config.dim), nn.Dropout(config.dropout)
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_padding_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_padding_mask: Tensor | None = None,
+    ) -> Tensor:
+        """(B, N, dim) → (B, N, dim); ``memory`` (B, K, dim) is what the cross-attention reads."""
+        x = x + self.attention(self.attention_norm(x), key_padding_mask=key_padding_mask, positions=positions)
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            x = x + self.cross_attention(
+                self.cross_attention_norm(x), context=memory, key_padding_mask=memory_padding_mask
+            )
+        return x + self.mlp(self.mlp_norm(x))
+
+    def advance(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None)."""
+        if not isinstance(self.attention, RoPEAttention):
+            raise ValueError(f"{type(self.attention).__name__} has no prefill and step, which generation needs")
+        normed = self.attention_norm(x)
+        y, new_state = self.attention.prefill(normed) if state is None else self.attention.step(normed, state)
+        x = x + y
+        return x + self.mlp(self.mlp_norm(x)), new_state
+
+
+class _Embedding(nn.Module):
+    """Token embedding plus absolute positions; also the output projection, whose weights are tied to it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.dim)
+        self.positions: nn.Module | None = None
+        if config.position == "learned":
+            self.positions = LearnedPositions(config.max_length, config.dim)
+        elif config.position == "sinusoidal":
+            self.positions = SinusoidalPositions(config.dim)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x = self.tokens(tokens)
+        if isinstance(self.positions, SinusoidalPositions):
+            # A sinusoid has a root mean square of 1/√2; at this scale neither it nor the tokens drown the other.
+            return x + self.positions(positions) * (INITIAL_STD * math.sqrt(2))
+        return x if self.positions is None else x + self.positions(positions)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.tokens.weight)
+
+
+class CausalLM(nn.Module):
+    """A decoder-only language model: pre-norm blocks, GELU MLP, tied embedding.
+
+    Args:
+        config: its shape.
+        attention: a function from the layer's number to its attention module (called as
+            ``module(x, key_padding_mask=..., positions=...)``), for kinds that ``config`` does not know.
+    """
+
+    def __init__(self, config: ModelConfig, attention: MakeAttention | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = _Embedding(config)
+        make = attention or (lambda layer: make_attention(config, layer, causal=True))
+        self.blocks = nn.ModuleList(Block(config, make(layer)) for layer in range(config.layers))
+        self.norm = nn.LayerNorm(config.dim)
+        initialise(self, config.seed, config.layers)
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Scores of the next token.
+
+        Args:
+            tokens: (B, N) int64.
+            key_padding_mask: (B, N) bool, True at padding.
+
+        Returns:
+            (B, N, vocab_size) logits.
+
+        Raises:
+            ValueError: tokens of another shape or dtype, or more than a learned position table has.
+        """
+        check_tokens(tokens, "tokens", key_padding_mask)
+        positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
+        x = self.embedding(tokens, positions)
+        for block in self.blocks:
+            x = block(x, key_padding_mask=key_padding_mask, positions=positions)
+        return self.embedding.logits(self.norm(x))
+
+    @torch.no_grad()
+    def generate(
+        self, prompt: Tensor, length: int, *, temperature: float = 1.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Continue a prompt token by token; with linear attention each takes the same time and memory.
+
+        Args:
+            prompt: (B, N) int64, N at least 1.
+            length: tokens to add.
+            temperature: of the softmax that is sampled from; 0 takes the likeliest.
+            generator: of the samples; None is PyTorch's global one.
+
+        Returns:
+            (B, N + length) int64.
+
+        Raises:
+            ValueError: an empty prompt, a negative length or temperature, or attention modules that cannot step.
+        """
+        check_tokens(prompt, "prompt", None)
+        if length < 0 or temperature < 0:
+            raise ValueError(f"length is {length} and temperature is {temperature}; give 0 or more of each")
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        states: list[State | None] = [None] * len(blocks)
+        tokens, new = prompt, prompt
+        for _ in range(length):
+            start = tokens.shape[1] - new.shape[1]
+            x = self.embedding(new, torch.arange(start, tokens.shape[1], device=prompt.device))
+            for layer, block in enumerate(blocks):
+                x, states[layer] = block.advance(x, states[layer])
+            logits = self.embedding.logits(self.norm(x[:, -1]))
+            if temperature == 0:
+                new = logits.argmax(-1, keepdim=True)
+            else:
+                new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            tokens = torch.cat((tokens, new), dim=1)
+        return tokens
+
+
+class Encoder(nn.Module):
+    """A bidirectional encoder: every token sees every unpadded token.
+
+    Args:
+        config: its shape.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = _Embedding(config)
+        self.blocks = nn.ModuleList(
+            Block(config, make_attention(config, layer, causal=False)) for layer in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+        initialise(self, config.seed, config.layers)
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """(B, N) int64 tokens, (B, N) bool mask → (B, N, dim) representations.
+
+        Raises:
+            ValueError: tokens of another shape or dtype, or more than a learned position table has.
+        """
+        check_tokens(tokens, "tokens", key_padding_mask)
+        positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
+        x = self.embedding(tokens, positions)
+        for block in self.blocks:
+            x = block(x, key_padding_mask=key_padding_mask, positions=positions)
+        return self.norm(x)
+
+
+class EncoderDecoder(nn.Module):
+    """A sequence-to-sequence model: an :class:`Encoder`, and a causal decoder that reads its output in every block.
+
+    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions: source and
+    target positions are not on one axis.
+
+    Args:
+        config: the shape of encoder and decoder; ``layers`` each.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        without_rope = replace(config, position="none") if config.position in ROPE else config
+        self.blocks = nn.ModuleList(
+            Block(
+                config,
+                make_attention(config, config.layers + layer, causal=True),
+                make_attention(without_rope, 2 * config.layers + layer, causal=False),
+            )
+            for layer in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.dim)
+        initialise(self, config.seed, config.layers)
+
+    def forward(self, source: Tensor, target: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
+        """Scores of the next target token.
+
+        Args:
+            source: (B, K) int64.
+            target: (B, N) int64.
+            source_padding_mask: (B, K) bool, True at padding. (A causal decoder needs none for padding at the end.)
+
+        Returns:
+            (B, N, vocab_size) logits.
+        """
+        memory = self.encoder(source, source_padding_mask)
+        check_tokens(target, "target", None)
+        positions = token_positions(target.shape[1], None, target.device)
+        x = self.encoder.embedding(target, positions)
+        for block in self.blocks:
+            x = block(x, positions=positions, memory=memory, memory_padding_mask=source_padding_mask)
+        return self.encoder.embedding.logits(self.norm(x))
+
+
+def initialise(model: nn.Module, seed: int, layers: int) -> None:
+    """Initialise every weight from a generator of its own, named by ``seed`` and the parameter's name.
+
+    So two models that differ in some modules start with equal weights in all that they share. Matrices are
+    N(0, 0.02²), those that write to the residual stream over √(2·layers) (GPT-2); biases 0; norms 1.
+    """
+    norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if id(parameter) in norms:
+                continue
+            if parameter.dim() < 2:
+                parameter.zero_()
+                continue
+            writes_to_residual = name.endswith((".out.weight", ".mlp.2.weight"))
+            std = INITIAL_STD / math.sqrt(2 * layers) if writes_to_residual else INITIAL_STD
+            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * std)
+
+
+def check_tokens(tokens: Tensor, name: str, key_padding_mask: Tensor | None) -> None:
+    """Raises ValueError unless ``tokens`` is a (B, N) int64 tensor, N at least 1, and the mask fits it."""
+    if tokens.dim() != 2 or tokens.dtype != torch.int64 or tokens.shape[1] == 0:
+        raise ValueError(
+            f"{name} has shape {tuple(tokens.shape)} and dtype {tokens.dtype}; give (batch, length) of torch.int64, "
+            "length 1 or more"
+        )
+    check_padding_mask(key_padding_mask, *tokens.shape)

@@ -1,0 +1,125 @@
+"""Rotary position embedding, RoPE (Su et al. 2021, arXiv 2104.09864)."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Layout = Literal["interleaved", "half"]
+
+
+def rope_frequencies(width: int, *, base: float = 10000.0, device: torch.device | str | None = None) -> Tensor:
+    """The angle per position of every rotated pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
+
+    Args:
+        width: number of channels that are rotated; even.
+        base: the slowest pair turns about ``base`` times slower than the fastest.
+        device: where to make them.
+
+    Returns:
+        (width / 2,) float64, radians per position. (float32 on devices without float64.)
+
+    Raises:
+        ValueError: ``width`` is not a positive even number, or ``base`` is not a positive finite number.
+    """
+    if width < 2 or width % 2:
+        raise ValueError(f"RoPE rotates pairs of channels: width is {width}, give a positive even number")
+    if not 0 < base < math.inf:
+        raise ValueError(f"base is {base}; give a positive finite number, such as 10000")
+    exponents = torch.arange(0, width, 2, dtype=_angle_dtype(device), device=device) / width
+    return base**-exponents
+
+
+def rope_rotation(
+    positions: Tensor, width: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every pair's angle at every position.
+
+    The angles are computed in float64 and reduced to one turn before they are rounded: a bfloat16 position is wrong
+    beyond 256, and a float32 angle is off by 0.004 radians at position 100,000.
+
+    Args:
+        positions: (...,) integers or floats.
+        width: number of channels that are rotated; even.
+        base: see :func:`rope_frequencies`.
+        dtype: of the result; float32 or float64.
+
+    Returns:
+        Two tensors of shape (..., width / 2).
+    """
+    frequencies = rope_frequencies(width, base=base, device=positions.device)
+    angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
+    angles = torch.remainder(angles, 2 * math.pi).to(dtype)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, layout: Layout = "interleaved") -> Tensor:
+    """Rotate pairs of channels by given angles.
+
+    Args:
+        x: (..., N, width).
+        cosine, sine: of :func:`rope_rotation`, broadcastable to (..., N, width / 2).
+        layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
+
+    Returns:
+        (..., N, width), of the dtype that ``x`` and ``cosine`` promote to.
+    """
+    if layout == "interleaved":
+        first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+    else:
+        first, second = x.chunk(2, dim=-1)
+    rotated = (first * cosine - second * sine, first * sine + second * cosine)
+    return torch.stack(rotated, dim=-1).flatten(-2) if layout == "interleaved" else torch.cat(rotated, dim=-1)
+
+
+def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:
+    """Rotate ``x`` by its positions: pair i at position m turns by m·θ_i (RoFormer, eq. 15).
+
+    Args:
+        x: (..., N, width), any floating dtype; ``width`` is the head dimension before a feature map, the number of
+            features after it.
+        positions: (N,), or (B, N) for ``x`` of shape (B, ..., N, width); integers or floats, counted from 0.
+        base: θ_i = base^(−2i/width).
+        layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
+
+    Returns:
+        (..., N, width) in the dtype of ``x``; angles and products are float32 or better whatever that dtype is.
+
+    Raises:
+        ValueError: odd width, unknown layout, or positions whose shape does not fit.
+    """
+    if layout not in ("interleaved", "half"):
+        raise ValueError(f"layout is {layout!r}; choose 'interleaved' or 'half'")
+    if x.dim() < 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}; give (..., N, width)")
+    if not x.is_floating_point():
+        raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
+    aligned = align_positions(positions, x)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cosine, sine = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype)
+    return rotate(x, cosine, sine, layout=layout).to(x.dtype)
+
+
+def align_positions(positions: Tensor, x: Tensor, *, name: str = "positions") -> Tensor:
+    """``positions`` (N,) or (B, N), shaped to broadcast against the leading axes of ``x`` (B, ..., N, width).
+
+    Raises:
+        ValueError: another shape, or boolean or complex positions.
+    """
+    length = x.shape[-2]
+    if positions.dtype == torch.bool or positions.is_complex():
+        raise ValueError(f"{name} has dtype {positions.dtype}; give integers or floats")
+    if positions.shape == (length,):
+        return positions
+    if positions.dim() == 2 and x.dim() >= 3 and positions.shape == (x.shape[0], length):
+        return positions.view(x.shape[0], *(1,) * (x.dim() - 3), length)
+    raise ValueError(
+        f"{name} has shape {tuple(positions.shape)}; for x of shape {tuple(x.shape)} give ({length},)"
+        + (f" or ({x.shape[0]}, {length})" if x.dim() >= 3 else "")
+    )
+
+
+def _angle_dtype(device: torch.device | str | None) -> torch.dtype:
+    # Apple's GPU has no float64.
+    return torch.float32 if device is not None and torch.device(device).type == "mps" else torch.float64
