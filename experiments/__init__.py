@@ -1,0 +1,1 @@
+"""The comparison experiments: ``python -m experiments list`` names them."""

@@ -1,0 +1,197 @@
+"""The command line: ``python -m experiments run|report|list|doctor|data``.
+
+Exit status: 0 done, 1 a cell failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
+"""
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from experiments.config import Config
+from experiments.presets import PRESETS
+
+PROGRAM = "python -m experiments"
+EXIT_FAILED, EXIT_WRONG_USE = 1, 2
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Run an experiment: train its variants, measure them, and write tables, figures and a report."""
+
+    experiment: tyro.conf.Positional[str]
+    """name of the experiment, as `list` shows"""
+    preset: Literal["smoke", "cpu", "gpu", "paper"] = "cpu"
+    """size of the run; every value of it can be overridden below"""
+    variants: str | None = None
+    """comma-separated arms; default: the experiment's own"""
+    seeds: int | None = None
+    """number of seeds, 0 to K-1; default: the preset's"""
+    out: Path | None = None
+    """directory of the comparison; default: results/runs/EXPERIMENT"""
+    data_dir: Path | None = None
+    """directory that holds data sets; default: the environment variable LINEAR_ROPE_DATA"""
+    data_file: Path | None = None
+    """text file to train on, with --data text"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where to train"""
+    workers: int | None = None
+    """cells trained at the same time; default: one a core on the CPU, one on a GPU"""
+    dry_run: bool = False
+    """print the cells, tokens, parameters and an estimate of the time, and train nothing"""
+    config: Annotated[Config, tyro.conf.arg(name="")] = Config()
+    """what every cell is trained with"""
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Rebuild the tables, figures and reports of a comparison from its files."""
+
+    directory: tyro.conf.Positional[Path]
+    """what `run` wrote (its --out)"""
+
+
+@dataclass(frozen=True)
+class ListCommand:
+    """List experiments, variants, presets and data sets."""
+
+
+@dataclass(frozen=True)
+class DoctorCommand:
+    """Say what this machine has and which presets it can run."""
+
+    data_dir: Path | None = None
+    """directory that holds data sets; default: the environment variable LINEAR_ROPE_DATA"""
+
+
+@dataclass(frozen=True)
+class DataCommand:
+    """Say which data sets are here, and where the others come from."""
+
+    data_dir: Path | None = None
+    """directory that holds data sets; default: the environment variable LINEAR_ROPE_DATA"""
+
+
+COMMANDS = {
+    "run": RunCommand,
+    "report": ReportCommand,
+    "list": ListCommand,
+    "doctor": DoctorCommand,
+    "data": DataCommand,
+}
+USAGE = f"""usage: {PROGRAM} COMMAND ...
+
+""" + "\n".join(f"  {name:8}{(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items())
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; returns the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"{USAGE}\n\n{PROGRAM} COMMAND --help tells more.", file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else EXIT_WRONG_USE
+    name, *rest = arguments
+    try:
+        if name not in COMMANDS:
+            raise ValueError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
+        return _dispatch(_parse(name, rest), arguments)
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_WRONG_USE
+    except BrokenPipeError:
+        # The reader of our output (head, say) has gone; nothing more can be told to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(command: object, arguments: list[str]) -> int:
+    if isinstance(command, RunCommand):
+        from experiments.run import run
+
+        return run(command, f"{PROGRAM} {shlex.join(arguments)}")
+    if isinstance(command, ReportCommand):
+        from experiments.report import write_report
+
+        print(write_report(command.directory))
+        return 0
+    if isinstance(command, DataCommand):
+        from experiments.catalogue import print_data
+
+        print_data(command.data_dir)
+        return 0
+    if isinstance(command, DoctorCommand):
+        from experiments.doctor import doctor
+
+        return doctor(command.data_dir)
+    from experiments.catalogue import print_list
+    from experiments.registry import EXPERIMENTS
+    from experiments.variants import VARIANTS
+
+    print_list(
+        {name: module.QUESTION for name, module in EXPERIMENTS.items()},
+        [f"{name} ({make().description})" for name, make in PRESETS.items()],
+        {name: variant.description for name, variant in VARIANTS.items()},
+    )
+    return 0
+
+
+def _parse(name: str, arguments: list[str]) -> object:
+    """The parsed command. Raises ValueError, one line, on wrong use; SystemExit(0) after printing a help text."""
+    default: object = tyro.MISSING
+    if name == "run":
+        preset = _option(arguments, "preset")
+        if preset in PRESETS:
+            config = PRESETS[preset]().config
+            default = RunCommand(tyro.MISSING, preset=preset, config=config)  # type: ignore[arg-type]
+        else:
+            default = RunCommand(tyro.MISSING, config=PRESETS["cpu"]().config)  # type: ignore[arg-type]
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(COMMANDS[name], prog=f"{PROGRAM} {name}", args=arguments, default=default)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ValueError(_one_line(messages.getvalue(), name)) from None
+
+
+def _option(arguments: list[str], name: str) -> str | None:
+    """The value of --NAME VALUE or --NAME=VALUE, the last one given."""
+    value = None
+    for index, argument in enumerate(arguments):
+        if argument == f"--{name}" and index + 1 < len(arguments):
+            value = arguments[index + 1]
+        elif argument.startswith(f"--{name}="):
+            value = argument.partition("=")[2]
+    return value
+
+
+def _one_line(message: str, name: str) -> str:
+    """The first paragraph of a boxed message of tyro's, and the options there are if it is about an unknown one."""
+    lines = [line.strip(" │") for line in message.splitlines() if not re.match(r"^[╭╰]", line)]
+    paragraph: list[str] = []
+    for line in lines:
+        if re.fullmatch(r"─+", line):
+            break
+        paragraph.append(line)
+    text = " ".join(paragraph)
+    if "nrecognized" in text:
+        text += f"; {name} has {', '.join(_flags(COMMANDS[name]))}"
+    return text
+
+
+def _flags(command: type) -> list[str]:
+    flags = []
+    for field in dataclasses.fields(command):
+        if field.name == "config":
+            flags += _flags(Config)
+        elif field.name not in ("experiment", "directory"):
+            flags.append("--" + field.name.replace("_", "-"))
+    return flags

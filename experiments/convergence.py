@@ -1,0 +1,43 @@
+"""Does RoPE make softmax and linear attention converge faster, and where should it be applied?
+
+python -m experiments run convergence
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import decay
+from experiments.convergence_plots import convergence_figures
+from experiments.plots import FigureEntry, TableEntry
+from experiments.tasks.language_model import ByteLanguageModel
+
+QUESTION = (
+    "Does rotary position embedding (RoPE) make softmax and linear attention converge faster and lower, and should a "
+    "linear attention be rotated before its feature map or after it? Byte-level language models that differ in their "
+    "attention and position encoding alone are trained from equal weights on equal batches, with the same optimiser "
+    "settings for all arms (they were not tuned per arm), and evaluated on the same windows of held-out text."
+)
+
+VARIANTS = (
+    "softmax-none",
+    "softmax-rope",
+    "favor+-none",
+    "favor+-rope-before",
+    "favor+-rope-after",
+    "elu+1-none",
+    "elu+1-rope-after",
+)
+
+
+def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
+    """What is measured on the trained models besides their loss: attention by distance."""
+    decay.measure_trained_models(root, comparison, task)
+
+
+def figures(
+    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    entries = convergence_figures(curves, summary, comparison, root / "figures")
+    return [*entries, *decay.trained_model_figures(root, comparison)]

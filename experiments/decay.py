@@ -1,0 +1,191 @@
+"""How does attention fall off with distance: in theory, in the mean over random features, and in trained models?
+
+python -m experiments run decay
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from experiments import decay_plots
+from experiments.checkpoint import load_newest_checkpoint
+from experiments.config import Config
+from experiments.models import build_model
+from experiments.plots import FigureEntry, TableEntry, draw
+from experiments.record import cell_directory, cell_status, comparison_cells, write_atomically
+from experiments.stats import estimate
+from experiments.tasks.language_model import ByteLanguageModel
+from experiments.variants import VARIANTS as ALL_VARIANTS
+from linear_rope import FavorPlus, apply_rope
+from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
+
+QUESTION = (
+    "RoFormer argues that RoPE makes attention decay with distance. Three looks at that: the bound that the paper "
+    "proves and plots; the mask over distance that RoPE after the FAVOR+ map is in expectation, against the mean of "
+    "real draws; and the attention weights of trained language models by distance, for every arm."
+)
+
+VARIANTS = (
+    "softmax-none",
+    "softmax-rope",
+    "favor+-none",
+    "favor+-rope-before",
+    "favor+-rope-after",
+    "elu+1-none",
+    "elu+1-rope-after",
+)
+
+BOUND_WIDTH = 128
+BOUND_DISTANCES = 257
+PUBLISHED_DISTANCES = (0, 1, 50, 100, 200, 256)
+
+MASK_HEAD_DIM = 64
+MASK_FEATURES = (16, 64, 256)
+MASK_DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MASK_DRAWS = 1000
+MASK_PAIRS = 64
+
+WINDOWS = 8
+
+
+def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
+    """Write bound.csv, mask.csv and attention.csv."""
+    _write(root / "bound.csv", bound_table())
+    _write(root / "mask.csv", mask_table())
+    measure_trained_models(root, comparison, task)
+
+
+def figures(
+    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    entries: list[FigureEntry | TableEntry] = []
+    if (root / "bound.csv").exists():
+        bound = pd.read_csv(root / "bound.csv")
+        entries.append(draw(root / "figures", _BOUND, decay_plots.bound_figure, bound))
+        shown = bound[bound["distance"].isin(PUBLISHED_DISTANCES)].round({"bound": 2})
+        entries.append(TableEntry("Values of the bound", shown.astype({"bound": str}), _BOUND_TABLE))
+    if (root / "mask.csv").exists():
+        entries.append(draw(root / "figures", _MASK, decay_plots.mask_figure, pd.read_csv(root / "mask.csv")))
+    return [*entries, *trained_model_figures(root, comparison)]
+
+
+def bound_table() -> pd.DataFrame:
+    """RoFormer's Figure 2: (2/d)·Σ|S_i| by distance; columns distance, bound."""
+    distances = torch.arange(BOUND_DISTANCES)
+    return pd.DataFrame({"distance": distances.numpy(), "bound": rope_decay_bound(distances, BOUND_WIDTH).numpy()})
+
+
+def mask_table(draws: int = MASK_DRAWS, seed: int = 0) -> pd.DataFrame:
+    """The rotated FAVOR+ score over its unrotated expectation, averaged over draws, beside c(Δ).
+
+    For N(0, ¼) queries and keys (at N(0, 1) the variance of FAVOR+ would hide the mean). The score at distance Δ is
+    (R_Δ φ(q))ᵀφ(k) / exp(qᵀk/√D); each draw gives the mean over the pairs, the interval is over draws. Columns
+    num_features, distance, expected, mean, low, high, draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, MASK_PAIRS, MASK_HEAD_DIM, generator=generator).double() / 2
+    exact = ((q * k).sum(-1) / math.sqrt(MASK_HEAD_DIM)).exp()
+    positions = torch.tensor(MASK_DISTANCES)
+    rows = []
+    for num_features in MASK_FEATURES:
+        ratios = []
+        for draw_seed in range(draws):
+            feature_map = FavorPlus(MASK_HEAD_DIM, num_features, seed=draw_seed)
+            mapped_q, mapped_k = feature_map(q), feature_map(k)
+            rotated = apply_rope(mapped_q.unsqueeze(1).expand(-1, len(positions), -1), positions)
+            scores = (rotated * mapped_k.unsqueeze(1)).sum(-1)
+            ratios.append((scores / exact.unsqueeze(-1)).mean(0).numpy())
+        expected = expected_rope_mask(positions, num_features)
+        for index, distance in enumerate(MASK_DISTANCES):
+            over_draws = estimate([float(ratio[index]) for ratio in ratios])
+            rows.append(
+                (
+                    num_features,
+                    distance,
+                    expected[index].item(),
+                    over_draws.mean,
+                    over_draws.low,
+                    over_draws.high,
+                    draws,
+                )
+            )
+    columns = ["num_features", "distance", "expected", "mean", "low", "high", "draws"]
+    return pd.DataFrame.from_records(rows, columns=columns)
+
+
+def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
+    """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
+
+    Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows.
+    """
+    config = Config(**comparison["config"])
+    tokens = task.windows("validation", WINDOWS)[:, :-1]
+    tables = []
+    for name, seed in comparison_cells(comparison):
+        if cell_status(root, name, seed)["state"] != "done":
+            continue
+        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint")
+        if checkpoint is None:
+            continue
+        model = build_model(ALL_VARIANTS[name], config, seed)
+        model.load_state_dict(checkpoint.model)
+        model.eval()
+        for layer, weights in enumerate(attention_maps(model, tokens)):
+            signed, absolute = weight_by_distance(weights)
+            columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
+            tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
+    if tables:
+        _write(root / "attention.csv", pd.concat(tables))
+
+
+def trained_model_figures(root: Path, comparison: dict[str, Any]) -> list[FigureEntry | TableEntry]:
+    """The figures of attention.csv, if there is one."""
+    path = root / "attention.csv"
+    if not path.exists():
+        return []
+    attention = pd.read_csv(path)
+    directory = root / "figures"
+    return [
+        draw(directory, _ATTENTION, decay_plots.attention_figure, attention, comparison),
+        draw(directory, _LAYERS, decay_plots.layers_figure, attention, comparison),
+    ]
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    write_atomically(path, table.to_csv(index=False, float_format="%.9g"))
+
+
+_BOUND = FigureEntry(
+    "bound",
+    "RoFormer's bound on RoPE scores by distance",
+    f"(2/d)·Σ|S_i| for d = {BOUND_WIDTH} and base 10000, as in RoFormer's Figure 2: an upper bound on how the score of "
+    "fixed content can vary with distance, up to a factor that depends on the content. It falls, with ripples. Only "
+    "the bound is proved to fall: a trained model need not follow it, and for some content the score grows.",
+)
+_BOUND_TABLE = "The points that RoFormer's Figure 2 is checked against: 32.5, 31.5, 12.63, 10.23, 7.24 and 6.54."
+_MASK = FigureEntry(
+    "mask",
+    "RoPE after the FAVOR+ map is a fixed mask in expectation",
+    "Score of a rotated pair of features over the exact softmax kernel, by distance. Lines: c(Δ) = (2/M)·Σcos(Δθ_i), "
+    f"the expectation over the random features. Marks: the mean over {MASK_DRAWS} real draws, with 95 % intervals "
+    f"over draws (D = {MASK_HEAD_DIM}, N(0, ¼) queries and keys). Where they agree, what RoPE adds after the map is "
+    "in expectation the same for all content; anything a model learns beyond that lives in its one draw.",
+)
+_ATTENTION = FigureEntry(
+    "attention",
+    "Attention by distance in the trained models",
+    "Mean weight that a query gives to the key Δ positions before it, averaged over layers, heads, seeds and queries "
+    f"in the second half of {WINDOWS} validation windows. Left: the absolute value of the weight. Right: the signed "
+    "weight; for RoPE after the map these are the weights of RoFormer eq. 19, which can be negative and need not sum "
+    "to one, so its level does not compare with the others', its shape does. Means over ranges of distance that grow "
+    "by a fixed factor.",
+)
+_LAYERS = FigureEntry(
+    "attention-layers",
+    "Attention by distance, layer by layer",
+    "The absolute weights of the figure above, for each layer on its own; layer 0 reads the embeddings.",
+)

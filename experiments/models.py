@@ -1,0 +1,91 @@
+"""From a variant and a configuration to a model."""
+
+import torch
+from torch import nn
+
+from experiments.config import Config
+from experiments.variants import Variant
+from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
+from linear_rope.model import CausalLM, ModelConfig
+
+VOCABULARY = 256
+RANDOM_KERNELS = ("favor+", "favor+hyperbolic")
+
+
+def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
+    """The language model of one cell. What two variants share starts with equal weights for equal seeds.
+
+    Raises:
+        ValueError: a setting that the variant cannot take.
+    """
+    is_peer = variant.kernel == "performer-pytorch"
+    is_random = variant.kernel in RANDOM_KERNELS
+    model_config = ModelConfig(
+        vocab_size=VOCABULARY,
+        dim=config.dim,
+        layers=config.layers,
+        heads=config.heads,
+        max_length=config.context,
+        attention="softmax" if variant.is_softmax else "linear",
+        feature_map="favor+" if variant.is_softmax or is_peer else variant.kernel,
+        num_features=config.num_features if is_random else None,
+        position=variant.position,
+        denominator=config.denominator,
+        dropout=config.dropout,
+        redraw_every=config.redraw_every or None if is_random else None,
+        seed=seed,
+        feature_seed=seed,
+    )
+    return CausalLM(model_config, _peer_attention(config, seed) if is_peer else None)
+
+
+def count_parameters(model: CausalLM) -> tuple[int, int]:
+    """Numbers of trainable parameters: all, and those of a learned position table."""
+    total = sum(p.numel() for p in model.parameters())
+    positions = model.embedding.positions
+    return total, 0 if positions is None else sum(p.numel() for p in positions.parameters())
+
+
+def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
+    """Raises ValueError unless the variants' parameters, without position tables, are equal within 1 %.
+
+    The table of learned positions is what such an arm adds and is compared for; it is reported beside the others.
+    """
+    without_tables = {name: total - table for name, (total, table) in parameters.items()}
+    smallest, largest = min(without_tables.values()), max(without_tables.values())
+    if largest > 1.01 * smallest:
+        raise ValueError(
+            f"the variants differ by more than 1 % in parameters, so they are not compared: {without_tables}"
+        )
+
+
+def _peer_attention(config: Config, seed: int):  # type: ignore[no-untyped-def]
+    if config.redraw_every:
+        raise ValueError(
+            f"redraw_every is {config.redraw_every}, but the performer-pytorch arm never redraws its features; "
+            "leave out the arm, or give --redraw-every 0"
+        )
+    if config.dropout:
+        raise ValueError(
+            f"dropout is {config.dropout}, but the performer-pytorch arm has none; leave out the arm, or give --dropout 0"
+        )
+
+    def make(layer: int) -> nn.Module:
+        return PerformerPytorchAttention(
+            config.dim,
+            config.heads,
+            num_features=config.num_features,
+            max_length=config.context,
+            seed=seed * 1000 + layer,
+        )
+
+    return make
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of "auto", "cpu" or "cuda". Raises ValueError if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device is cuda, but PyTorch finds no CUDA device; give --device cpu")
+    return torch.device(name)

@@ -1,0 +1,118 @@
+"""What all figures of the suite share: their look, how arms are told apart, and how they are saved.
+
+An arm's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
+Within a panel there is one kernel (and thin references), so that a figure also reads in grey. The colours are those of
+Okabe and Ito.
+"""
+
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.record import write_atomically
+
+KERNEL_COLOURS = {
+    "softmax": "#000000",
+    "favor+": "#D55E00",
+    "favor+hyperbolic": "#CC79A7",
+    "elu+1": "#0072B2",
+    "relu": "#E69F00",
+    "performer-pytorch": "#009E73",
+}
+OTHER_COLOUR = "#777777"
+POSITION_STYLES: dict[str, dict[str, Any]] = {
+    "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
+    "learned": {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"},
+    "sinusoidal": {"linestyle": (0, (3, 1.5, 1, 1.5, 1, 1.5)), "marker": "D"},
+    "rope-before": {"linestyle": (0, (5, 2)), "marker": "^"},
+    "rope-after": {"linestyle": "-", "marker": "v"},
+}
+OTHER_POSITION = {"linestyle": "-", "marker": "P"}
+
+STYLE: Any = {
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.handlelength": 4.4,
+    "svg.hashsalt": "linear-rope",
+}
+MUTED = "#5f5f5f"
+
+
+@dataclass(frozen=True)
+class FigureEntry:
+    """A saved figure: ``<stem>.png`` and ``<stem>.svg`` of the figures folder, and the words beside it."""
+
+    stem: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table that an experiment adds to its report; every cell is shown as its string."""
+
+    title: str
+    table: pd.DataFrame
+    caption: str
+
+
+def style() -> AbstractContextManager[None]:
+    """Matplotlib settings under which figures are made, as a context."""
+    return matplotlib.rc_context(STYLE)
+
+
+def kernel_colour(kernel: str) -> str:
+    return KERNEL_COLOURS.get(kernel, OTHER_COLOUR)
+
+
+def arm_style(variant: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for an arm, given as an entry of comparison.json's ``variants``."""
+    return {"color": kernel_colour(variant["kernel"])} | POSITION_STYLES.get(variant["position"], OTHER_POSITION)
+
+
+def by_kernel(variants: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The arms grouped by kernel, in the order in which kernels and arms first appear."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for variant in variants:
+        groups.setdefault(variant["kernel"], []).append(variant)
+    return groups
+
+
+def save_figure(figure: Figure, directory: Path, stem: str) -> None:
+    """Write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``; equal figures give equal bytes. Fixes the figure's layout."""
+    directory.mkdir(parents=True, exist_ok=True)
+    no_dates: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is found once for both files
+        for kind, metadata in no_dates.items():
+            content = io.BytesIO()
+            figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+            write_atomically(directory / f"{stem}.{kind}", content.getvalue())
+
+
+def draw(directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any) -> FigureEntry:
+    """Make a figure in the suite's style, save it under the entry's stem, and return the entry."""
+    with style():
+        figure = make(*arguments)
+    save_figure(figure, directory, entry.stem)
+    return entry

@@ -1,0 +1,83 @@
+"""Ready configurations, by the size of machine they are for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments.config import Config
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration and how many seeds it is run with unless told otherwise."""
+
+    description: str
+    config: Config
+    seeds: int
+
+
+def smoke() -> Preset:
+    config = Config(
+        layers=1,
+        dim=32,
+        heads=2,
+        num_features=16,
+        context=64,
+        batch_size=4,
+        steps=20,
+        warmup_steps=2,
+        log_every=5,
+        evaluate_every=10,
+        evaluation_windows=8,
+        test_windows=8,
+        checkpoint_every=10,
+    )
+    return Preset("seconds: does everything run?", config, seeds=1)
+
+
+def cpu() -> Preset:
+    return Preset("minutes on two cores: the default", Config(), seeds=3)
+
+
+def gpu() -> Preset:
+    config = Config(
+        data="imdb",
+        layers=6,
+        dim=512,
+        heads=8,
+        num_features=256,
+        context=1024,
+        batch_size=32,
+        steps=10_000,
+        learning_rate=6e-4,
+        warmup_steps=500,
+        evaluate_every=250,
+        evaluation_windows=256,
+        test_windows=4096,
+        checkpoint_every=500,
+        precision="bfloat16",
+    )
+    return Preset("hours on one GPU: 6 layers, width 512, length 1024", config, seeds=3)
+
+
+def paper() -> Preset:
+    config = Config(
+        data="enwik8",
+        layers=12,
+        dim=768,
+        heads=12,
+        num_features=266,
+        context=1024,
+        batch_size=128,
+        steps=100_000,
+        learning_rate=1e-4,
+        warmup_steps=2_000,
+        evaluate_every=1_000,
+        evaluation_windows=256,
+        test_windows=4_882,
+        checkpoint_every=1_000,
+        precision="bfloat16",
+    )
+    return Preset("days on GPUs: RoFormer's Performer on enwik8, 12 layers, width 768, batch 128", config, seeds=3)
+
+
+PRESETS: dict[str, Callable[[], Preset]] = {"smoke": smoke, "cpu": cpu, "gpu": gpu, "paper": paper}

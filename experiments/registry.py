@@ -1,0 +1,22 @@
+"""The experiments: a new one is a file beside this one, and a line here.
+
+An experiment is a module with ``QUESTION`` (what it asks and how), ``VARIANTS`` (the arms it trains by default),
+``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``) and
+``figures(root, comparison, curves, summary)`` (its figures, from files alone).
+"""
+
+from types import ModuleType
+
+from experiments import convergence, decay
+
+EXPERIMENTS: dict[str, ModuleType] = {
+    "convergence": convergence,
+    "decay": decay,
+}
+
+
+def get(name: str) -> ModuleType:
+    """The experiment of a name. Raises ValueError that lists the names there are."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]

@@ -1,0 +1,134 @@
+"""The report of a comparison, rebuilt from its files alone: tables, figures, report.md and report.html."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+import jinja2
+import pandas as pd
+from rich.table import Table
+
+from experiments.plots import FigureEntry, TableEntry
+from experiments.record import read_curves, read_json, write_atomically
+from experiments.stats import summarise
+from experiments.tables import RULE, main_table, statements, terminal_table, unfinished_cells
+
+TEMPLATES = Path(__file__).parent / "templates"
+REQUIRED = (
+    *("name", "experiment", "preset", "command", "config", "variants", "seeds"),
+    *("git", "versions", "machine", "data", "created", "notes"),
+)
+
+
+class Experiment(Protocol):
+    """What the report needs of an experiment; a module with these names will do."""
+
+    QUESTION: str
+    """what it asks and how it answers, for the head of the report"""
+
+    def figures(
+        self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    ) -> list[FigureEntry | TableEntry]:
+        """Save the figures in ``root / "figures"``; return their entries, and further tables, in reading order."""
+
+
+def read_comparison(root: Path) -> dict[str, Any]:
+    """The parsed comparison.json of a directory.
+
+    Raises ValueError, one line, if the directory is not a comparison or the file is not whole.
+    """
+    path = root / "comparison.json"
+    if not path.is_file():
+        raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
+    comparison = read_json(path)
+    missing = [key for key in REQUIRED if not isinstance(comparison, dict) or key not in comparison]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}; run the comparison again to write it anew")
+    return dict(comparison)
+
+
+def write_report(root: Path, experiment: Experiment | None = None) -> Path:
+    """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
+
+    ``experiment`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
+    files. Raises ValueError if ``root`` is not a comparison.
+    """
+    comparison = read_comparison(root)
+    if experiment is None:
+        from experiments import registry  # the experiments themselves import from here
+
+        experiment = registry.get(comparison["experiment"])
+    curves = read_curves(root, comparison)
+    summary = summarise(root, comparison, curves)
+    write_atomically(root / "curves.csv", curves.to_csv(index=False))
+    write_atomically(root / "summary.csv", summary.to_csv(index=False))
+    entries = experiment.figures(root, comparison, curves, summary)
+    content = _content(root, experiment.QUESTION, comparison, curves, summary, entries)
+    write_atomically(root / "report.md", _environment(escape_html=False).get_template("report.md").render(content))
+    path = root / "report.html"
+    write_atomically(path, _environment(escape_html=True).get_template("report.html").render(content))
+    return path
+
+
+def result_table(root: Path) -> Table:
+    """The main table of a comparison for a terminal. Raises ValueError if ``root`` is not a comparison."""
+    comparison = read_comparison(root)
+    return terminal_table(summarise(root, comparison), comparison)
+
+
+def _content(
+    root: Path,
+    question: str,
+    comparison: dict[str, Any],
+    curves: pd.DataFrame,
+    summary: pd.DataFrame,
+    entries: list[FigureEntry | TableEntry],
+) -> dict[str, Any]:
+    """Everything that the two templates show."""
+    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    return {
+        "comparison": comparison,
+        "question": question,
+        "table": _rows(main_table(summary, comparison)),
+        "finished": int(tested["n"].sum()),
+        "planned": int(tested["planned"].sum()),
+        "statements": statements(summary, comparison),
+        "rule": RULE,
+        "entries": [_shown(root, entry) for entry in entries],
+        "unfinished": unfinished_cells(root, comparison, curves),
+        "git": comparison["git"],
+        "environment": {**comparison["machine"], **comparison["versions"]},
+    }
+
+
+def _shown(root: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
+    if isinstance(entry, TableEntry):
+        return {"title": entry.title, "caption": entry.caption, "table": _rows(entry.table)}
+    image = base64.b64encode((root / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
+    return {"title": entry.title, "caption": entry.caption, "stem": entry.stem, "image": image}
+
+
+def _rows(table: pd.DataFrame) -> list[list[str]]:
+    """The header and the rows of a table, as strings."""
+    return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
+
+
+def _environment(*, escape_html: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=escape_html,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown"] = _escape_markdown
+    environment.filters["number"] = lambda value: f"{value:,}"
+    return environment
+
+
+def _escape_markdown(text: object) -> str:
+    """The text on one line, with what Markdown and HTML would interpret made literal."""
+    one_line = " ".join(str(text).split())
+    return re.sub(r"([\\`*<>|~]|_(?!\w)|(?<!\w)_|\](?=[(\[]))", r"\\\1", one_line.replace("&", "&amp;"))

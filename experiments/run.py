@@ -1,0 +1,259 @@
+"""The run command: from its options to a comparison on disk."""
+
+import dataclasses
+import os
+import signal
+import statistics
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments import environment
+from experiments.catalogue import make_console
+from experiments.cli import EXIT_FAILED, RunCommand
+from experiments.config import Config
+from experiments.data import Corpus, load_corpus
+from experiments.launch import Cell, Job, Stopped, run_cells
+from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
+from experiments.presets import PRESETS
+from experiments.progress import make_display
+from experiments.record import cell_status, read_curves, read_json, write_json
+from experiments.registry import get
+from experiments.report import result_table, write_report
+from experiments.stats import summarise
+from experiments.tasks.language_model import ByteLanguageModel
+from experiments.train import make_optimizer, training_step
+from experiments.variants import Variant, parse_variants
+
+
+def run(command: RunCommand, command_line: str) -> int:
+    """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
+
+    Raises:
+        ValueError: wrong use; nothing was written.
+    """
+    experiment = get(command.experiment)
+    variants = parse_variants(command.variants or ",".join(experiment.VARIANTS))
+    seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}; give 1 or more")
+    config = command.config
+    if command.data_file is not None and config.data == Config().data:
+        config = dataclasses.replace(config, data="text")
+    device = resolve_device(command.device)
+    workers = command.workers
+    if workers is None:
+        workers = 1 if device.type == "cuda" else max(1, len(os.sched_getaffinity(0)) // config.threads)
+    if workers < 1:
+        raise ValueError(f"--workers is {workers}; give 1 or more")
+    parameters = {variant.name: _parameters(variant, config) for variant in variants}
+    check_parameters_match(parameters)
+    corpus = load_corpus(config.data, command.data_dir, command.data_file)
+    task = ByteLanguageModel(corpus, config.context, config.batch_size)
+
+    console = make_console()
+    root = command.out or Path("results/runs") / command.experiment
+    comparison = {
+        "name": root.resolve().name,
+        "experiment": command.experiment,
+        "preset": command.preset,
+        "command": command_line,
+        "config": dataclasses.asdict(config),
+        "variants": [_describe(variant, parameters[variant.name]) for variant in variants],
+        "seeds": list(range(seeds)),
+        "git": environment.git(),
+        "versions": environment.versions(),
+        "machine": environment.machine(device),
+        "data": [corpus.describe()],
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+    if command.dry_run:
+        _print_plan(console, comparison, variants, config, task, device, workers)
+        return 0
+
+    comparison = _merge_with_existing(root, comparison)
+    _make_directory(root)
+    write_json(root / "comparison.json", comparison)
+    cells = [Cell(variant["name"], seed) for seed in comparison["seeds"] for variant in comparison["variants"]]
+    job = Job(root, config, command.data_dir, command.data_file, corpus.sha256, device.type)
+    _print_head(console, comparison, corpus, device, workers)
+    try:
+        failures = _train(console, job, cells, workers)
+    except Stopped as stop:
+        name = signal.Signals(stop.signal_number).name
+        console.print(f"stopped by {name} after a checkpoint; the same command goes on from there:\n  {command_line}")
+        return 128 + stop.signal_number
+
+    console.print("measuring the trained models and writing the report")
+    experiment.measure(root, comparison, task)
+    report = write_report(root)
+    console.print(result_table(root))
+    for cell, reason in failures.items():
+        console.print(f"failed: {cell}: {reason}")
+    console.print(f"report: {report}", soft_wrap=True)
+    return EXIT_FAILED if failures else 0
+
+
+def _train(console: Console, job: Job, cells: list[Cell], workers: int) -> dict[Cell, str | None]:
+    done = sum(cell_status(job.root, cell.variant, cell.seed)["state"] == "done" for cell in cells)
+    if done:
+        console.print(f"{done} of {len(cells)} cells are done already")
+    if done == len(cells):
+        return {}
+    with make_display(console, cells, done, job.config.steps) as display:
+        return run_cells(job, cells, workers, display)
+
+
+def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
+    with torch.device("meta"):
+        return count_parameters(build_model(variant, config, seed=0))
+
+
+def _describe(variant: Variant, parameters: tuple[int, int]) -> dict[str, Any]:
+    total, position_table = parameters
+    return {
+        "name": variant.name,
+        "title": variant.name,
+        "description": variant.description,
+        "kernel": variant.kernel,
+        "position": variant.position,
+        "baseline": variant.baseline,
+        "parameters": total,
+        "position_parameters": position_table,
+    }
+
+
+def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any]:
+    """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
+
+    Raises:
+        ValueError: the one there has another experiment, configuration or data, so the two cannot be one.
+    """
+    path = root / "comparison.json"
+    if not path.is_file():
+        return comparison
+    there = read_json(path)
+    for what in ("experiment", "preset"):
+        if what == "experiment" and there[what] != comparison[what]:
+            raise ValueError(
+                f"--out {root} holds a comparison of the experiment {there[what]}, not {comparison[what]}; "
+                "give another --out"
+            )
+    differing = [
+        f"{name} ({there['config'].get(name)!r} there, {value!r} now)"
+        for name, value in comparison["config"].items()
+        if there["config"].get(name) != value
+    ]
+    if there["data"][0]["sha256"] != comparison["data"][0]["sha256"]:
+        differing.append("the content of the data set")
+    if differing:
+        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+    merged = dict(there)
+    names = {variant["name"] for variant in there["variants"]}
+    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
+    merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
+    merged["command"] = comparison["command"]
+    for what in ("git", "versions", "machine"):
+        if there[what] != comparison[what]:
+            merged["notes"] = [*merged["notes"], f"continued with another {what}: {comparison[what]}"]
+    return merged
+
+
+def _make_directory(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {root} cannot be written ({error.strerror}); give a directory that can be made and written"
+        ) from None
+
+
+def _print_head(
+    console: Console, comparison: dict[str, Any], corpus: Corpus, device: torch.device, workers: int
+) -> None:
+    config = comparison["config"]
+    tokens = config["steps"] * config["batch_size"] * config["context"]
+    console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
+    console.print(
+        f"{len(comparison['variants'])} variants x {len(comparison['seeds'])} seeds, {config['steps']:,} steps of "
+        f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a cell), {workers} at a time on "
+        f"{comparison['machine']['device']}; linear attention: {implementation(device)}",
+        soft_wrap=True,
+    )
+
+
+def implementation(device: torch.device) -> str:
+    """Which code computes linear attention."""
+    return f"the chunked form in pure PyTorch, on {device.type}"
+
+
+def _print_plan(
+    console: Console,
+    comparison: dict[str, Any],
+    variants: tuple[Variant, ...],
+    config: Config,
+    task: ByteLanguageModel,
+    device: torch.device,
+    workers: int,
+) -> None:
+    corpus = task.corpus
+    _print_head(console, comparison, corpus, device, workers)
+    console.print("measuring a training step of each variant (one layer, few sequences)")
+    seeds = len(comparison["seeds"])
+    table = Table("variant", "cells", "parameters", "position table", "tokens a cell", "estimated time a cell")
+    total = 0.0
+    for variant, described in zip(variants, comparison["variants"], strict=True):
+        seconds = _estimated_seconds(variant, config, task, device)
+        total += seconds * seeds
+        table.add_row(
+            variant.name,
+            str(seeds),
+            f"{described['parameters']:,}",
+            f"{described['position_parameters']:,}",
+            f"{config.steps * config.tokens_per_step:,}",
+            _duration(seconds),
+        )
+    console.print(table)
+    cells = seeds * len(variants)
+    console.print(
+        f"{cells} cells, {cells * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
+        f"time: {_duration(total / min(workers, cells))}. Nothing was written."
+    )
+
+
+def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
+    """Seconds of a cell, from a few steps of a one-layer model on at most four sequences, evaluation included."""
+    torch.set_num_threads(config.threads)
+    sequences = min(config.batch_size, 4)
+    small = dataclasses.replace(config, layers=1, batch_size=sequences)
+    model = build_model(variant, small, seed=0).to(device)
+    optimizer = make_optimizer(model, small)
+    tokens = task.batch(0, 0)[:sequences].to(device)
+    times = []
+    for step in range(4):
+        begun = time.perf_counter()
+        training_step(model, optimizer, tokens, small, step)
+        times.append(time.perf_counter() - begun)
+    per_sequence = statistics.median(times[1:]) * config.layers / sequences
+    evaluations = config.steps // config.evaluate_every + 1
+    # A forward pass is a third of a training step.
+    evaluated = (evaluations * config.evaluation_windows + config.test_windows) / 3
+    return per_sequence * (config.steps * config.batch_size + evaluated)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

@@ -1,0 +1,15 @@
+"""The data sets: a new one is a file beside this one, with a ``TASK``, and a line here."""
+
+from experiments.data import Task
+from experiments.tasks import enwik8, enwik8_4mb, imdb, stdlib, text
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        stdlib.TASK,
+        enwik8.TASK,
+        enwik8_4mb.TASK,
+        imdb.TASK,
+        text.TASK,
+    )
+}

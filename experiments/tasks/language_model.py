@@ -1,0 +1,62 @@
+"""Predicting the next byte: what every comparison trains and how it is measured."""
+
+import math
+
+import numpy as np
+import torch
+
+from experiments.data import Bytes, Corpus
+
+METRIC = "bits_per_byte"
+
+
+def bits_per_byte(nats_per_token: float) -> float:
+    """A mean cross-entropy in nats per token as bits per byte. Every token is one byte."""
+    return nats_per_token / math.log(2)
+
+
+class ByteLanguageModel:
+    """Batches and evaluation windows of a corpus. Tokens are bytes; nothing here has a state.
+
+    A window has ``context + 1`` tokens: the first ``context`` are the inputs, the last ``context`` their targets.
+
+    Raises ValueError if a split of the corpus is shorter than one window.
+    """
+
+    vocab_size = 256
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
+        for split, length in corpus.describe()["splits"].items():
+            if length < context + 1:
+                raise ValueError(
+                    f"--data {corpus.name} ({corpus.source}): the {split} split has {length:,} bytes, fewer than the "
+                    f"{context + 1:,} that a context of {context:,} needs; give a smaller --context or a longer file"
+                )
+        self.corpus = corpus
+        self.context = context
+        self.batch_size = batch_size
+
+    def batch(self, seed: int, step: int) -> torch.Tensor:
+        """The training batch of an optimiser step, int64 of shape (batch_size, context + 1).
+
+        A pure function of ``seed`` and ``step`` (both at least 0): every variant of a seed sees the same batches, and
+        a resumed run needs no loader state. Windows start anywhere in the training split, with equal probability.
+        """
+        last_start = len(self.corpus.train) - (self.context + 1)
+        starts = np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
+        return self._gather(self.corpus.train, starts)
+
+    def windows(self, split: str, count: int) -> torch.Tensor:
+        """At most ``count`` evenly spaced windows of a split, int64 of shape (count or fewer, context + 1).
+
+        Always the same ones, from the first byte to the last, and so many at most that no byte is predicted twice
+        (the last target of a window may be the first input of the next). ``split``: train, validation or test.
+        """
+        content: Bytes = getattr(self.corpus, split)
+        fitting = (len(content) - 1) // self.context
+        count = min(count, fitting)
+        last_start = len(content) - (self.context + 1)
+        return self._gather(content, np.arange(count) * last_start // max(count - 1, 1))
+
+    def _gather(self, content: Bytes, starts: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(content[starts[:, None] + np.arange(self.context + 1)].astype(np.int64))

@@ -1,0 +1,172 @@
+"""The training loop of one cell: a variant, a seed.
+
+A step is a pure function of the weights, the configuration and its number: the batch comes from (seed, step), dropout
+from a generator seeded with (seed, step), the learning rate from the step. So a run that was stopped goes on from its
+last checkpoint with nothing else to remember, and on the CPU its metrics are those of a run that was not.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.checkpoint import load_newest_checkpoint, save_checkpoint
+from experiments.config import Config
+from experiments.models import build_model
+from experiments.record import MetricsLog
+from experiments.tasks.language_model import ByteLanguageModel, bits_per_byte
+from experiments.variants import Variant
+from linear_rope.model import CausalLM
+
+Progress = Callable[[int, float, float], None]
+"""Called after every step with (steps done, loss in nats per token, tokens per second)."""
+
+
+class CellFailed(Exception):
+    """A cell that cannot go on; the message is the reason that its status and every table show."""
+
+
+class CellStopped(Exception):
+    """A cell that was asked to stop, and did, after a checkpoint."""
+
+
+def train_cell(
+    directory: Path,
+    variant: Variant,
+    seed: int,
+    config: Config,
+    task: ByteLanguageModel,
+    device: torch.device,
+    *,
+    progress: Progress = lambda step, loss, rate: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[str]:
+    """Train from the newest checkpoint, or from the start, to the end; metrics go to ``directory``/metrics.jsonl.
+
+    Returns:
+        Sentences about what went on besides: damaged files that were passed over, the step it was resumed at.
+
+    Raises:
+        CellFailed: the loss or the gradient is not finite; the update of that step was not made.
+        CellStopped: ``should_stop`` said so; a checkpoint was written.
+    """
+    torch.set_num_threads(config.threads)
+    model = build_model(variant, config, seed).to(device)
+    optimizer = make_optimizer(model, config)
+    log, notes = MetricsLog.open(directory / "metrics.jsonl")
+    checkpoint, damaged = load_newest_checkpoint(directory / "checkpoint")
+    notes += damaged
+    step = 0
+    if checkpoint is not None:
+        step = checkpoint.step
+        model.load_state_dict(checkpoint.model)
+        optimizer.load_state_dict(checkpoint.optimizer)
+        notes.append(f"resumed at step {step}")
+
+    trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
+    with log:
+        while True:
+            finished = step == config.steps
+            if step % config.evaluate_every == 0 or finished:
+                log.append(step, step * config.tokens_per_step, "validation", {
+                    "bits_per_byte": evaluate(model, task, "validation", config.evaluation_windows, config),
+                })  # fmt: skip
+            if finished:
+                break
+            if should_stop():
+                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                raise CellStopped(f"stopped at step {step}")
+
+            begun = time.perf_counter()
+            learning_rate = learning_rate_at(step, config)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            torch.manual_seed(_step_seed(seed, step))
+            loss, gradient_norm = training_step(model, optimizer, task.batch(seed, step).to(device), config, step)
+            step += 1
+            trained_steps += 1
+            trained_seconds += time.perf_counter() - begun
+            rate = trained_steps * config.tokens_per_step / trained_seconds
+            progress(step, loss, rate)
+            if step % config.log_every == 0 or step == config.steps:
+                log.append(step, step * config.tokens_per_step, "train", {
+                    "loss": loss,
+                    "bits_per_byte": bits_per_byte(loss),
+                    "learning_rate": learning_rate,
+                    "gradient_norm": gradient_norm,
+                    "tokens_per_second": rate,
+                    "seconds": time.perf_counter() - started,
+                })  # fmt: skip
+                trained_seconds, trained_steps = 0.0, 0
+            if step % config.checkpoint_every == 0 or step == config.steps:
+                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+
+        log.append(step, step * config.tokens_per_step, "test", {
+            "bits_per_byte": evaluate(model, task, "test", config.test_windows, config),
+        })  # fmt: skip
+    return notes
+
+
+def training_step(
+    model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, config: Config, step: int
+) -> tuple[float, float]:
+    """One update from tokens (B, N + 1). Returns the loss (nats per token) and the gradient's norm before clipping.
+
+    Raises:
+        CellFailed: either is not finite; then no weight was changed.
+    """
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    loss = next_token_loss(model, tokens, config)
+    value = loss.item()
+    if not math.isfinite(value):
+        raise CellFailed(f"the loss is {value} at step {step}")
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip).item()
+    if not math.isfinite(norm):
+        raise CellFailed(f"the gradient norm is {norm} at step {step} (loss {value:.4g})")
+    optimizer.step()
+    return value, norm
+
+
+def next_token_loss(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
+    """Mean cross-entropy in nats per token of predicting tokens[:, 1:] from tokens[:, :-1]; tokens (B, N + 1)."""
+    with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"):
+        logits = model(tokens[:, :-1])
+    return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+@torch.no_grad()
+def evaluate(model: CausalLM, task: ByteLanguageModel, split: str, windows: int, config: Config) -> float:
+    """Bits per byte over evenly spaced windows of a split; every byte of a window is predicted from those before it."""
+    model.eval()
+    device = next(model.parameters()).device
+    total, count = 0.0, 0
+    for tokens in task.windows(split, windows).split(config.batch_size):
+        total += next_token_loss(model, tokens.to(device), config).item() * len(tokens)
+        count += len(tokens)
+    return bits_per_byte(total / count)
+
+
+def make_optimizer(model: CausalLM, config: Config) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices, not on biases and norms."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
+
+
+def learning_rate_at(step: int, config: Config) -> float:
+    """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return seed * 1_000_003 + step

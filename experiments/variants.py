@@ -1,0 +1,93 @@
+"""The arms of a comparison: every attention kernel with every way of telling it positions.
+
+Names are `<attention>[-<feature map>]-<position>`. A new feature map or position encoding is one entry in
+``KERNELS`` or ``POSITIONS``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
+
+KERNELS: dict[str, str] = {
+    "softmax": "Exact softmax attention, through PyTorch's scaled_dot_product_attention. Quadratic in the length.",
+    "favor+": (
+        "Performer attention (Choromanski et al. 2020): positive orthogonal random features whose products estimate "
+        "the softmax kernel. Linear in the length; strictly causal, with a running-maximum stabiliser."
+    ),
+    "favor+hyperbolic": (
+        "Performer attention with hyperbolic features (Choromanski et al. 2020): every random direction is used with "
+        "both signs, which lowers the variance of the estimate."
+    ),
+    "elu+1": "Linear attention with the feature map elu(x) + 1 (Katharopoulos et al. 2020). No random features.",
+    "relu": "Linear attention with the feature map relu(x). No random features.",
+}
+
+POSITIONS: dict[Position, str] = {
+    "none": "No position information besides the causal mask.",
+    "learned": "A learned vector per absolute position is added to the token embedding (its table adds parameters).",
+    "sinusoidal": "A fixed sinusoid per absolute position (Vaswani et al. 2017) is added to the token embedding.",
+    "rope-before": (
+        "RoPE rotates queries and keys before the feature map, and so the denominator too, as performer-pytorch does."
+    ),
+    "rope-after": (
+        "RoPE rotates the mapped queries and keys: RoFormer eq. 19. Only the numerator is rotated; the weights can be "
+        "negative and need not sum to one."
+    ),
+}
+
+SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
+
+PERFORMER_PYTORCH = (
+    "performer-pytorch's own SelfAttention inside this suite's model, rotated before its feature map by its own rotary "
+    "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this arm does not, so that only "
+    "the attention differs. Known: in causal mode its stabiliser is a maximum over all keys, so a little of the "
+    "future leaks into the past; read its loss with that in mind."
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One arm. ``baseline`` is the arm that its gain is measured against: the same kernel without positions."""
+
+    name: str
+    kernel: str
+    position: Position
+    baseline: str
+    description: str
+
+    @property
+    def is_softmax(self) -> bool:
+        return self.kernel == "softmax"
+
+
+def _all_variants() -> dict[str, Variant]:
+    variants = []
+    for kernel, kernel_text in KERNELS.items():
+        for position, position_text in POSITIONS.items():
+            name = f"{kernel}-{position}"
+            if kernel == "softmax" and position == "rope-after":
+                continue
+            if kernel == "softmax" and position == "rope-before":
+                name, position_text = "softmax-rope", SOFTMAX_ROPE
+            variants.append(Variant(name, kernel, position, f"{kernel}-none", f"{kernel_text} {position_text}"))
+    variants.append(Variant("performer-pytorch", "performer-pytorch", "rope-before", "favor+-none", PERFORMER_PYTORCH))
+    return {variant.name: variant for variant in variants}
+
+
+VARIANTS: dict[str, Variant] = _all_variants()
+
+
+def parse_variants(names: str) -> tuple[Variant, ...]:
+    """The variants of a comma-separated list, in its order.
+
+    Raises ValueError that names the unknown or repeated one and lists those that exist.
+    """
+    chosen: list[Variant] = []
+    for name in (part.strip() for part in names.split(",")):
+        if name not in VARIANTS:
+            raise ValueError(f"--variants: there is no variant {name!r}; choose from {', '.join(VARIANTS)}")
+        if VARIANTS[name] in chosen:
+            raise ValueError(f"--variants: {name} is named twice; name each variant once")
+        chosen.append(VARIANTS[name])
+    return tuple(chosen)

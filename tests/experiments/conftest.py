@@ -1,0 +1,98 @@
+"""A made-up comparison directory, as the trainer would leave it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.config import Config
+from experiments.record import cell_directory, write_json
+from experiments.variants import parse_variants
+
+Loss = Callable[[str, int, int], float]
+
+
+def made_up_loss(variant: str, seed: int, step: int) -> float:
+    """Bits per byte that fall from 8 to an end that depends on the arm, shifted by 0.01 per seed."""
+    end = 2.0 + len(variant) / 20 + seed / 100
+    return end + (8 - end) * 2 ** (-step / 20)
+
+
+def write_comparison(
+    root: Path,
+    variants: str = "softmax-none,softmax-rope,elu+1-none",
+    seeds: int = 3,
+    *,
+    steps: int = 100,
+    every: int = 20,
+    loss: Loss = made_up_loss,
+    fates: dict[tuple[str, int], tuple[str, str]] | None = None,
+    stopped_at: int = 40,
+    **other: Any,
+) -> Path:
+    """Write comparison.json and every cell's files. ``fates`` maps a cell to a (state, reason) other than done."""
+    config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32)
+    arms = parse_variants(variants)
+    comparison = {
+        "name": "made-up",
+        "experiment": "convergence",
+        "preset": "smoke",
+        "command": "python -m experiments run convergence --preset smoke",
+        "config": vars(config),
+        "variants": [
+            vars(arm)
+            | {"title": arm.name, "parameters": 1000 + 64 * (arm.position == "learned")}
+            | {"position_parameters": 64 * (arm.position == "learned")}
+            for arm in arms
+        ],
+        "seeds": list(range(seeds)),
+        "git": {"commit": "0123abc", "dirty": False},
+        "versions": {"torch": "2.13.0"},
+        "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 8, "device": "cpu"},
+        "data": [
+            {
+                "name": "made-up-text",
+                "sha256": "ab" * 32,
+                "source": "made up",
+                "note": "Not real text.",
+                "bytes": 9000,
+                "splits": {"train": 8100, "validation": 450, "test": 450},
+            },
+        ],
+        "created": "2026-01-02T03:04:05Z",
+        "notes": [],
+    }
+    root.mkdir(parents=True, exist_ok=True)
+    write_json(root / "comparison.json", comparison | other)
+    for arm in arms:
+        for seed in range(seeds):
+            state, reason = (fates or {}).get((arm.name, seed), ("done", None))
+            _write_cell(cell_directory(root, arm.name, seed), arm.name, seed, config, loss, state, reason, stopped_at)
+    return root
+
+
+def _write_cell(
+    directory: Path, name: str, seed: int, config: Config, loss: Loss, state: str, reason: str | None, stopped_at: int
+) -> None:
+    directory.mkdir(parents=True)
+    last = config.steps if state == "done" else stopped_at
+    write_json(directory / "status.json", {"state": state, "reason": reason, "step": last})
+    rows: list[dict[str, Any]] = []
+    for step in range(0, last + 1, config.evaluate_every):
+        place = {"step": step, "tokens": step * config.tokens_per_step}
+        bits = loss(name, seed, step)
+        rows.append(place | {"split": "validation", "bits_per_byte": bits})
+        if step:
+            speed = 1000.0 + 10 * seed + step
+            rows.append(place | {"split": "train", "bits_per_byte": bits, "tokens_per_second": speed})
+    if state == "done":
+        place = {"step": last, "tokens": last * config.tokens_per_step}
+        rows.append(place | {"split": "test", "bits_per_byte": loss(name, seed, last) + 0.5})
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def make_comparison() -> Callable[..., Path]:
+    return write_comparison

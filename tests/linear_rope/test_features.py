@@ -1,0 +1,291 @@
+"""Feature maps: their formulas, FAVOR+ as an estimator of known variance, and the random draws."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, linear_attention
+
+# Draws are seeded, so a statistical test here passes or fails for good. Five standard errors leave a correct
+# implementation a chance of about one in two million of failing at the seed that was written down.
+STANDARD_ERRORS = 5
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def pair(dim: int, squared_norm: float) -> tuple[Tensor, Tensor]:
+    """A query and a key whose x' + y' (x' = x / D^¼) has the given squared norm."""
+    q, k = random(dim), random(dim, seed=1)
+    scale = math.sqrt(squared_norm * math.sqrt(dim)) / (q + k).norm()
+    return q * scale, k * scale
+
+
+def softmax_kernel(q: Tensor, k: Tensor) -> float:
+    return math.exp(float(q @ k) / math.sqrt(len(q)))
+
+
+def mean_squared_error(q: Tensor, k: Tensor, features: int) -> float:
+    """Choromanski et al. 2020, lemma 2: e^‖x+y‖² SM² (1 − e^−‖x+y‖²) / m."""
+    norm = float((q + k).square().sum()) / math.sqrt(len(q))
+    return math.exp(norm) * softmax_kernel(q, k) ** 2 * (1 - math.exp(-norm)) / features
+
+
+def estimates(feature_map: FeatureMap, q: Tensor, k: Tensor, size: int) -> Tensor:
+    """One estimate of the kernel from every ``size`` consecutive features."""
+    products = feature_map(q) * feature_map(k) * feature_map.num_features
+    return products.unflatten(-1, (-1, size)).mean(-1)
+
+
+def test_elu_plus_one_and_relu_are_their_formulas() -> None:
+    x = random(3, 7) * 3
+    torch.testing.assert_close(EluPlusOne()(x), F.elu(x) + 1)
+    torch.testing.assert_close(ReluFeatures(eps=1e-3)(x), x.relu() + 1e-3)
+    very_negative = torch.tensor([-20.0, -40.0])
+    torch.testing.assert_close(EluPlusOne()(very_negative), very_negative.exp(), atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("hyperbolic", [False, True])
+def test_favor_plus_is_its_formula_and_has_its_gradient(hyperbolic: bool) -> None:
+    feature_map = FavorPlus(6, 10, hyperbolic=hyperbolic, eps=0.0).double()
+    x = (random(2, 3, 6) * 2).requires_grad_()
+    scaled = x / 6**0.25
+    projected = torch.einsum("...d,md->...m", scaled, feature_map.omega)
+    if hyperbolic:
+        projected = torch.cat((projected, -projected), dim=-1)
+    expected = (projected - scaled.square().sum(-1, keepdim=True) / 2).exp() / math.sqrt(10)
+    actual = feature_map(x)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
+    upstream = random(2, 3, 10, seed=2)
+    gradients = [torch.autograd.grad(y, x, upstream)[0] for y in (actual, expected)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
+    feature_map = FavorPlus(8, 16).double()
+    x = random(5, 8) * torch.tensor([0.1, 1, 5, 50, 5000.0])[:, None]
+    values, log_scale = getattr(feature_map, side)(x)
+    assert values.isfinite().all()
+    assert log_scale.isfinite().all()
+    assert (values > 0).all()
+    assert (values <= 1 + 1e-5).all()
+    torch.testing.assert_close((values * log_scale.exp())[:3], feature_map(x[:3]))
+
+
+def test_features_of_one_vector_do_not_depend_on_the_others() -> None:
+    feature_map = FavorPlus(8, 16).double()
+    x = random(5, 8)
+    together, alone = feature_map.keys(x), feature_map.keys(x[1:2])
+    x[2:] *= 100
+    for other in (feature_map.keys(x)[0][1:2], alone[0]):
+        torch.testing.assert_close(other, together[0][1:2])
+    torch.testing.assert_close(alone[1], together[1][1:2])
+
+
+def test_low_precision_inputs_are_mapped_in_float32() -> None:
+    x = random(4, 8).bfloat16()
+    for feature_map in (FavorPlus(8, 16), EluPlusOne(), ReluFeatures()):
+        values = feature_map.keys(x)[0]
+        assert values.dtype == torch.float32
+        torch.testing.assert_close(values.double(), feature_map.keys(x.double())[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hyperbolic", [False, True])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_favor_plus_is_unbiased(hyperbolic: bool, orthogonal: bool) -> None:
+    """The published error of m independent features bounds the error of each of the other forms."""
+    features = 64 * 1024
+    q, k = pair(16, 2.0)
+    feature_map = FavorPlus(16, features, hyperbolic=hyperbolic, orthogonal=orthogonal)
+    estimate = float(feature_map(q) @ feature_map(k))
+    tolerance = STANDARD_ERRORS * math.sqrt(mean_squared_error(q, k, features))
+    assert tolerance < 0.05 * softmax_kernel(q, k)
+    assert abs(estimate - softmax_kernel(q, k)) < tolerance
+
+
+def test_independent_features_have_the_published_error() -> None:
+    """And with hyperbolic features of the same number M, from M/2 draws, 1 − e^−‖x+y‖² of it (lemma 2)."""
+    features, norm = 256 * 1024, 0.5
+    q, k = pair(16, norm)
+    exact = softmax_kernel(q, k)
+    for hyperbolic, size in ((False, 1), (True, 2)):
+        feature_map = FavorPlus(16, features, hyperbolic=hyperbolic, orthogonal=False)
+        products = feature_map(q) * feature_map(k) * features
+        one_draw = products.view(2, -1).mean(0) if hyperbolic else products
+        squared_errors = (one_draw - exact).square()
+        expected = mean_squared_error(q, k, size) * (1 - math.exp(-norm) if hyperbolic else 1)
+        standard_error = float(squared_errors.std()) / math.sqrt(len(squared_errors))
+        assert standard_error < 0.03 * expected
+        assert abs(float(squared_errors.mean()) - expected) < STANDARD_ERRORS * standard_error
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_orthogonal_features_beat_independent_ones(size: int) -> None:
+    """For M ≤ D (theorem 2): each block of D = 8 rows gives estimates from M = ``size`` orthogonal features."""
+    q, k = pair(8, 1.0)
+    errors = []
+    for orthogonal in (True, False):
+        feature_map = FavorPlus(8, 8 * 40_000, orthogonal=orthogonal)
+        squared = (estimates(feature_map, q, k, size) - softmax_kernel(q, k)).square()
+        errors.append((float(squared.mean()), float(squared.std()) / math.sqrt(len(squared))))
+    (orthogonal_error, first), (independent_error, second) = errors
+    assert independent_error - orthogonal_error > STANDARD_ERRORS * math.hypot(first, second)
+
+
+def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> None:
+    """E[(R_m φ(q))ᵀ R_n φ(k)] = exp(qᵀk/√D)·c(m − n), c(Δ) = (2/M) Σ cos(Δθ_i)."""
+    dim, features, draws = 8, 64, 1000
+    q, k = pair(dim, 1.0)
+    distances = torch.tensor([0, 1, 4, 16, 64, 256])
+    theta = 10000.0 ** (-2 * torch.arange(features // 2, dtype=torch.float64) / features)
+    mask = 2 / features * (distances[:, None] * theta).cos().sum(-1)
+    scores = torch.stack(
+        [
+            linear_attention(
+                q.view(1, 1, 1, dim),
+                k.expand(1, 1, len(distances), dim),
+                torch.eye(len(distances), dtype=torch.float64).expand(1, 1, -1, -1),
+                feature_map=FavorPlus(dim, features, seed=seed),
+                denominator="none",
+                positions=(torch.tensor([1000]), 1000 - distances),
+            ).flatten()
+            for seed in range(draws)
+        ]
+    )
+    relative = scores / softmax_kernel(q, k)
+    standard_error = relative.std(0) / math.sqrt(draws)
+    assert standard_error.max() < 0.01
+    assert mask[0] == 1
+    assert mask[-1] < 0.4
+    assert ((relative.mean(0) - mask).abs() < STANDARD_ERRORS * standard_error).all()
+
+
+def test_orthogonal_rows_are_orthogonal_with_gaussian_norms() -> None:
+    dim, blocks = 16, 256
+    omega = FavorPlus(dim, dim * blocks + 5).omega.double()
+    assert omega.shape == (dim * blocks + 5, dim)
+    squared = omega.square().sum(-1)
+    whole = omega[: dim * blocks].view(blocks, dim, dim)
+    products = whole @ whole.mT
+    torch.testing.assert_close(products, torch.diag_embed(products.diagonal(dim1=1, dim2=2)), rtol=0, atol=1e-4)
+    # Squared norms of Gaussian rows: chi-squared with D degrees of freedom, mean D and variance 2D.
+    assert abs(float(squared.mean()) - dim) < STANDARD_ERRORS * math.sqrt(2 * dim / len(squared))
+    assert 0.9 * 2 * dim < float(squared.var()) < 1.1 * 2 * dim
+    # No direction is preferred: entries have mean 0 and variance 1, within five standard errors.
+    assert abs(float(omega.mean())) < STANDARD_ERRORS / math.sqrt(omega.numel())
+    assert abs(float(whole[:, 0].square().mean()) - 1) < STANDARD_ERRORS * math.sqrt(2 / (blocks * dim))
+
+
+def test_independent_rows_are_not_orthogonal() -> None:
+    omega = FavorPlus(16, 16, orthogonal=False).omega
+    assert (omega @ omega.T).fill_diagonal_(0).abs().max() > 1
+
+
+def test_hyperbolic_features_use_every_row_with_both_signs() -> None:
+    feature_map = FavorPlus(8, 12, hyperbolic=True).double()
+    assert feature_map.omega.shape == (6, 8)
+    x = random(3, 8)
+    torch.testing.assert_close(feature_map(-x), feature_map(x).roll(6, dims=-1))
+
+
+def test_draws_depend_on_seed_and_number_only() -> None:
+    def omega(seed: int, draw: int) -> Tensor:
+        feature_map = FavorPlus(8, 16, seed=seed)
+        feature_map.redraw(draw)
+        return feature_map.omega
+
+    torch.manual_seed(1)
+    first = FavorPlus(8, 16, seed=3).omega
+    torch.manual_seed(2)
+    torch.testing.assert_close(FavorPlus(8, 16, seed=3).omega, first, rtol=0, atol=0)
+    torch.testing.assert_close(omega(3, 0), first, rtol=0, atol=0)
+    draws = [omega(seed, draw) for seed in range(4) for draw in range(4)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_draws_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    feature_map = FavorPlus(8, 16, redraw_every=1)
+    for _ in range(3):
+        feature_map.maybe_redraw()
+    feature_map(random(8))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    # So two variants get the same initial projections, whether or not one of them draws features.
+    weights = []
+    for name in ("favor+", "elu+1"):
+        torch.manual_seed(0)
+        weights.append(LinearRoPEAttention(16, 2, feature_map=name).state_dict()["out.weight"])
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+def omegas(feature_map: FavorPlus, calls: int) -> list[Tensor]:
+    seen = []
+    for _ in range(calls):
+        feature_map.maybe_redraw()
+        seen.append(feature_map.omega.clone())
+    return seen
+
+
+def test_redraws_every_so_many_training_calls() -> None:
+    seen = omegas(FavorPlus(8, 16, redraw_every=3, seed=1), 9)
+    for step in range(9):
+        expected = FavorPlus(8, 16, seed=1)
+        expected.redraw(step // 3)
+        torch.testing.assert_close(seen[step], expected.omega, rtol=0, atol=0)
+    fixed = omegas(FavorPlus(8, 16), 9)
+    assert all(torch.equal(omega, fixed[0]) for omega in fixed)
+
+
+def test_evaluation_neither_redraws_nor_counts() -> None:
+    feature_map = FavorPlus(8, 16, redraw_every=3)
+    expected = omegas(copy.deepcopy(feature_map), 6)
+    seen = omegas(feature_map, 2)
+    feature_map.eval()
+    assert all(torch.equal(omega, seen[-1]) for omega in omegas(feature_map, 10))
+    feature_map.train()
+    seen += omegas(feature_map, 4)
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("saved_after", [1, 3, 4])
+def test_a_loaded_state_resumes_the_sequence_of_draws(saved_after: int) -> None:
+    feature_map = FavorPlus(8, 16, redraw_every=2)
+    omegas(feature_map, saved_after)
+    other = FavorPlus(8, 16, redraw_every=2)
+    other.load_state_dict(copy.deepcopy(feature_map.state_dict()))
+    torch.testing.assert_close(other.omega, feature_map.omega, rtol=0, atol=0)
+    assert all(torch.equal(a, b) for a, b in zip(omegas(feature_map, 6), omegas(other, 6), strict=True))
+
+
+@pytest.mark.parametrize(("dim", "features"), [(16, 44), (32, 110), (48, 186), (64, 266), (128, 622), (256, 1420)])
+def test_default_number_of_features_is_the_even_number_next_to_d_ln_d(dim: int, features: int) -> None:
+    assert abs(features - dim * math.log(dim)) <= 1
+    assert FavorPlus(dim).num_features == features
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"head_dim": 0}, ["head_dim", "0"]),
+        ({"head_dim": 8, "num_features": 0}, ["num_features", "0"]),
+        ({"head_dim": 8, "num_features": 7, "hyperbolic": True}, ["num_features", "7", "even"]),
+        ({"head_dim": 8, "redraw_every": 0}, ["redraw_every", "0", "None"]),
+    ],
+)
+def test_wrong_arguments(arguments: dict, words: list[str]) -> None:
+    with pytest.raises(ValueError, match="give") as error:
+        FavorPlus(**arguments)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_map_refuses_vectors_of_another_width() -> None:
+    for feature_map in (FavorPlus(8, 16), EluPlusOne(8), ReluFeatures(8)):
+        with pytest.raises(ValueError, match=r"head_dim 8.* has 6; make the feature map with head_dim=6"):
+            feature_map(torch.zeros(3, 6))

@@ -1,0 +1,287 @@
+"""linear_attention: the reference against the definition, and the linear-time forms against the reference.
+
+How the tolerances come about. An output is a quotient of sums of at most N·M products. In float64 a product is rounded
+by 1e-16; even added up over N·M = 2000 terms and divided by a sum of signed weights that nearly cancels, 1e-10 of the
+largest value leaves a factor of a thousand. In float32 (6e-8) errors of random sign grow with the root of the number
+of terms, to about 3e-6, so 1e-5. bfloat16 inputs are computed with in float32, and only the output is rounded
+(4e-3), so 2e-2. Gradients of q, k and v are compared on one scale, the largest of the three: for a sequence of one
+token the first two are zero but for rounding.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
+
+D, M = 4, 6
+MAPS: dict[str, Callable[[], FeatureMap]] = {
+    "favor+": lambda: FavorPlus(D, M),
+    "favor+hyperbolic": lambda: FavorPlus(D, M, hyperbolic=True),
+    "elu+1": EluPlusOne,
+    "relu": lambda: ReluFeatures(eps=1e-2),
+}
+ROPES = ("after", "before", "none")
+DENOMINATORS = ("unrotated", "rotated", "none")
+# Without a rotation after the map there is one denominator.
+SETTINGS = [("after", name) for name in DENOMINATORS] + [(r, d) for r in ROPES[1:] for d in ("unrotated", "none")]
+FAST = ("chunked", "recurrent")
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def random_qkv(batch: int, heads: int, queries: int, keys: int, width: int = D, seed: int = 0) -> list[Tensor]:
+    lengths = (queries, keys, keys)
+    return [random(batch, heads, length, width, seed=3 * seed + i) for i, length in enumerate(lengths)]
+
+
+def by_definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: FeatureMap,
+    rope: str,
+    denominator: str,
+    causal: bool,
+    positions: tuple[Tensor, Tensor],
+    key_padding_mask: Tensor,
+) -> Tensor:
+    """Eq. 19 and its variations, one query at a time."""
+    if rope == "before":
+        q, k = apply_rope(q, positions[0]), apply_rope(k, positions[1])
+    plain_q, plain_k = feature_map(q), feature_map(k)
+    q, k = plain_q, plain_k
+    if rope == "after":
+        q, k = apply_rope(plain_q, positions[0]), apply_rope(plain_k, positions[1])
+    if denominator == "rotated":
+        plain_q, plain_k = q, k
+    visible = (~key_padding_mask).to(q.dtype)
+    rows = []
+    for m in range(q.shape[2]):
+        seen = visible * (torch.arange(k.shape[2]) <= m) if causal else visible
+        row = torch.einsum("bhd,bhnd,bn,bhne->bhe", q[:, :, m], k, seen, v)
+        if denominator != "none":
+            row = row / torch.einsum("bhd,bhnd,bn->bh", plain_q[:, :, m], plain_k, seen)[..., None]
+        rows.append(row)
+    return torch.stack(rows, dim=2)
+
+
+def outputs_and_gradients(function: Callable[..., Tensor], qkv: list[Tensor], **options: Any) -> tuple[Tensor, Tensor]:
+    """The output, and the gradients of q, k and v for a fixed upstream gradient in one vector; float64."""
+    qkv = [x.detach().clone().requires_grad_() for x in qkv]
+    output = function(*qkv, **options)
+    upstream = random(*output.shape, seed=99).to(output.dtype)
+    gradients = torch.autograd.grad(output, qkv, upstream)
+    return output.detach().double(), torch.cat([gradient.flatten() for gradient in gradients]).double()
+
+
+def assert_agree(actual: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float) -> None:
+    for got, wanted in zip(actual, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=tolerance * float(wanted.abs().max()))
+
+
+def some_padding(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Scattered padding that leaves the first token, so that every query sees a key."""
+    mask = torch.rand(batch, length, generator=torch.Generator().manual_seed(seed)) < 0.3
+    mask[:, 0] = False
+    return mask
+
+
+@pytest.mark.parametrize("kind", ["causal", "bidirectional", "cross"])
+@pytest.mark.parametrize("denominator", DENOMINATORS)
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("name", MAPS)
+def test_reference_is_the_definition(name: str, rope: str, denominator: str, kind: str) -> None:
+    queries, keys = (7, 11) if kind == "cross" else (9, 9)
+    qkv = random_qkv(2, 3, queries, keys)
+    options = {
+        "feature_map": MAPS[name](),
+        "rope": rope,
+        "denominator": denominator,
+        "causal": kind == "causal",
+        "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
+        "key_padding_mask": some_padding(2, keys),
+    }
+    actual = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
+    assert_agree(actual, outputs_and_gradients(by_definition, qkv, **options), 1e-10)
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_positions_count_unpadded_tokens_by_default(rope: str) -> None:
+    qkv = random_qkv(2, 1, 5, 5)
+    mask = torch.tensor([[True, False, True, False, False], [False] * 5])
+    counted = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])
+    options = {"feature_map": FavorPlus(D, M), "rope": rope, "key_padding_mask": mask}
+    given_positions = linear_attention(*qkv, positions=counted, **options)
+    torch.testing.assert_close(linear_attention(*qkv, **options), given_positions, rtol=0, atol=0)
+    options["key_padding_mask"] = None
+    torch.testing.assert_close(
+        linear_attention(*qkv, **options), linear_attention(*qkv, positions=torch.arange(5), **options), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 63, 64, 65, 257])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", MAPS)
+def test_the_three_forms_agree(name: str, causal: bool, length: int) -> None:
+    feature_map, qkv = MAPS[name](), random_qkv(2, 2, length, length)
+    per_sequence = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
+    for rope, denominator in SETTINGS:
+        for extra in ({}, {"key_padding_mask": some_padding(2, length), "positions": per_sequence}):
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, **extra)
+            expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
+            for form in FAST:
+                actual = outputs_and_gradients(linear_attention, qkv, implementation=form, **options)
+                assert_agree(actual, expected, 1e-10)
+
+
+@pytest.mark.parametrize("form", ["reference", *FAST])
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_low_precision_is_close_to_float64(dtype: torch.dtype, tolerance: float, name: str, form: str) -> None:
+    feature_map = MAPS[name]()
+    for length, causal in ((65, True), (130, False)):
+        qkv = [x.to(dtype) for x in random_qkv(2, 2, length, length)]
+        for rope, denominator in SETTINGS:
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+            exact = [x.double() for x in qkv]
+            expected = outputs_and_gradients(linear_attention, exact, implementation="reference", **options)
+            actual = outputs_and_gradients(linear_attention, qkv, implementation=form, **options)
+            assert_agree(actual, expected, tolerance)
+
+
+@pytest.mark.parametrize("form", FAST)
+def test_cross_attention_of_different_lengths(form: str) -> None:
+    for name, make in MAPS.items():
+        for queries, keys in ((3, 70), (70, 3), (1, 1)):
+            options = dict(feature_map=make(), key_padding_mask=some_padding(2, keys))
+            qkv = random_qkv(2, 2, queries, keys, seed=len(name))
+            expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
+            assert_agree(outputs_and_gradients(linear_attention, qkv, implementation=form, **options), expected, 1e-10)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
+    width, features = (2 * draw(st.integers(1, 4)) for _ in range(2))
+    batch, heads, value_width = (draw(st.integers(1, 3)) for _ in range(3))
+    causal, seed = draw(st.booleans()), draw(st.integers(0, 2**20))
+    queries = draw(st.integers(1, 140))
+    keys = queries if causal else draw(st.integers(1, 140))
+    rope, denominator = draw(st.sampled_from(SETTINGS))
+    hyperbolic = st.builds(lambda flag: FavorPlus(width, features, hyperbolic=flag, seed=seed), st.booleans())
+    feature_map = draw(hyperbolic | st.just(EluPlusOne()) | st.just(ReluFeatures()))
+    q, k, _ = random_qkv(batch, heads, queries, keys, width, seed=seed)
+    scale = draw(st.floats(0.1, 10))
+    positions = (torch.arange(queries) + draw(st.integers(0, 10**5)), torch.arange(keys))
+    options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, positions=positions)
+    if draw(st.booleans()):
+        options["key_padding_mask"] = some_padding(batch, keys, seed)
+    return [q * scale, k * scale, random(batch, heads, keys, value_width, seed=seed)], options
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls())
+def test_forms_agree_for_any_shape(call: tuple[list[Tensor], dict[str, Any]]) -> None:
+    qkv, options = call
+    expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
+    if options["denominator"] == "rotated":
+        # Where the signed weights of a row cancel, the quotient magnifies rounding: that is the option's own doing.
+        ones = torch.ones_like(qkv[2])
+        sums = linear_attention(*qkv[:2], ones, implementation="reference", **options | {"denominator": "unrotated"})
+        assume(float(sums.abs().min()) > 1e-2)
+    for form in ("auto", *FAST):
+        assert_agree(outputs_and_gradients(linear_attention, qkv, implementation=form, **options), expected, 1e-10)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("rope", ROPES)
+def test_shifting_all_positions_changes_nothing(rope: str, name: str) -> None:
+    feature_map, qkv = MAPS[name](), [x.float() for x in random_qkv(1, 2, 100, 100)]
+    options = dict(feature_map=feature_map, rope=rope, causal=True)
+    expected = linear_attention(*qkv, positions=torch.arange(100), **options)
+    for shift in (1, 1000, 100_000):
+        actual = linear_attention(*qkv, positions=torch.arange(100) + shift, **options)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_eq_19_weights_are_signed_and_their_rows_do_not_sum_to_one() -> None:
+    """A property of the published equation that must not be hidden by clamping or normalising."""
+    q, k, _ = random_qkv(1, 1, 200, 200)
+    identity = torch.eye(200, dtype=torch.float64).expand(1, 1, -1, -1)
+    feature_map = FavorPlus(D, M)
+    weights = linear_attention(q, k, identity, feature_map=feature_map, causal=True)
+    assert (weights < -1e-3).any()
+    assert (weights.sum(-1) - 1).abs().max() > 0.1
+    rotated = linear_attention(q, k, identity, feature_map=feature_map, causal=True, denominator="rotated")
+    torch.testing.assert_close(rotated.sum(-1), torch.ones(1, 1, 200, dtype=torch.float64))
+    unrotated = linear_attention(q, k, identity, feature_map=feature_map, causal=True, rope="none")
+    assert (unrotated >= 0).all()
+
+
+@pytest.mark.parametrize("form", ["reference", *FAST])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["favor+", "favor+hyperbolic", "relu"])
+def test_norms_up_to_ten_thousand_stay_finite(name: str, dtype: torch.dtype, form: str) -> None:
+    norms = torch.logspace(-4, 4, 70, dtype=torch.float64)[torch.randperm(70)]
+    q, k, v = random_qkv(2, 1, 70, 70)
+    q, k = (x / x.norm(dim=-1, keepdim=True) * norms[:, None] for x in (q, k))
+    mask = torch.zeros(2, 70, dtype=torch.bool)
+    mask[0], mask[1, ::3] = True, True
+    for rope, denominator in SETTINGS:
+        for causal in (True, False):
+            options = dict(feature_map=MAPS[name](), rope=rope, denominator=denominator, causal=causal)
+            for padding in (None, mask):
+                results = outputs_and_gradients(
+                    linear_attention,
+                    [x.to(dtype) for x in (q, k, v)],
+                    key_padding_mask=padding,
+                    implementation=form,
+                    **options,
+                )
+                assert all(x.isfinite().all() for x in results)
+                assert math.isfinite(float(results[0].abs().max()))
+
+
+QKV = (1, 2, 5, D)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "words"),
+    [
+        ((QKV, QKV, QKV), {"rope": "later"}, ["rope", "'later'", "'after'", "'before'", "'none'"]),
+        ((QKV, QKV, QKV), {"denominator": "one"}, ["denominator", "'one'", "'unrotated'", "'rotated'", "'none'"]),
+        ((QKV, QKV, QKV), {"implementation": "fast"}, ["implementation", "'fast'", "auto", "reference", "chunked"]),
+        ((QKV, QKV, QKV), {"feature_map": FavorPlus(D, 7)}, ["num_features", "7", "8"]),
+        ((QKV, QKV, QKV), {"feature_map": FavorPlus(6, 8)}, ["head_dim 6", "head_dim=4"]),
+        (((1, 2, 5, 3),) * 3, {"feature_map": EluPlusOne(), "rope": "before"}, ["head dimension", "3", "4"]),
+        (((2, 5, D), QKV, QKV), {}, ["q", "(2, 5, 4)", "(batch, heads, length, width)"]),
+        ((QKV, (1, 2, 5, 6), QKV), {}, ["q", "k", "(1, 2, 5, 6)", "equal"]),
+        ((QKV, QKV, (1, 2, 6, D)), {}, ["k", "v", "(1, 2, 6, 4)", "equal"]),
+        ((QKV, (1, 2, 0, D), (1, 2, 0, D)), {}, ["k", "length 0"]),
+        ((QKV, (1, 2, 6, D), (1, 2, 6, D)), {"causal": True}, ["causal", "5 queries", "6 keys"]),
+        ((QKV, (1, 2, 6, D), (1, 2, 6, D)), {"positions": torch.arange(5)}, ["positions", "5", "6", "pair"]),
+        ((QKV, QKV, QKV), {"positions": torch.arange(4)}, ["positions", "(4,)", "(5,)"]),
+        ((QKV, QKV, QKV), {"rope_base": -1.0}, ["base", "-1.0", "positive"]),
+        ((QKV, QKV, QKV), {"key_padding_mask": torch.zeros(1, 5)}, ["key_padding_mask", "float32", "torch.bool"]),
+        ((QKV, QKV, QKV), {"key_padding_mask": torch.zeros(1, 6).bool()}, ["key_padding_mask", "(1, 6)", "(1, 5)"]),
+    ],
+)
+def test_wrong_arguments(shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"give|choose|make|equal|needs") as error:
+        linear_attention(*map(torch.zeros, shapes), **{"feature_map": FavorPlus(D, M)} | options)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_integers_are_refused() -> None:
+    q, k, v = (torch.zeros(QKV, dtype=torch.int64) for _ in range(3))
+    with pytest.raises(ValueError, match=r"q has dtype torch\.int64; give a floating-point tensor"):
+        linear_attention(q, k, v, feature_map=EluPlusOne())
