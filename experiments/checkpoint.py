@@ -55,7 +55,7 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
 
 def load_newest_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest undamaged checkpoint, or None, and a sentence about each one that had to be passed over."""
-    notes = []
+    notes: list[str] = []
     for path in reversed(_checkpoints(directory)):
         try:
             return _load(path), notes

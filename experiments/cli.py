@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,7 +47,7 @@ class RunCommand:
     """cells trained at the same time; default: one a core on the CPU, one on a GPU"""
     dry_run: bool = False
     """print the cells, tokens, parameters and an estimate of the time, and train nothing"""
-    config: Annotated[Config, tyro.conf.arg(name="")] = Config()
+    config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
     """what every cell is trained with"""
 
 
@@ -102,13 +102,13 @@ def main(arguments: list[str]) -> int:
         if name not in COMMANDS:
             raise ValueError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
         return _dispatch(_parse(name, rest), arguments)
-    except ValueError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_WRONG_USE
     except BrokenPipeError:
         # The reader of our output (head, say) has gone; nothing more can be told to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_WRONG_USE
 
 
 def _dispatch(command: object, arguments: list[str]) -> int:
@@ -146,12 +146,8 @@ def _parse(name: str, arguments: list[str]) -> object:
     """The parsed command. Raises ValueError, one line, on wrong use; SystemExit(0) after printing a help text."""
     default: object = tyro.MISSING
     if name == "run":
-        preset = _option(arguments, "preset")
-        if preset in PRESETS:
-            config = PRESETS[preset]().config
-            default = RunCommand(tyro.MISSING, preset=preset, config=config)  # type: ignore[arg-type]
-        else:
-            default = RunCommand(tyro.MISSING, config=PRESETS["cpu"]().config)  # type: ignore[arg-type]
+        preset = PRESETS.get(_option(arguments, "preset") or "cpu", PRESETS["cpu"])
+        default = RunCommand(tyro.MISSING, config=preset().config)
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
@@ -189,9 +185,9 @@ def _one_line(message: str, name: str) -> str:
 
 def _flags(command: type) -> list[str]:
     flags = []
-    for field in dataclasses.fields(command):
-        if field.name == "config":
+    for option in dataclasses.fields(command):
+        if option.name == "config":
             flags += _flags(Config)
-        elif field.name not in ("experiment", "directory"):
-            flags.append("--" + field.name.replace("_", "-"))
+        elif option.name not in ("experiment", "directory"):
+            flags.append("--" + option.name.replace("_", "-"))
     return flags

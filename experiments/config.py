@@ -20,11 +20,11 @@ class Config:
     """random features M per head for the FAVOR+ arms; even (elu+1 and relu have M = dim / heads)"""
     context: int = 256
     """sequence length N in tokens (bytes)"""
-    batch_size: int = 8
+    batch_size: int = 4
     """sequences per optimiser step"""
     steps: int = 400
     """optimiser steps"""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """peak learning rate of AdamW; the same for every arm"""
     warmup_steps: int = 40
     """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
@@ -42,7 +42,7 @@ class Config:
     """steps between training-loss records"""
     evaluate_every: int = 40
     """steps between evaluations on the validation split"""
-    evaluation_windows: int = 64
+    evaluation_windows: int = 48
     """windows of `context` tokens of the validation split, evenly spaced, the same at every evaluation"""
     test_windows: int = 256
     """windows of the test split, evenly spaced, for the final figure"""

@@ -92,7 +92,7 @@ def _panels(
             axes.axhline(0, color=MUTED, linewidth=1.0)
             _draw_arms(axes, [], variants, cells, summary)
     last = max(curve.index[-1] for seeds in cells.values() for curve in seeds.values())
-    panels[-1].set_xlim(0, 1.02 * last)
+    panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
     figure.supylabel(label, fontsize=10)
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)

@@ -37,7 +37,7 @@ class Rows:
         for axes in panels:
             axes.tick_params(axis="y", length=0)
             axes.margins(x=0.1)
-            axes.xaxis.set_major_locator(MaxNLocator(6 if columns > 1 else 10))
+            axes.xaxis.set_major_locator(MaxNLocator(6 if columns > 1 else 10, steps=[1, 2, 5, 10]))
         figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
         return figure, panels
 

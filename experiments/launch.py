@@ -74,7 +74,7 @@ def run_cells(job: Job, cells: list[Cell], workers: int, display: Display) -> di
         Stopped: SIGINT or SIGTERM came.
     """
     # A fork server imports PyTorch once; the processes forked from it start in milliseconds.
-    context = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload(["experiments.train", "experiments.tasks"])
     queue = [cell for cell in cells if _state(job, cell) != "done"]
@@ -161,9 +161,11 @@ def _run_cell(job: Job, cell: Cell, sender: Connection) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
 
+    import torch
+
     from experiments.data import load_corpus
     from experiments.tasks.language_model import ByteLanguageModel
-    from experiments.train import CellFailed, CellStopped, torch, train_cell
+    from experiments.train import CellFailed, CellStopped, train_cell
     from experiments.variants import VARIANTS
 
     last_sent = 0.0

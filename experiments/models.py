@@ -67,7 +67,7 @@ def _peer_attention(config: Config, seed: int):  # type: ignore[no-untyped-def]
         )
     if config.dropout:
         raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch arm has none; leave out the arm, or give --dropout 0"
+            f"dropout is {config.dropout}, but the performer-pytorch arm has none; leave it out, or give --dropout 0"
         )
 
     def make(layer: int) -> nn.Module:

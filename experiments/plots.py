@@ -98,7 +98,10 @@ def by_kernel(variants: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
 
 
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:
-    """Write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``; equal figures give equal bytes. Fixes the figure's layout."""
+    """Write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``, and leave the figure's layout fixed.
+
+    Equal figures give equal bytes.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     no_dates: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     with style():

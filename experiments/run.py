@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -24,10 +23,9 @@ from experiments.launch import Cell, Job, Stopped, run_cells
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_status, read_curves, read_json, write_json
+from experiments.record import cell_status, read_json, write_json
 from experiments.registry import get
 from experiments.report import result_table, write_report
-from experiments.stats import summarise
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
 from experiments.variants import Variant, parse_variants
@@ -60,7 +58,7 @@ def run(command: RunCommand, command_line: str) -> int:
 
     console = make_console()
     root = command.out or Path("results/runs") / command.experiment
-    comparison = {
+    comparison: dict[str, Any] = {
         "name": root.resolve().name,
         "experiment": command.experiment,
         "preset": command.preset,

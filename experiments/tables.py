@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from experiments.stats import SMALLEST_SAMPLE, cell_states, contrasts
 
@@ -86,16 +86,19 @@ def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
     rows = main_table(summary, comparison)
     fates = [f"{arm}: {fate}" for arm, fate in zip(rows["arm"], rows["not finished"], strict=True) if fate]
     table = Table(
-        title=f"{comparison['name']}: mean over seeds [95 % interval]",
+        title=Text(f"{comparison['name']}: mean over seeds [95 % interval]"),
         title_justify="left",
-        caption=escape("\n".join(fates)),
+        caption=Text("\n".join(fates)),
         caption_justify="left",
         box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
-    for column in rows.columns.drop(["parameters", "not finished"]):
-        table.add_column(textwrap.fill(column, 14), justify="left" if column == "arm" else "right")
+    table.add_column("arm", no_wrap=True, min_width=max(map(len, rows["arm"])))
+    for column in rows.columns.drop(["arm", "parameters", "not finished"]):
+        table.add_column(textwrap.fill(column, 14), justify="right")
     for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -111,8 +111,8 @@ class RoPEAttention(nn.Module):
             if self.causal:
                 raise ValueError("context was given, but the attention is causal; make it with causal=False")
         source = x if context is None else context
-        q, k, v = self._project(x, source)
         check_padding_mask(key_padding_mask, *source.shape[:2])
+        q, k, v = self._project(*_without_padding(x, context, key_padding_mask))
         if positions is None:
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
             positions = (k_positions if context is None else token_positions(x.shape[1], None, x.device), k_positions)
@@ -281,7 +281,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
         positions = token_positions(x.shape[1], key_padding_mask, x.device)
-        q, k, v = self._project(x, x)
+        q, k, v = self._project(*_without_padding(x, None, key_padding_mask))
         with torch.autocast(x.device.type, enabled=False):
             terms = self._terms(q, k, v, key_padding_mask, positions)
             y = attention_output(chunked(terms, causal=True), terms.query_scale).to(v.dtype)
@@ -358,7 +358,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
         positions = token_positions(x.shape[1], key_padding_mask, x.device)
-        q, k, v = self._project(x, x)
+        q, k, v = self._project(*_without_padding(x, None, key_padding_mask))
         q, k = self._rotate(q, positions), self._rotate(k, positions)
         y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask))
         return y, KeyValueCache(k, v, key_padding_mask, next_position(x, key_padding_mask))
@@ -390,6 +390,17 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padd
     sees_none = ~visible.any(-1, keepdim=True)
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_none)
     return y.masked_fill(sees_none, 0)
+
+
+def _without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``x`` and what it attends to, with zeros at padding.
+
+    Before the projections, because zero times infinity is not zero in the gradients of their weights.
+    """
+    source = x if context is None else context
+    if key_padding_mask is not None:
+        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+    return (source if context is None else x), source
 
 
 def next_position(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:

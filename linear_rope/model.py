@@ -230,11 +230,17 @@ class CausalLM(nn.Module):
             (B, N + length) int64.
 
         Raises:
-            ValueError: an empty prompt, a negative length or temperature, or attention modules that cannot step.
+            ValueError: an empty prompt, a negative length or temperature, more tokens than a learned position table
+                has, or attention modules that cannot step.
         """
         check_tokens(prompt, "prompt", None)
         if length < 0 or temperature < 0:
             raise ValueError(f"length is {length} and temperature is {temperature}; give 0 or more of each")
+        if self.config.position == "learned" and prompt.shape[1] + length - 1 > self.config.max_length:
+            raise ValueError(
+                f"length is {length} after a prompt of {prompt.shape[1]}, but the learned position table ends at "
+                f"{self.config.max_length}; give a smaller length, or make the model with a larger max_length"
+            )
         blocks = [block for block in self.blocks if isinstance(block, Block)]
         states: list[State | None] = [None] * len(blocks)
         tokens, new = prompt, prompt

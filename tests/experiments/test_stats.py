@@ -119,16 +119,15 @@ def test_a_failed_baseline_leaves_its_seed_out_of_every_comparison_with_it(make_
     summary = summary_of(root)
     assert summary.loc["elu+1-rope-after", "test_bits_per_byte"]["n"] == 3
     for metric in ("test_bits_per_byte_minus_baseline", "steps_to_baseline", "tokens_to_baseline"):
-        assert (summary.loc["elu+1-rope-after", metric]["n"], summary.loc["elu+1-rope-after", metric]["seeds"]) == (
-            2,
-            "1 2",
-        )
+        row = summary.loc["elu+1-rope-after", metric]
+        assert (row["n"], row["seeds"]) == (2, "1 2")
 
 
 def test_a_cell_without_a_test_figure_does_not_count_as_finished(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none")
     metrics = root / "elu+1-none" / "seed2" / "metrics.jsonl"
-    metrics.write_text("".join(line for line in metrics.open() if '"test"' not in line))
+    rows = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(row for row in rows if '"test"' not in row))
     row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
     assert (row["n"], row["failed"], row["unfinished"]) == (2, 0, 1)
     assert "no test figure" in row["reasons"]

@@ -3,12 +3,14 @@
 How the tolerances come about. An output is a quotient of sums of at most N·M products. In float64 a product is rounded
 by 1e-16; even added up over N·M = 2000 terms and divided by a sum of signed weights that nearly cancels, 1e-10 of the
 largest value leaves a factor of a thousand. In float32 (6e-8) errors of random sign grow with the root of the number
-of terms, to about 3e-6, so 1e-5. bfloat16 inputs are computed with in float32, and only the output is rounded
-(4e-3), so 2e-2. Gradients of q, k and v are compared on one scale, the largest of the three: for a sequence of one
-token the first two are zero but for rounding.
+of terms, to about 3e-6, so 1e-5. bfloat16 inputs are computed with in float32, and only outputs and gradients are
+rounded (4e-3), so 2e-2. Gradients of q, k and v are compared on one scale, the largest of the three: for a sequence of
+one token the first two are zero but for rounding.
+
+With denominator="rotated" a row's signed weights can cancel, and then the quotient magnifies rounding without bound:
+that is the option's own doing. Its forms are compared at positions in [0, 0.1), where nothing cancels.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +22,7 @@ from torch import Tensor
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
 
-D, M = 4, 6
-MAPS: dict[str, Callable[[], FeatureMap]] = {
-    "favor+": lambda: FavorPlus(D, M),
-    "favor+hyperbolic": lambda: FavorPlus(D, M, hyperbolic=True),
-    "elu+1": EluPlusOne,
-    "relu": lambda: ReluFeatures(eps=1e-2),
-}
+D, M = 4, 6  # those of the feature maps in conftest.py
 ROPES = ("after", "before", "none")
 DENOMINATORS = ("unrotated", "rotated", "none")
 # Without a rotation after the map there is one denominator.
@@ -90,21 +86,20 @@ def assert_agree(actual: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor],
 
 
 def some_padding(batch: int, length: int, seed: int = 0) -> Tensor:
-    """Scattered padding that leaves the first token, so that every query sees a key."""
+    """Scattered padding that leaves the first sequence whole, and of the others the first token at least."""
     mask = torch.rand(batch, length, generator=torch.Generator().manual_seed(seed)) < 0.3
-    mask[:, 0] = False
+    mask[0] = mask[:, 0] = False
     return mask
 
 
 @pytest.mark.parametrize("kind", ["causal", "bidirectional", "cross"])
 @pytest.mark.parametrize("denominator", DENOMINATORS)
 @pytest.mark.parametrize("rope", ROPES)
-@pytest.mark.parametrize("name", MAPS)
-def test_reference_is_the_definition(name: str, rope: str, denominator: str, kind: str) -> None:
+def test_reference_is_the_definition(feature_map: FeatureMap, rope: str, denominator: str, kind: str) -> None:
     queries, keys = (7, 11) if kind == "cross" else (9, 9)
     qkv = random_qkv(2, 3, queries, keys)
     options = {
-        "feature_map": MAPS[name](),
+        "feature_map": feature_map,
         "rope": rope,
         "denominator": denominator,
         "causal": kind == "causal",
@@ -131,12 +126,19 @@ def test_positions_count_unpadded_tokens_by_default(rope: str) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 17, 63, 64, 65, 257])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", MAPS)
-def test_the_three_forms_agree(name: str, causal: bool, length: int) -> None:
-    feature_map, qkv = MAPS[name](), random_qkv(2, 2, length, length)
+def test_the_three_forms_agree(feature_map: FeatureMap, causal: bool, length: int) -> None:
+    qkv = random_qkv(2, 2, length, length)
     per_sequence = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
+    mask = some_padding(2, length)
     for rope, denominator in SETTINGS:
-        for extra in ({}, {"key_padding_mask": some_padding(2, length), "positions": per_sequence}):
+        plain, explicit = None, per_sequence
+        if denominator == "rotated":
+            plain = torch.arange(length) / (10 * length)
+            explicit = plain.expand(2, -1)
+        variations = [{"positions": explicit, "key_padding_mask": mask}]
+        if length < 20:
+            variations.append({"positions": plain})
+        for extra in variations:
             options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, **extra)
             expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
             for form in FAST:
@@ -145,14 +147,16 @@ def test_the_three_forms_agree(name: str, causal: bool, length: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["reference", *FAST])
-@pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_low_precision_is_close_to_float64(dtype: torch.dtype, tolerance: float, name: str, form: str) -> None:
-    feature_map = MAPS[name]()
+def test_low_precision_is_close_to_float64(
+    dtype: torch.dtype, tolerance: float, feature_map: FeatureMap, form: str
+) -> None:
     for length, causal in ((65, True), (130, False)):
         qkv = [x.to(dtype) for x in random_qkv(2, 2, length, length)]
         for rope, denominator in SETTINGS:
-            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+            positions = torch.arange(length) / (10 * length) if denominator == "rotated" else None
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, positions=positions)
+            options["causal"] = causal
             exact = [x.double() for x in qkv]
             expected = outputs_and_gradients(linear_attention, exact, implementation="reference", **options)
             actual = outputs_and_gradients(linear_attention, qkv, implementation=form, **options)
@@ -160,13 +164,12 @@ def test_low_precision_is_close_to_float64(dtype: torch.dtype, tolerance: float,
 
 
 @pytest.mark.parametrize("form", FAST)
-def test_cross_attention_of_different_lengths(form: str) -> None:
-    for name, make in MAPS.items():
-        for queries, keys in ((3, 70), (70, 3), (1, 1)):
-            options = dict(feature_map=make(), key_padding_mask=some_padding(2, keys))
-            qkv = random_qkv(2, 2, queries, keys, seed=len(name))
-            expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
-            assert_agree(outputs_and_gradients(linear_attention, qkv, implementation=form, **options), expected, 1e-10)
+def test_cross_attention_of_different_lengths(feature_map: FeatureMap, form: str) -> None:
+    for queries, keys in ((3, 70), (70, 3), (1, 1)):
+        options = dict(feature_map=feature_map, key_padding_mask=some_padding(2, keys))
+        qkv = random_qkv(2, 2, queries, keys)
+        expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
+        assert_agree(outputs_and_gradients(linear_attention, qkv, implementation=form, **options), expected, 1e-10)
 
 
 @st.composite
@@ -192,21 +195,21 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
 @given(calls())
 def test_forms_agree_for_any_shape(call: tuple[list[Tensor], dict[str, Any]]) -> None:
     qkv, options = call
-    expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
     if options["denominator"] == "rotated":
-        # Where the signed weights of a row cancel, the quotient magnifies rounding: that is the option's own doing.
+        # The share of its weights that a row's sum has left after cancelling.
         ones = torch.ones_like(qkv[2])
         sums = linear_attention(*qkv[:2], ones, implementation="reference", **options | {"denominator": "unrotated"})
         assume(float(sums.abs().min()) > 1e-2)
+    expected = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
     for form in ("auto", *FAST):
         assert_agree(outputs_and_gradients(linear_attention, qkv, implementation=form, **options), expected, 1e-10)
 
 
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("rope", ROPES)
-def test_shifting_all_positions_changes_nothing(rope: str, name: str) -> None:
-    feature_map, qkv = MAPS[name](), [x.float() for x in random_qkv(1, 2, 100, 100)]
-    options = dict(feature_map=feature_map, rope=rope, causal=True)
+@pytest.mark.parametrize("denominator", ["unrotated", "none"])
+def test_shifting_all_positions_changes_nothing(denominator: str, feature_map: FeatureMap) -> None:
+    """Rotation after the map sees distances only. (Before a map it does so in the expectation over draws only.)"""
+    qkv = [x.float() for x in random_qkv(1, 2, 100, 100)]
+    options = dict(feature_map=feature_map, denominator=denominator, causal=True)
     expected = linear_attention(*qkv, positions=torch.arange(100), **options)
     for shift in (1, 1000, 100_000):
         actual = linear_attention(*qkv, positions=torch.arange(100) + shift, **options)
@@ -225,63 +228,3 @@ def test_eq_19_weights_are_signed_and_their_rows_do_not_sum_to_one() -> None:
     torch.testing.assert_close(rotated.sum(-1), torch.ones(1, 1, 200, dtype=torch.float64))
     unrotated = linear_attention(q, k, identity, feature_map=feature_map, causal=True, rope="none")
     assert (unrotated >= 0).all()
-
-
-@pytest.mark.parametrize("form", ["reference", *FAST])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["favor+", "favor+hyperbolic", "relu"])
-def test_norms_up_to_ten_thousand_stay_finite(name: str, dtype: torch.dtype, form: str) -> None:
-    norms = torch.logspace(-4, 4, 70, dtype=torch.float64)[torch.randperm(70)]
-    q, k, v = random_qkv(2, 1, 70, 70)
-    q, k = (x / x.norm(dim=-1, keepdim=True) * norms[:, None] for x in (q, k))
-    mask = torch.zeros(2, 70, dtype=torch.bool)
-    mask[0], mask[1, ::3] = True, True
-    for rope, denominator in SETTINGS:
-        for causal in (True, False):
-            options = dict(feature_map=MAPS[name](), rope=rope, denominator=denominator, causal=causal)
-            for padding in (None, mask):
-                results = outputs_and_gradients(
-                    linear_attention,
-                    [x.to(dtype) for x in (q, k, v)],
-                    key_padding_mask=padding,
-                    implementation=form,
-                    **options,
-                )
-                assert all(x.isfinite().all() for x in results)
-                assert math.isfinite(float(results[0].abs().max()))
-
-
-QKV = (1, 2, 5, D)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "words"),
-    [
-        ((QKV, QKV, QKV), {"rope": "later"}, ["rope", "'later'", "'after'", "'before'", "'none'"]),
-        ((QKV, QKV, QKV), {"denominator": "one"}, ["denominator", "'one'", "'unrotated'", "'rotated'", "'none'"]),
-        ((QKV, QKV, QKV), {"implementation": "fast"}, ["implementation", "'fast'", "auto", "reference", "chunked"]),
-        ((QKV, QKV, QKV), {"feature_map": FavorPlus(D, 7)}, ["num_features", "7", "8"]),
-        ((QKV, QKV, QKV), {"feature_map": FavorPlus(6, 8)}, ["head_dim 6", "head_dim=4"]),
-        (((1, 2, 5, 3),) * 3, {"feature_map": EluPlusOne(), "rope": "before"}, ["head dimension", "3", "4"]),
-        (((2, 5, D), QKV, QKV), {}, ["q", "(2, 5, 4)", "(batch, heads, length, width)"]),
-        ((QKV, (1, 2, 5, 6), QKV), {}, ["q", "k", "(1, 2, 5, 6)", "equal"]),
-        ((QKV, QKV, (1, 2, 6, D)), {}, ["k", "v", "(1, 2, 6, 4)", "equal"]),
-        ((QKV, (1, 2, 0, D), (1, 2, 0, D)), {}, ["k", "length 0"]),
-        ((QKV, (1, 2, 6, D), (1, 2, 6, D)), {"causal": True}, ["causal", "5 queries", "6 keys"]),
-        ((QKV, (1, 2, 6, D), (1, 2, 6, D)), {"positions": torch.arange(5)}, ["positions", "5", "6", "pair"]),
-        ((QKV, QKV, QKV), {"positions": torch.arange(4)}, ["positions", "(4,)", "(5,)"]),
-        ((QKV, QKV, QKV), {"rope_base": -1.0}, ["base", "-1.0", "positive"]),
-        ((QKV, QKV, QKV), {"key_padding_mask": torch.zeros(1, 5)}, ["key_padding_mask", "float32", "torch.bool"]),
-        ((QKV, QKV, QKV), {"key_padding_mask": torch.zeros(1, 6).bool()}, ["key_padding_mask", "(1, 6)", "(1, 5)"]),
-    ],
-)
-def test_wrong_arguments(shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"give|choose|make|equal|needs") as error:
-        linear_attention(*map(torch.zeros, shapes), **{"feature_map": FavorPlus(D, M)} | options)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_integers_are_refused() -> None:
-    q, k, v = (torch.zeros(QKV, dtype=torch.int64) for _ in range(3))
-    with pytest.raises(ValueError, match=r"q has dtype torch\.int64; give a floating-point tensor"):
-        linear_attention(q, k, v, feature_map=EluPlusOne())

@@ -120,7 +120,7 @@ def test_gradient_turns_back() -> None:
     ],
 )
 def test_wrong_arguments(shape: tuple[int, ...], positions: Tensor, options: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError, match="give|choose") as error:
+    with pytest.raises(ValueError, match=r"give|choose") as error:
         apply_rope(torch.zeros(shape), positions, **options)
     assert all(word in str(error.value) for word in words), str(error.value)
 

@@ -1,0 +1,248 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments import convergence
+from experiments.cli import main
+from experiments.record import cell_status, read_metrics
+
+PROJECT = Path(__file__).parents[2]
+QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
+
+
+def quick_run(out, *more, experiment="convergence"):
+    return main(["run", experiment, *QUICK, "--out", str(out), *more])
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs") / "smoke"
+    assert quick_run(root, "--seeds", "2", "--workers", "2") == 0
+    return root
+
+
+def test_the_main_job_leaves_all_that_the_contract_names(comparison):
+    files = {str(path.relative_to(comparison)) for path in comparison.rglob("*") if path.is_file()}
+    expected = {"comparison.json", "curves.csv", "summary.csv", "report.html", "report.md", "attention.csv"}
+    assert expected <= files
+    arms = convergence.VARIANTS
+    for arm in arms:
+        for seed in (0, 1):
+            assert cell_status(comparison, arm, seed)["state"] == "done"
+            assert {f"{arm}/seed{seed}/metrics.jsonl", f"{arm}/seed{seed}/status.json"} <= files
+            assert any(name.startswith(f"{arm}/seed{seed}/checkpoint/") for name in files)
+    figures = {name.removeprefix("figures/") for name in files if name.startswith("figures/")}
+    assert {name.removesuffix(".png") for name in figures if name.endswith(".png")} == {
+        name.removesuffix(".svg") for name in figures if name.endswith(".svg")
+    }
+    assert {"validation.png", "training.png", "throughput.png", "attention.png"} <= figures
+
+
+def test_curves_hold_every_recorded_number(comparison):
+    curves = pd.read_csv(comparison / "curves.csv")
+    assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
+    recorded = read_metrics(comparison / "favor+-rope-after" / "seed1" / "metrics.jsonl")
+    of_cell = curves[(curves["variant"] == "favor+-rope-after") & (curves["seed"] == 1)]
+    assert len(of_cell) == sum(len(row) - 3 for row in recorded)
+    assert list(of_cell["step"].unique()) == [0, 1, 2, 3, 4]
+
+
+def test_the_record_says_what_was_run(comparison):
+    record = json.loads((comparison / "comparison.json").read_text())
+    assert record["config"]["steps"] == 4
+    assert record["data"][0]["name"] == "stdlib"
+    assert len(record["data"][0]["sha256"]) == 64
+    assert record["versions"]["torch"]
+    parameters = [variant["parameters"] for variant in record["variants"]]
+    assert max(parameters) <= 1.01 * min(parameters)
+
+
+def test_running_again_trains_nothing_and_changes_no_record(comparison, capsys):
+    before = {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")}
+    assert quick_run(comparison, "--seeds", "2") == 0
+    assert "14 of 14 cells are done already" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")} == before
+
+
+def test_the_report_is_rebuilt_from_the_records_alone(comparison, capsys):
+    made = [comparison / name for name in ("curves.csv", "summary.csv", "report.html", "report.md")]
+    before = [path.read_bytes() for path in made]
+    for path in made:
+        path.unlink()
+    assert main(["report", str(comparison)]) == 0
+    assert capsys.readouterr().out.strip().endswith("report.html")
+    assert [path.read_bytes() for path in made] == before
+
+
+def test_another_configuration_in_the_same_directory_is_refused(comparison, capsys):
+    assert quick_run(comparison, "--learning-rate", "0.5") == 2
+    message = capsys.readouterr().err
+    assert "learning_rate (0.002 there, 0.5 now)" in message
+
+
+def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
+    out = tmp_path / "one"
+    assert quick_run(out, "--workers", "1", "--variants", "softmax-none") == 0
+    assert quick_run(out, "--workers", "1", "--variants", "elu+1-rope-after", "--seeds", "2") == 0
+    record = json.loads((out / "comparison.json").read_text())
+    assert [variant["name"] for variant in record["variants"]] == ["softmax-none", "elu+1-rope-after"]
+    for cell in ("softmax-none/seed0", "elu+1-rope-after/seed1"):
+        rows = [
+            [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in read_metrics(path)]
+            for path in (out / cell / "metrics.jsonl", comparison / cell / "metrics.jsonl")
+        ]
+        assert rows[0] == rows[1]
+
+
+def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, comparison):
+    command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--out", str(tmp_path / "killed")]
+    command += ["--variants", "favor+-rope-after,softmax-rope", "--seeds", "2"]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
+    first = tmp_path / "killed" / "favor+-rope-after" / "seed0" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not first.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    for cell in ("favor+-rope-after/seed0", "softmax-rope/seed1"):
+        rows = [
+            [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in read_metrics(path)]
+            for path in (tmp_path / "killed" / cell / "metrics.jsonl", comparison / cell / "metrics.jsonl")
+        ]
+        assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
+    out = tmp_path / "stopped"
+    command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--steps", "100000"]
+    command += ["--variants", "softmax-none", "--out", str(out)]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+    metrics = out / "softmax-none" / "seed0" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while len(read_metrics(metrics)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "the same command goes on from there" in output
+    assert cell_status(out, "softmax-none", 0)["reason"].startswith("stopped at step")
+    assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
+
+
+def test_a_failed_cell_is_recorded_and_the_others_finish(tmp_path, capsys):
+    # Weights of about 1e30 overflow float32 in the first update's loss.
+    out = tmp_path / "failing"
+    status = quick_run(
+        out, "--variants", "softmax-none,elu+1-none", "--learning-rate", "1e30", "--gradient-clip", "1e30",
+        "--warmup-steps", "0",
+    )  # fmt: skip
+    assert status == 1
+    output = capsys.readouterr().out
+    for arm in ("softmax-none", "elu+1-none"):
+        state = cell_status(out, arm, 0)
+        assert state["state"] == "failed"
+        assert "at step 1" in state["reason"]
+        assert f"failed: {arm} seed 0" in output
+    assert "failed" in (out / "report.md").read_text()
+
+
+def test_decay_reproduces_roformer_s_figure_2(tmp_path):
+    out = tmp_path / "decay"
+    assert quick_run(out, "--variants", "softmax-none,favor+-rope-after", experiment="decay") == 0
+    bound = pd.read_csv(out / "bound.csv").set_index("distance")["bound"]
+    published = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
+    for distance, value in published.items():
+        decimals = len(value.partition(".")[2])
+        assert f"{bound[distance]:.{decimals}f}" == value
+    mask = pd.read_csv(out / "mask.csv")
+    assert set(mask["num_features"]) == {16, 64, 256}
+    attention = pd.read_csv(out / "attention.csv")
+    assert set(attention["variant"]) == {"softmax-none", "favor+-rope-after"}
+    softmax = attention[attention["variant"] == "softmax-none"]
+    assert (softmax["signed"] == softmax["absolute"]).all()
+    assert {"bound.png", "mask.svg", "attention.png"} <= {path.name for path in (out / "figures").iterdir()}
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
+    out = tmp_path / "planned"
+    assert quick_run(out, "--dry-run", "--seeds", "3") == 0
+    output = capsys.readouterr().out
+    assert "21 cells, 21,504 tokens" in output  # 7 arms x 3 seeds x 4 steps x 4 sequences x 64 tokens
+    assert "favor+-rope-after" in output
+    assert "estimated time" in output
+    assert not out.exists()
+
+
+def wrong_uses(tmp_path):
+    (tmp_path / "short").write_bytes(b"too short")
+    (tmp_path / "file").write_text("x")
+    return [
+        (["run"], "experiment"),
+        (["nonsense"], "choose from run, report, list"),
+        (["run", "nonsense"], "choose from convergence, decay"),
+        (["run", "convergence", "--nonsense", "3"], "--learning-rate"),
+        (["run", "convergence", "--steps", "many"], "--steps"),
+        (["run", "convergence", "--preset", "huge"], "'smoke', 'cpu', 'gpu', 'paper'"),
+        (["run", "convergence", "--variants", "softmax-none,sofmax-rope"], "'sofmax-rope'"),
+        (["run", "convergence", "--num-features", "63"], "give an even number, such as 64"),
+        (["run", "convergence", "--dim", "130", "--heads", "4"], "not divisible"),
+        (["run", "convergence", "--seeds", "0"], "--seeds"),
+        (["run", "convergence", "--workers", "0"], "--workers"),
+        (["run", "convergence", "--data", "nonsense"], "stdlib"),
+        (["run", "convergence", "--data", "text"], "--data-file"),
+        (["run", "convergence", "--data-file", str(tmp_path / "absent")], "absent"),
+        (["run", "convergence", "--data-file", str(tmp_path)], "directory"),
+        (["run", "convergence", "--data-file", str(tmp_path / "short")], "context"),
+        (["run", "convergence", "--data-dir", str(tmp_path / "absent")], "absent"),
+        (["run", "convergence", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
+        (["run", "convergence", "--out", str(tmp_path / "file")], "cannot be written"),
+        (["report", str(tmp_path)], "comparison.json"),
+        (["report", str(tmp_path / "absent")], "comparison.json"),
+    ]
+
+
+@pytest.mark.parametrize("index", range(21))
+def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index):
+    arguments, hint = wrong_uses(tmp_path)[index]
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(arguments) == 2
+    output, message = capsys.readouterr()
+    assert output == ""
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert hint in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_a_command_the_usage_is_shown(capsys):
+    assert main([]) == 2
+    assert "report" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "report" in capsys.readouterr().out
+
+
+def test_list_names_what_there_is(capsys):
+    assert main(["list"]) == 0
+    output = capsys.readouterr().out
+    for name in ("convergence", "decay", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
+        assert name in output
+
+
+def test_the_user_s_own_text(tmp_path, capsys):
+    text = tmp_path / "my text.txt"
+    text.write_text("a line of my own text\n" * 400)
+    assert quick_run(tmp_path / "own", "--variants", "elu+1-rope-after", "--data-file", str(text)) == 0
+    record = json.loads((tmp_path / "own" / "comparison.json").read_text())
+    assert record["data"][0]["name"] == "text"
+    assert record["data"][0]["splits"]["train"] == 7920

@@ -1,0 +1,62 @@
+import json
+
+import pytest
+
+from experiments.record import MetricsLog, read_json, read_metrics, write_atomically
+
+
+def test_rows_are_appended_and_read_back(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log, notes = MetricsLog.open(path)
+    with log:
+        log.append(1, 10, "train", {"loss": 2.5})
+        log.append(1, 10, "validation", {"bits_per_byte": 3.0})
+    assert notes == []
+    assert read_metrics(path) == [
+        {"step": 1, "tokens": 10, "split": "train", "loss": 2.5},
+        {"step": 1, "tokens": 10, "split": "validation", "bits_per_byte": 3.0},
+    ]
+
+
+def test_a_row_that_is_there_is_not_written_twice(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for loss in (2.5, 7.0):
+        log, _ = MetricsLog.open(path)
+        with log:
+            log.append(1, 10, "train", {"loss": loss})
+            log.append(2, 20, "train", {"loss": loss})
+    assert [row["loss"] for row in read_metrics(path)] == [2.5, 2.5]
+
+
+def test_an_unfinished_last_line_is_dropped_with_a_note(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    whole = json.dumps({"step": 1, "tokens": 10, "split": "train", "loss": 2.5}) + "\n"
+    path.write_text(whole + '{"step": 2, "tok')
+    assert len(read_metrics(path)) == 1
+    log, notes = MetricsLog.open(path)
+    with log:
+        log.append(2, 20, "train", {"loss": 2.0})
+    assert "dropped" in notes[0]
+    assert [row["step"] for row in read_metrics(path)] == [1, 2]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(path)
+
+
+def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    monkeypatch.setattr("os.replace", lambda *a: (_ for _ in ()).throw(OSError("killed here")))
+    with pytest.raises(OSError, match="killed here"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_json_that_is_not_json_names_the_file(tmp_path):
+    (tmp_path / "status.json").write_text("{")
+    with pytest.raises(ValueError, match=r"status\.json"):
+        read_json(tmp_path / "status.json")

@@ -1,0 +1,216 @@
+import io
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from experiments.plots import FigureEntry, TableEntry, save_figure
+from experiments.record import read_curves, read_json
+from experiments.report import read_comparison, result_table, write_report
+from experiments.stats import summarise
+from experiments.tables import main_table, statements
+
+HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard deviations
+
+
+def one_figure(root, comparison, curves, summary):
+    save_figure(Figure(figsize=(1, 1)), root / "figures", "a-figure")
+    table = pd.DataFrame({"arm": ["x|y"], "value": [0.5]})
+    return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
+
+
+EXPERIMENT = SimpleNamespace(QUESTION="What <is> asked?", figures=one_figure)
+ENDS = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
+
+
+def ends(name, seed, step):
+    return ENDS[name][seed]
+
+
+def tables(root):
+    comparison = read_json(root / "comparison.json")
+    return summarise(root, comparison), comparison
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.words = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def test_everything_is_rebuilt_alike_from_the_files(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after")
+    write_report(root, EXPERIMENT)
+    made = {path: path.read_bytes() for path in [*root.glob("*.*"), *root.glob("figures/*")]}
+    names = {str(path.relative_to(root)) for path in made} - {"comparison.json"}
+    assert names == {
+        *("curves.csv", "summary.csv", "report.md", "report.html", "figures/a-figure.png", "figures/a-figure.svg")
+    }
+    for name in names:
+        (root / name).unlink()
+    assert write_report(root, EXPERIMENT) == root / "report.html"
+    for path, content in made.items():
+        assert path.read_bytes() == content, path.name
+
+
+def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    curves, summary = pd.read_csv(root / "curves.csv"), pd.read_csv(root / "summary.csv")
+    assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
+    assert list(summary.columns[:7]) == ["variant", "metric", "unit", "n", "mean", "low", "high"]
+    pd.testing.assert_frame_equal(curves, read_curves(root, read_json(root / "comparison.json")), check_dtype=False)
+
+
+def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):
+    # test figures are the ends + 0.5: means 4.5 and 4.3, standard deviations 1 and 0.9; differences -0.1, -0.2, -0.3
+    table = main_table(*tables(make_comparison(tmp_path, ",".join(ENDS), loss=ends))).set_index("arm")
+    baseline, arm = table.loc["elu+1-none"], table.loc["elu+1-rope-after"]
+    assert baseline["test bits per byte"] == "4.500\n[2.016, 6.984]"
+    assert arm["test bits per byte"] == "4.300\n[2.064, 6.536]"
+    assert baseline["minus baseline"] == "baseline"
+    assert arm["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
+    assert arm["steps to baseline's final loss"] == "0\n[0, 0]"
+    assert arm["tokens/s"] == "1,070"
+    assert arm["n"] == "3 of 3"
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([-0.1, -0.2, -0.3], "not distinguishable"),
+        ([-0.29, -0.3, -0.31], "better"),
+        ([0.29, 0.3, 0.31], "worse"),
+        ([-0.3, -0.3], "no statement"),
+        ([-0.3], "no statement"),
+    ],
+)
+def test_what_is_said_follows_the_stated_rule(make_comparison, tmp_path, differences, verdict):
+    def loss(name, seed, step):
+        return 4.0 + seed + (differences[seed] if name == "elu+1-rope-after" else 0)
+
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", len(differences), loss=loss)
+    (said,) = statements(*tables(root))
+    assert said.verdict == verdict
+    assert said.text.startswith("elu+1-rope-after against elu+1-none: ")
+    assert ("interval -" in said.text or "interval +" in said.text) == (len(differences) == 3)
+
+
+def test_no_interval_is_shown_below_three_seeds(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 2)
+    table = main_table(*tables(root))
+    assert not any("[" in cell for row in table.to_numpy().tolist() for cell in row)
+
+
+def test_failures_are_in_the_table_and_in_the_list(make_comparison, tmp_path):
+    fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates)
+    page = Page(write_report(root, EXPERIMENT).read_text())
+    said = "1 of 3 failed: seed 1: the loss was not finite at step 40"
+    listed = "elu+1-rope-after, seed 1 : failed. the loss was not finite at step 40"
+    assert said in page.text
+    assert listed in page.text
+    assert said in (root / "report.md").read_text()
+    assert "5 of 6 cells" in page.text
+
+
+def test_a_comparison_without_a_finished_cell_gives_a_report_that_says_so(make_comparison, tmp_path):
+    fates = {("elu+1-none", seed): ("failed", "why") for seed in range(3)}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates)
+    assert "No cell finished" in Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "No cell finished" in (root / "report.md").read_text()
+
+
+def test_html_escapes_what_comes_from_files(make_comparison, tmp_path):
+    nasty = '<script>alert("x")</script>'
+    fates = {("elu+1-none", 0): ("failed", nasty)}
+    data = [{"name": nasty, "sha256": nasty, "source": nasty, "note": nasty, "bytes": 1, "splits": {nasty: 1}}]
+    other = {key: nasty for key in ("name", "preset", "command", "created")}
+    root = make_comparison(
+        tmp_path, "elu+1-none", fates=fates, data=data, notes=[nasty], machine={nasty: nasty}, **other
+    )
+    page = Page(write_report(root, EXPERIMENT).read_text())
+    assert "script" not in page.tags
+    assert page.text.count(nasty) >= 12
+    assert "What <is> asked?" in page.text
+    markdown = re.sub(r"```.*?```|`[^`]*`", "", (root / "report.md").read_text(), flags=re.DOTALL)
+    assert nasty not in markdown
+    assert r"x\|y" in markdown
+
+
+def test_the_page_holds_all_it_shows(make_comparison, tmp_path):
+    page = Page(write_report(make_comparison(tmp_path, "elu+1-none"), EXPERIMENT).read_text())
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    sources = [value for name, value in page.attributes if name in ("src", "href")]
+    assert len(sources) == 1
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+
+
+def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", notes=["The code changed since."])
+    for text in (Page(write_report(root, EXPERIMENT).read_text()).text, (root / "report.md").read_text()):
+        for needed in (
+            *("The code changed since.", "Linear attention with the feature map elu(x) + 1", "Not real text."),
+            *("How to read it.", "Its caption.", "2.13.0", "0123abc", "ab" * 32, "a processor"),
+            *("python -m experiments run convergence --preset smoke", "python -m experiments report DIRECTORY"),
+        ):
+            assert needed in text
+    assert "](figures/a-figure.png)" in (root / "report.md").read_text()
+
+
+def test_data_notes_stand_beside_every_figure(make_comparison, tmp_path):
+    html = write_report(make_comparison(tmp_path, "elu+1-none"), EXPERIMENT).read_text()
+    captions = re.findall(r"<figcaption>.*?</figcaption>", html, flags=re.DOTALL)
+    assert len(captions) == 2
+    assert all("Not real text." in caption for caption in captions)
+
+
+def test_an_arm_whose_baseline_was_not_run_is_shown_with_the_reason(make_comparison, tmp_path):
+    summary, comparison = tables(make_comparison(tmp_path, "elu+1-rope-after"))
+    assert main_table(summary, comparison)["minus baseline"].tolist() == ["elu+1-none was not run"]
+    assert statements(summary, comparison) == []
+
+
+@pytest.mark.parametrize("markup", [True, False])
+def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tmp_path, markup):
+    fates = {("elu+1-none", 2): ("failed", "why [not]")}
+    table = result_table(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates))
+    console = Console(width=100, file=io.StringIO(), markup=markup)
+    console.print(table)
+    text = console.file.getvalue()
+    assert "2 of 3" in text
+    assert "elu+1-none: 1 of 3 failed: seed 2: why [not]" in text
+    assert re.search(r"\[\d\.\d{3}, \d\.\d{3}\]", text)
+
+
+def test_a_directory_that_is_no_comparison_is_refused_in_one_line(make_comparison, tmp_path):
+    with pytest.raises(ValueError, match=r"holds no comparison\.json; give the directory that `run` wrote"):
+        write_report(tmp_path / "absent", EXPERIMENT)
+    with pytest.raises(ValueError, match=r"holds no comparison\.json"):
+        result_table(tmp_path)
+    root = make_comparison(tmp_path / "run", "elu+1-none")
+    whole = (root / "comparison.json").read_text()
+    for broken, said in ((whole[:50], "not readable as JSON"), ("[]", "lacks name"), ("{}", "lacks name")):
+        (root / "comparison.json").write_text(broken)
+        with pytest.raises(ValueError, match=said) as error:
+            read_comparison(root)
+        assert "\n" not in str(error.value)
+        assert not (root / "report.html").exists()

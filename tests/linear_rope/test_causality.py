@@ -1,0 +1,62 @@
+"""Causal linear attention: nothing that comes later has any influence, in any form."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import FeatureMap, linear_attention
+
+FORMS = ("reference", "chunked", "recurrent")
+SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")] + [("before", "unrotated"), ("none", "none")]
+LENGTH = 130
+# At, before and after the ends of chunks.
+LAST_KEPT = (0, 63, 64, 100)
+
+
+def random_qkv(length: int, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, 2, length, 4, generator=generator) for _ in range(3)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("last", LAST_KEPT)
+def test_a_loud_future_changes_nothing(feature_map: FeatureMap, last: int, form: str) -> None:
+    qkv, other = random_qkv(LENGTH), random_qkv(LENGTH, seed=1)
+    for rope, denominator in SETTINGS:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
+        expected = linear_attention(*qkv, **options)[:, :, : last + 1]
+        changed = [
+            torch.cat((x[:, :, : last + 1], 100 * y[:, :, last + 1 :]), dim=2) for x, y in zip(qkv, other, strict=True)
+        ]
+        actual = linear_attention(*changed, **options)[:, :, : last + 1]
+        # A matrix product may add the same numbers in another order; the recurrence may not.
+        tolerance = 0 if form == "recurrent" else 1e-6 * float(expected.abs().max())
+        torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_output_of_a_prefix_is_the_prefix_of_the_output(feature_map: FeatureMap, form: str) -> None:
+    qkv = [x.double() for x in random_qkv(LENGTH)]
+    for rope, denominator in SETTINGS:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
+        # Slow enough that no rotated denominator cancels and magnifies rounding.
+        positions = torch.arange(LENGTH) / (10 * LENGTH)
+        whole = linear_attention(*qkv, **options, positions=positions)
+        for last in LAST_KEPT:
+            end = last + 1
+            prefix = linear_attention(*(x[:, :, :end] for x in qkv), **options, positions=positions[:end])
+            expected = whole[:, :, :end]
+            torch.testing.assert_close(prefix, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_gradient_reaches_the_future(feature_map: FeatureMap, form: str) -> None:
+    for rope, denominator in SETTINGS:
+        qkv = [x.requires_grad_() for x in random_qkv(LENGTH)]
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
+        output = linear_attention(*qkv, **options)
+        for last in (5, 64):
+            past = output[:, :, : last + 1].square().sum()
+            for gradient in torch.autograd.grad(past, qkv, retain_graph=True):
+                assert not gradient[:, :, last + 1 :].any()
+                assert gradient[:, :, : last + 1].any()

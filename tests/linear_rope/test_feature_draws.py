@@ -1,0 +1,131 @@
+"""The random draws of FAVOR+: their distribution, their seeds, and redraws in training."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import FavorPlus, LinearRoPEAttention
+
+STANDARD_ERRORS = 5  # as in test_features.py
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_orthogonal_rows_are_orthogonal_with_gaussian_norms() -> None:
+    dim, blocks = 16, 256
+    omega = FavorPlus(dim, dim * blocks + 5).omega.double()
+    assert omega.shape == (dim * blocks + 5, dim)
+    squared = omega.square().sum(-1)
+    whole = omega[: dim * blocks].view(blocks, dim, dim)
+    products = whole @ whole.mT
+    torch.testing.assert_close(products, torch.diag_embed(products.diagonal(dim1=1, dim2=2)), rtol=0, atol=1e-4)
+    # Squared norms of Gaussian rows: chi-squared with D degrees of freedom, mean D and variance 2D.
+    assert abs(float(squared.mean()) - dim) < STANDARD_ERRORS * math.sqrt(2 * dim / len(squared))
+    assert 0.9 * 2 * dim < float(squared.var()) < 1.1 * 2 * dim
+    # No direction is preferred: entries have mean 0 and variance 1, within five standard errors.
+    assert abs(float(omega.mean())) < STANDARD_ERRORS / math.sqrt(omega.numel())
+    assert abs(float(whole[:, 0].square().mean()) - 1) < STANDARD_ERRORS * math.sqrt(2 / (blocks * dim))
+
+
+def test_independent_rows_are_not_orthogonal() -> None:
+    omega = FavorPlus(16, 16, orthogonal=False).omega
+    assert (omega @ omega.T).fill_diagonal_(0).abs().max() > 1
+
+
+def test_hyperbolic_features_use_every_row_with_both_signs() -> None:
+    feature_map = FavorPlus(8, 12, hyperbolic=True).double()
+    assert feature_map.omega.shape == (6, 8)
+    x = random(3, 8)
+    torch.testing.assert_close(feature_map(-x), feature_map(x).roll(6, dims=-1))
+
+
+def test_draws_depend_on_seed_and_number_only() -> None:
+    def omega(seed: int, draw: int) -> Tensor:
+        feature_map = FavorPlus(8, 16, seed=seed)
+        feature_map.redraw(draw)
+        return feature_map.omega
+
+    torch.manual_seed(1)
+    first = FavorPlus(8, 16, seed=3).omega
+    torch.manual_seed(2)
+    torch.testing.assert_close(FavorPlus(8, 16, seed=3).omega, first, rtol=0, atol=0)
+    torch.testing.assert_close(omega(3, 0), first, rtol=0, atol=0)
+    draws = [omega(seed, draw) for seed in range(4) for draw in range(4)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_draws_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    feature_map = FavorPlus(8, 16, redraw_every=1)
+    for _ in range(3):
+        feature_map.maybe_redraw()
+    feature_map(random(8))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    # So two variants get the same initial projections, whether or not one of them draws features.
+    weights = []
+    for name in ("favor+", "elu+1"):
+        torch.manual_seed(0)
+        weights.append(LinearRoPEAttention(16, 2, feature_map=name).state_dict()["out.weight"])
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+def omegas(feature_map: FavorPlus, calls: int) -> list[Tensor]:
+    seen = []
+    for _ in range(calls):
+        feature_map.maybe_redraw()
+        seen.append(feature_map.omega.clone())
+    return seen
+
+
+def test_redraws_every_so_many_training_calls() -> None:
+    seen = omegas(FavorPlus(8, 16, redraw_every=3, seed=1), 9)
+    for step in range(9):
+        expected = FavorPlus(8, 16, seed=1)
+        expected.redraw(step // 3)
+        torch.testing.assert_close(seen[step], expected.omega, rtol=0, atol=0)
+    fixed = omegas(FavorPlus(8, 16), 9)
+    assert all(torch.equal(omega, fixed[0]) for omega in fixed)
+
+
+def test_evaluation_neither_redraws_nor_counts() -> None:
+    feature_map = FavorPlus(8, 16, redraw_every=3)
+    expected = omegas(copy.deepcopy(feature_map), 6)
+    seen = omegas(feature_map, 2)
+    feature_map.eval()
+    assert all(torch.equal(omega, seen[-1]) for omega in omegas(feature_map, 10))
+    feature_map.train()
+    seen += omegas(feature_map, 4)
+    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+
+
+@pytest.mark.parametrize("saved_after", [1, 3, 4])
+def test_a_loaded_state_resumes_the_sequence_of_draws(saved_after: int) -> None:
+    feature_map = FavorPlus(8, 16, redraw_every=2)
+    omegas(feature_map, saved_after)
+    other = FavorPlus(8, 16, redraw_every=2)
+    other.load_state_dict(copy.deepcopy(feature_map.state_dict()))
+    torch.testing.assert_close(other.omega, feature_map.omega, rtol=0, atol=0)
+    assert all(torch.equal(a, b) for a, b in zip(omegas(feature_map, 6), omegas(other, 6), strict=True))
+
+
+def test_training_redraws_features_and_a_checkpoint_resumes_the_sequence() -> None:
+    torch.manual_seed(0)
+    module = LinearRoPEAttention(16, 2, redraw_every=2)
+    x = random(1, 5, 16).float()
+    first, again, redrawn = (module(x) for _ in range(3))
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    assert (redrawn - first).abs().max() > 1e-3
+    module.eval()
+    evaluated = [module(x) for _ in range(5)]
+    assert all(torch.equal(y, redrawn) for y in evaluated)
+    other = LinearRoPEAttention(16, 2, redraw_every=2)
+    other.load_state_dict(copy.deepcopy(module.state_dict()))
+    module.train()
+    for _ in range(5):
+        torch.testing.assert_close(other(x), module(x), rtol=0, atol=0)

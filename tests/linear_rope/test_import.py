@@ -1,0 +1,41 @@
+"""``import linear_rope`` is light, and has what the documentation promises."""
+
+import importlib.resources
+import subprocess
+import sys
+
+import linear_rope
+
+PROGRAM = """
+import sys
+import einops, torch
+before = set(sys.modules)
+import linear_rope
+print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
+print(*sorted({name.split(".")[0] for name in sys.modules}))
+"""
+
+HEAVY = (
+    "pandas matplotlib scipy jinja2 tyro rich pooch psutil safetensors performer_pytorch local_attention experiments"
+)
+
+
+def test_import_loads_torch_and_einops_only() -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    new, loaded = (set(line.split()) for line in run.stdout.splitlines())
+    assert new - sys.stdlib_module_names == {"linear_rope"}
+    assert not loaded & set(HEAVY.split())
+    assert run.stderr == ""
+
+
+def test_public_names() -> None:
+    promised = {
+        "LinearRoPEAttention", "SoftmaxRoPEAttention", "linear_attention", "apply_rope", "FavorPlus", "EluPlusOne",
+        "ReluFeatures", "CausalLM", "Encoder", "EncoderDecoder", "ModelConfig",
+    }  # fmt: skip
+    assert promised <= set(linear_rope.__all__)
+    assert all(getattr(linear_rope, name).__doc__ for name in linear_rope.__all__)
+    assert importlib.resources.files(linear_rope).joinpath("py.typed").is_file()

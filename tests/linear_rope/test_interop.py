@@ -1,0 +1,134 @@
+"""performer-pytorch's attention as an arm of this library's models, and the known behaviour that sets it apart."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, apply_rope
+
+pytest.importorskip("performer_pytorch", reason="performer-pytorch is not installed")
+
+from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
+
+DIM, HEADS, LENGTH = 16, 2, 40
+
+
+def peer(**options: object) -> PerformerPytorchAttention:
+    torch.manual_seed(0)
+    return PerformerPytorchAttention(DIM, HEADS, **{"num_features": 16, "max_length": 300} | options)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def change_before(module: torch.nn.Module, end: int) -> float:
+    """How far outputs before position ``end`` move when the tokens from there on grow a hundredfold, relatively."""
+    x = random(2, LENGTH, DIM)
+    loud = torch.cat((x[:, :end], 100 * x[:, end:]), dim=1)
+    y = module(x)
+    return float((module(loud) - y)[:, :end].abs().max() / y.std())
+
+
+def prefix_difference(module: torch.nn.Module, end: int) -> float:
+    x = random(2, LENGTH, DIM)
+    x[:, end:] *= 5
+    y = module(x)
+    return float((module(x[:, :end]) - y[:, :end]).abs().max() / y.std())
+
+
+def test_the_peer_leaks_the_future_and_this_library_does_not() -> None:
+    """If a later performer-pytorch no longer does, this fails: then the arm's description must change."""
+    torch.manual_seed(0)
+    ours = LinearRoPEAttention(DIM, HEADS, num_features=16, rope="before", causal=True)
+    with torch.no_grad():
+        assert change_before(ours, 30) < 1e-5
+        assert prefix_difference(ours, 30) < 1e-5
+        assert change_before(peer(), 30) > 0.1
+        assert prefix_difference(peer(), 30) > 0.01
+
+
+def test_the_peer_rotates_as_apply_rope_does() -> None:
+    from performer_pytorch.performer_pytorch import apply_rotary_pos_emb
+
+    module, q, k = peer(), random(2, HEADS, LENGTH, 8), random(2, HEADS, LENGTH, 8, seed=1)
+    for actual, x in zip(apply_rotary_pos_emb(q, k, module.rotary(random(2, LENGTH, DIM))), (q, k), strict=True):
+        torch.testing.assert_close(actual, apply_rope(x, torch.arange(LENGTH)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_weights_reproduce_the_output(causal: bool) -> None:
+    for rotary in (True, False):
+        module, x = peer(causal=causal, rotary=rotary), random(2, LENGTH, DIM)
+        v = module.value(x).view(2, LENGTH, HEADS, -1).transpose(1, 2)
+        y = module.out((module.attention_weights(x) @ v).transpose(1, 2).flatten(2))
+        torch.testing.assert_close(y, module(x), rtol=0, atol=1e-5)
+
+
+def test_positions_enter_through_the_rotation_only() -> None:
+    x = random(1, 9, DIM)
+    permutation = torch.tensor([3, 0, 8, 1, 2, 7, 4, 6, 5])
+    for rotary in (True, False):
+        module = peer(causal=False, rotary=rotary)
+        moved = (module(x[:, permutation]) - module(x)[:, permutation]).abs().max() > 1e-5
+        assert bool(moved) == rotary
+
+
+def test_the_state_dict_holds_each_weight_once_and_loads_strictly() -> None:
+    module, other, x = peer(), peer(seed=1), random(2, LENGTH, DIM)
+    state = copy.deepcopy(module.state_dict())
+    assert len({value.data_ptr() for value in state.values()}) == len(state)
+    with torch.no_grad():
+        other.query.weight.mul_(2)
+    assert (other(x) - module(x)).abs().max() > 1e-3
+    other.load_state_dict(state, strict=True)
+    torch.testing.assert_close(other(x), module(x), rtol=0, atol=0)
+
+
+def test_a_deep_copy_is_equal_and_independent() -> None:
+    module, x = peer(), random(2, LENGTH, DIM)
+    twin, expected = copy.deepcopy(module), module(x)
+    torch.testing.assert_close(twin(x), expected, rtol=0, atol=0)
+    with torch.no_grad():
+        twin.value.weight.mul_(2)
+    assert (twin(x) - expected).abs().max() > 1e-3
+    torch.testing.assert_close(module(x), expected, rtol=0, atol=0)
+
+
+def test_features_depend_on_the_seed_only_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    first = PerformerPytorchAttention(DIM, HEADS, num_features=16, max_length=8)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(5)
+    draws = [first, *(PerformerPytorchAttention(DIM, HEADS, num_features=16, max_length=8, seed=s) for s in (0, 1))]
+    matrices = [module.fast_attention.projection_matrix for module in draws]
+    torch.testing.assert_close(matrices[0], matrices[1], rtol=0, atol=0)
+    assert not torch.equal(matrices[0], matrices[2])
+    assert capsys.readouterr().out == ""
+
+
+def test_inside_a_model_it_starts_with_the_weights_of_the_other_arms() -> None:
+    config = ModelConfig(dim=DIM, heads=HEADS, num_features=16, position="rope-before")
+    own = CausalLM(config)
+    theirs = CausalLM(config, lambda layer: peer(seed=layer))
+    parameters = dict(theirs.named_parameters())
+    assert parameters.keys() == dict(own.named_parameters()).keys()
+    for name, parameter in own.named_parameters():
+        torch.testing.assert_close(parameters[name], parameter, rtol=0, atol=0)
+    tokens = torch.randint(256, (2, LENGTH), generator=torch.Generator().manual_seed(0))
+    logits = theirs(tokens)
+    logits.square().mean().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in theirs.parameters())
+    with pytest.raises(ValueError, match="PerformerPytorchAttention has no prefill and step"):
+        theirs.generate(tokens, 2)
+
+
+def test_what_the_peer_cannot_do_is_refused() -> None:
+    x = random(2, LENGTH, DIM)
+    with pytest.raises(ValueError, match=r"key_padding_mask .* padding in its denominator; trim it"):
+        peer()(x, key_padding_mask=torch.zeros(2, LENGTH, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"x has 40 positions, .* ends at 8"):
+        peer(max_length=8)(x)

@@ -1,0 +1,246 @@
+"""The models: comparable from the start, causal, blind to padding, and the same token by token."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig
+
+SMALL: dict[str, Any] = {"vocab_size": 50, "dim": 16, "layers": 2, "heads": 2, "max_length": 40, "num_features": 12}
+SOFTMAX = {"attention": "softmax", "num_features": None}
+ELU = {"feature_map": "elu+1", "num_features": None}
+# The seven arms that the convergence experiment compares by default.
+ARMS: dict[str, dict[str, Any]] = {
+    "softmax-none": {**SOFTMAX, "position": "none"},
+    "softmax-rope": {**SOFTMAX, "position": "rope-before"},
+    "favor+-none": {"position": "none"},
+    "favor+-rope-before": {"position": "rope-before"},
+    "favor+-rope-after": {"position": "rope-after"},
+    "elu+1-none": {**ELU, "position": "none"},
+    "elu+1-rope-after": {**ELU, "position": "rope-after"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "softmax-learned": {**SOFTMAX, "position": "learned"},
+    "favor+-learned": {"position": "learned"},
+    "elu+1-sinusoidal": {**ELU, "position": "sinusoidal"},
+    "hyperbolic": {"feature_map": "favor+hyperbolic"},
+    "relu, no denominator": {"feature_map": "relu", "num_features": None, "denominator": "none"},
+}
+ALL = ARMS | OTHERS
+
+
+def config(name: str, **options: Any) -> ModelConfig:
+    return ModelConfig(**SMALL | ALL[name] | options)
+
+
+def random_tokens(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(50, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def spread(model: Any) -> Any:
+    """The model in float64, with weights so large that attention matters to its output."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(5 if "embedding" in name else 25)
+    return model.double().eval()
+
+
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.detach().abs().max()))
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Encoder, EncoderDecoder])
+def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> None:
+    torch.manual_seed(0)
+    first = dict(kind(config("favor+-rope-after")).named_parameters())
+    torch.manual_seed(1)
+    for name in ALL:
+        other = dict(kind(config(name)).named_parameters())
+        extra = {key for key in other if key.endswith("positions.table.weight")}
+        assert other.keys() - extra == first.keys()
+        assert bool(extra) == (ALL[name].get("position") == "learned")
+        for key, parameter in first.items():
+            torch.testing.assert_close(other[key], parameter, rtol=0, atol=0)
+    reseeded = dict(kind(config("favor+-rope-after", seed=1)).named_parameters())
+    assert all(not torch.equal(reseeded[key], first[key]) for key in first if first[key].dim() > 1)
+
+
+def test_initial_weights_are_as_documented() -> None:
+    model = CausalLM(ModelConfig(dim=128, heads=4, layers=2, attention="softmax", position="none"))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            to_residual = name.endswith(("out.weight", "mlp.2.weight"))
+            expected = 0.02 / math.sqrt(4) if to_residual else 0.02
+            # Five standard errors of the standard deviation of n normal numbers.
+            assert abs(float(parameter.detach().std()) / expected - 1) < 5 / math.sqrt(2 * parameter.numel())
+        else:
+            assert torch.all(parameter == (1 if name.endswith("norm.weight") else 0))
+
+
+@pytest.mark.parametrize("size", [SMALL, {"dim": 128, "layers": 4, "heads": 4, "num_features": 64}])
+def test_parameter_counts_of_the_default_arms_match_within_one_percent(size: dict[str, Any]) -> None:
+    counts = [
+        sum(parameter.numel() for parameter in CausalLM(ModelConfig(**size | arm)).parameters())
+        for arm in ARMS.values()
+    ]
+    assert max(counts) <= 1.01 * min(counts)
+
+
+def test_features_differ_from_layer_to_layer_and_not_from_arm_to_arm() -> None:
+    before, after = (CausalLM(config(name)).state_dict() for name in ("favor+-rope-before", "favor+-rope-after"))
+    omegas = [key for key in after if key.endswith("omega")]
+    assert len(omegas) == 2
+    assert not torch.equal(after[omegas[0]], after[omegas[1]])
+    assert all(torch.equal(before[key], after[key]) for key in omegas)
+    other = CausalLM(config("favor+-rope-after", feature_seed=1)).state_dict()
+    assert all(not torch.equal(other[key], after[key]) for key in omegas)
+
+
+def test_training_starts_near_the_uniform_distribution_and_reaches_every_parameter() -> None:
+    model, tokens = CausalLM(config("favor+-rope-after")), random_tokens(3, 21)
+    logits = model(tokens[:, :-1])
+    assert logits.shape == (3, 20, 50)
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert abs(float(loss.detach()) - math.log(50)) < 0.1
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_causal_model_does_not_see_the_future(name: str) -> None:
+    model, tokens = spread(CausalLM(config(name))), random_tokens(2, 40)
+    logits = model(tokens)
+    changed = tokens.clone()
+    changed[:, 25:] = random_tokens(2, 15, seed=1)
+    assert_near(model(changed)[:, :25], logits[:, :25])
+    assert_near(model(tokens[:, :25]), logits[:, :25])
+    changed = tokens.clone()
+    changed[:, 0] = (tokens[:, 0] + 1) % 50
+    assert (model(changed)[:, 10:] - logits[:, 10:]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Encoder])
+@pytest.mark.parametrize("name", ALL)
+def test_padding_has_no_influence(name: str, kind: Any) -> None:
+    model, tokens = spread(kind(config(name))), random_tokens(4, 20)
+    place = torch.arange(20)
+    mask = torch.stack((place < 6, place >= 13, place % 3 == 1, place < 0))
+    y = model(tokens, key_padding_mask=mask)
+    for row, keep in enumerate(~mask):
+        assert_near(y[row, keep], model(tokens[row, keep][None])[0])
+
+
+def test_an_encoder_sees_both_sides() -> None:
+    for name in ALL:
+        model, tokens = spread(Encoder(config(name))), random_tokens(1, 12)
+        changed = tokens.clone()
+        changed[:, -1] = (tokens[:, -1] + 1) % 50
+        assert (model(changed)[:, 0] - model(tokens)[:, 0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_encoding_but_none_tells_the_order(name: str) -> None:
+    model, tokens = spread(Encoder(config(name))), random_tokens(1, 12)
+    permutation = torch.tensor([3, 0, 8, 1, 2, 7, 11, 4, 6, 5, 10, 9])
+    difference = (model(tokens[:, permutation]) - model(tokens)[:, permutation]).abs().max()
+    assert bool(difference < 1e-9) == name.endswith("none")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_greedy_generation_is_the_argmax_of_the_whole_forward_pass(name: str) -> None:
+    model, tokens = spread(CausalLM(config(name))), random_tokens(2, 5)
+    generated = model.generate(tokens, 30, temperature=0)
+    assert generated.shape == (2, 35)
+    torch.testing.assert_close(generated[:, :5], tokens)
+    torch.testing.assert_close(generated[:, 5:], model(generated)[:, 4:-1].argmax(-1))
+    assert len(generated[:, 5:].unique()) > 1
+
+
+def test_sampling_follows_its_generator() -> None:
+    model, prompt = spread(CausalLM(config("favor+-rope-after"))), random_tokens(2, 5)
+
+    def sample(seed: int, temperature: float = 1.0) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return model.generate(prompt, 20, temperature=temperature, generator=generator)
+
+    before = torch.random.get_rng_state()
+    torch.testing.assert_close(sample(0), sample(0))
+    assert not torch.equal(sample(0), sample(1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.testing.assert_close(sample(0, temperature=1e-6), model.generate(prompt, 20, temperature=0))
+    torch.testing.assert_close(model.generate(prompt, 0), prompt)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_encoder_decoder_reads_the_source_and_not_its_padding(name: str) -> None:
+    model = spread(EncoderDecoder(config(name)))
+    source, target = random_tokens(2, 15), random_tokens(2, 9, seed=1)
+    mask = torch.arange(15).expand(2, -1) >= torch.tensor([[15], [8]])
+    logits = model(source, target, mask)
+    assert logits.shape == (2, 9, 50)
+    assert_near(logits[1:], model(source[1:, :8], target[1:]))
+    changed = source.clone()
+    changed[:, 3] = (source[:, 3] + 1) % 50
+    assert (model(changed, target, mask) - logits).abs().amax((1, 2)).min() > 1e-4
+    later = torch.cat((target[:, :5], random_tokens(2, 4, seed=2)), dim=1)
+    assert_near(model(source, later, mask)[:, :5], logits[:, :5])
+
+
+def test_gradients_reach_the_source_through_the_cross_attention() -> None:
+    for name in ARMS:
+        model = EncoderDecoder(config(name))
+        model(random_tokens(2, 15), random_tokens(2, 9, seed=1)).square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", [CausalLM, Encoder, EncoderDecoder])
+def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
+    shape = config("favor+-rope-after")
+    model, other = kind(shape).eval(), kind(replace(shape, seed=1, feature_seed=1)).eval()
+    inputs = [random_tokens(2, 12)] * (2 if kind is EncoderDecoder else 1)
+    assert not torch.allclose(other(*inputs), model(*inputs))
+    other.load_state_dict(copy.deepcopy(model.state_dict()), strict=True)
+    for same in (other, copy.deepcopy(model)):
+        torch.testing.assert_close(same(*inputs), model(*inputs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dim": 0}, ["dim", "0", "1 or more"]),
+        ({"layers": 0}, ["layers", "0", "1 or more"]),
+        ({"heads": 3}, ["dim", "16", "heads", "3"]),
+        ({"attention": "quadratic"}, ["attention", "'quadratic'", "'softmax'", "'linear'"]),
+        ({"position": "rope"}, ["position", "'rope'", "'rope-before'", "'rope-after'"]),
+        ({"position": "rope-after", "attention": "softmax"}, ["position", "rope-after", "rope-before"]),
+        ({"feature_map": "cosine"}, ["feature_map", "'cosine'", "favor+"]),
+        ({"num_features": 13}, ["num_features", "13", "14"]),
+        ({"position": "sinusoidal", "dim": 15, "heads": 5}, ["dim", "15", "even"]),
+    ],
+)
+def test_wrong_configurations(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"give|choose|change|need") as error:
+        CausalLM(ModelConfig(**SMALL | options))
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_wrong_tokens() -> None:
+    model, tokens = CausalLM(config("favor+-rope-after")), random_tokens(2, 5)
+    for wrong in (tokens[0], tokens.int(), tokens[:, :0]):
+        with pytest.raises(ValueError, match=r"tokens has shape .* give \(batch, length\) of torch.int64"):
+            model(wrong)
+    with pytest.raises(ValueError, match=r"key_padding_mask .* give torch.bool and \(2, 5\)"):
+        model(tokens, torch.zeros(2, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="prompt has shape"):
+        model.generate(tokens[:, :0], 3)
+    with pytest.raises(ValueError, match=r"length is -1 and temperature is 1.0; give 0 or more of each"):
+        model.generate(tokens, -1)
+    with pytest.raises(ValueError, match=r"target has shape"):
+        EncoderDecoder(config("favor+-rope-after"))(tokens, tokens[0])

@@ -1,0 +1,127 @@
+"""Padding has no influence, whatever it holds; and values stay finite where exponentials would not."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import FeatureMap, linear_attention
+
+FORMS = ("reference", "chunked", "recurrent")
+SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")] + [("before", "unrotated"), ("none", "none")]
+LENGTH = 70
+HELD = ("loud", "inf", "nan")
+
+
+def padding_masks() -> Tensor:
+    """Sequences padded on the left, on the right, in scattered places, at both ends, and not at all."""
+    place = torch.arange(LENGTH)
+    scattered = torch.rand(LENGTH, generator=torch.Generator().manual_seed(0)) < 0.4
+    rows = (place < 66, place >= 5, scattered, (place < 10) | (place > 40), place < 0)
+    return torch.stack(rows)
+
+
+def random_qkv(batch: int, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, 2, LENGTH, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+
+def with_padding(qkv: list[Tensor], mask: Tensor, held: str) -> list[Tensor]:
+    """Padding that is twenty times louder than tokens; or, in keys and values, not a number at all."""
+    place = mask[:, None, :, None]
+    loud = [torch.where(place, 20 * x, x) for x in qkv]
+    if held == "loud":
+        return loud
+    return [loud[0], *(x.masked_fill(place, float(held)) for x in loud[1:])]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_padded_sequences_equal_unpadded_ones(feature_map: FeatureMap, form: str, causal: bool) -> None:
+    mask = padding_masks()
+    place = mask[:, None, :, None]
+    qkv = random_qkv(len(mask))
+    upstream = random_qkv(len(mask), seed=1)[0].masked_fill(place, 0)
+    # Slow positions keep a rotated denominator from cancelling.
+    positions = ((~mask).cumsum(-1) - 1) / (10 * LENGTH)
+    for rope, denominator in SETTINGS:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+        expected, wanted = torch.zeros_like(upstream), [torch.zeros_like(x) for x in qkv]
+        for row, keep in enumerate(~mask):
+            alone = [x[row : row + 1, :, keep].requires_grad_() for x in qkv]
+            y = linear_attention(*alone, **options, positions=positions[row, keep], implementation="reference")
+            gradients = torch.autograd.grad(y, alone, upstream[row : row + 1, :, keep])
+            for whole, part in zip((expected, *wanted), (y, *gradients), strict=True):
+                whole[row, :, keep] = part[0].detach()
+        largest = max(float(gradient.abs().max()) for gradient in wanted)
+        for held in HELD:
+            padded = [x.requires_grad_() for x in with_padding(qkv, mask, held)]
+            y = linear_attention(*padded, **options, key_padding_mask=mask, positions=positions, implementation=form)
+            tolerance = 1e-10 * float(expected.abs().max())
+            torch.testing.assert_close(y.masked_fill(place, 0), expected, rtol=0, atol=tolerance)
+            # Gradients at padding are compared too: with zeros.
+            for gradient, want in zip(torch.autograd.grad(y, padded, upstream), wanted, strict=True):
+                torch.testing.assert_close(gradient, want, rtol=0, atol=1e-10 * largest)
+                assert not gradient.masked_select(place).any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_default_positions_ignore_padding(feature_map: FeatureMap, form: str) -> None:
+    mask = padding_masks()
+    qkv = random_qkv(len(mask))
+    for causal in (True, False):
+        options = dict(feature_map=feature_map, causal=causal, implementation=form)
+        output = linear_attention(*with_padding(qkv, mask, "loud"), key_padding_mask=mask, **options)
+        for row, keep in enumerate(~mask):
+            expected = linear_attention(*(x[row : row + 1, :, keep] for x in qkv), **options)
+            actual = output[row : row + 1, :, keep]
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("held", ["loud", "nan"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str, held: str) -> None:
+    mask = torch.zeros(2, LENGTH, dtype=torch.bool)
+    mask[0] = True
+    mask[1, :66] = True
+    for rope, denominator in SETTINGS:
+        for causal in (True, False):
+            qkv = [x.float().requires_grad_() for x in with_padding(random_qkv(2), mask, held)]
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+            output = linear_attention(*qkv, **options, key_padding_mask=mask, implementation=form)
+            assert output.isfinite().all()
+            assert not output[0].any()
+            assert output[1, :, 66:].any()
+            assert bool(output[1, :, :66].any()) == (not causal)
+            for gradient in torch.autograd.grad(output.square().sum() + output.sum(), qkv):
+                assert gradient.isfinite().all()
+                assert not gradient[0].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_up_to_ten_thousand_stay_finite(feature_map: FeatureMap, dtype: torch.dtype, form: str) -> None:
+    """Norms grow and shrink along the sequence, so that a stabiliser must go both ways."""
+    generator = torch.Generator().manual_seed(0)
+    norms = torch.logspace(-4, 4, LENGTH)[torch.randperm(LENGTH, generator=generator)]
+    q, k, v = (x.float() for x in random_qkv(3))
+    q, k = (x / x.norm(dim=-1, keepdim=True) * norms[:, None] for x in (q, k))
+    mask = torch.zeros(3, LENGTH, dtype=torch.bool)
+    mask[0], mask[1, ::3] = True, True
+    for rope, denominator in SETTINGS:
+        for causal in (True, False):
+            qkv = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+            output = linear_attention(*qkv, **options, key_padding_mask=mask, implementation=form)
+            gradients = torch.autograd.grad(output.float().sum(), qkv)
+            assert all(x.isfinite().all() for x in (output, *gradients)), (rope, denominator, causal)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, form: str) -> None:
+    """A stabiliser that is a running maximum stays large after one loud key; what follows must survive that."""
+    q, k, v = random_qkv(1)
+    k[:, :, 3] *= 12
+    weights = (feature_map(q) @ feature_map(k).mT).tril()
+    expected = weights @ v / weights.sum(-1, keepdim=True)
+    actual = linear_attention(q, k, v, feature_map=feature_map, causal=True, rope="none", implementation=form)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
