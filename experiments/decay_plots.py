@@ -4,21 +4,29 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.plots import MUTED, arm_style
+from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
 DISTANCE = "distance Δ (tokens)"
 
 
-def bound_figure(bound: pd.DataFrame) -> Figure:
-    """The bound against distance, on linear axes as published."""
+def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
+    """The bound against distance, on linear axes as published, and the values it is checked against."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(bound["distance"], bound["bound"], color="black", linewidth=1.5)
-    axes.set(xlabel=DISTANCE, ylabel="(2/d)·Σ|S_i|", xlim=(0, bound["distance"].max()), ylim=(0, None))
+    axes.plot(bound["distance"], bound["bound"], color="black", linewidth=1.2, label="computed here")
+    axes.plot(
+        list(expected), [float(value) for value in expected.values()], "o", markersize=7, markerfacecolor="none",
+        markeredgecolor="#D55E00", label="what Figure 2 of RoFormer must show", clip_on=False,
+    )  # fmt: skip
+    axes.set(xlabel=DISTANCE, ylabel="bound, $(2/d)\\,\\Sigma_i |S_i|$ (no unit)")
+    axes.set(xlim=(0, bound["distance"].max()), ylim=(0, None))
+    axes.legend(loc="upper right", frameon=False)
     return figure
 
 
@@ -30,18 +38,20 @@ def mask_figure(mask: pd.DataFrame) -> Figure:
     for axes, (num_features, rows) in zip(panels, groups, strict=True):
         error = (rows["mean"] - rows["low"], rows["high"] - rows["mean"])
         axes.axhline(0, color=MUTED, linewidth=0.8)
-        axes.plot(rows["distance"], rows["expected"], color="black", linewidth=1.2, label="c(Δ), expected")
+        every = torch.arange(rows["distance"].max() + 1)
+        expected = expected_rope_mask(every, int(num_features)).numpy()
+        axes.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected, c(Δ)")
         axes.errorbar(
-            rows["distance"], rows["mean"], yerr=error, fmt="o", color="#0072B2", markersize=4, capsize=2.5,
-            label="mean of draws",
+            rows["distance"], rows["mean"], yerr=error, fmt="o", color="#D55E00", markersize=4, capsize=2.5,
+            label="mean of real draws",
         )  # fmt: skip
-        axes.set_title(f"M = {num_features}")
+        axes.set_title(f"M = {num_features} features")
         axes.set_xscale("symlog", linthresh=1)
         axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
         axes.minorticks_off()
         axes.set_xlabel(DISTANCE)
-    panels[0].set_ylabel("rotated score / softmax kernel")
-    panels[0].legend(loc="lower left", frameon=False)
+    panels[0].set_ylabel("rotated score / softmax kernel (ratio)")
+    panels[-1].legend(loc="upper right", frameon=False)
     return figure
 
 
@@ -52,11 +62,10 @@ def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Fig
     left, right = figure.subplots(1, 2)
     _arms(left, averaged, comparison, "absolute")
     left.set_yscale("log")
-    left.set_ylabel("mean |weight|")
+    left.set_ylabel("mean absolute weight (logarithmic axis)")
     _arms(right, averaged, comparison, "signed")
     right.axhline(0, color=MUTED, linewidth=0.8)
-    right.set_yscale("symlog", linthresh=1e-3)
-    right.set_ylabel("mean weight (linear within ±0.001)")
+    right.set_ylabel("mean weight, signed (linear axis)")
     _legend(figure, left)
     return figure
 
@@ -76,7 +85,7 @@ def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure
         _arms(axes, averaged, comparison, "absolute")
         axes.set_title(f"layer {layer}")
         axes.set_yscale("log")
-    grid[0].set_ylabel("mean |weight|")
+    grid[0].set_ylabel("mean absolute weight (logarithmic axis)")
     _legend(figure, grid[0])
     return figure
 
@@ -88,6 +97,10 @@ def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column
             continue
         distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
         axes.plot(distance, value, label=variant["name"], markevery=3, **arm_style(variant))
+    # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
+    half = int(averaged["distance"].max()) + 1
+    uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()
+    axes.axhline(uniform, color=MUTED, linewidth=2, alpha=0.5, label="uniform attention")
     axes.set_xscale("symlog", linthresh=1)
     ticks = [tick for tick in (0, 1, 10, 100, 1000) if tick <= averaged["distance"].max()]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])

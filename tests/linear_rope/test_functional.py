@@ -49,15 +49,16 @@ def by_definition(
     denominator: str,
     causal: bool,
     positions: tuple[Tensor, Tensor],
+    rope_base: float,
     key_padding_mask: Tensor,
 ) -> Tensor:
     """Eq. 19 and its variations, one query at a time."""
     if rope == "before":
-        q, k = apply_rope(q, positions[0]), apply_rope(k, positions[1])
+        q, k = (apply_rope(x, at, base=rope_base) for x, at in zip((q, k), positions, strict=True))
     plain_q, plain_k = feature_map(q), feature_map(k)
     q, k = plain_q, plain_k
     if rope == "after":
-        q, k = apply_rope(plain_q, positions[0]), apply_rope(plain_k, positions[1])
+        q, k = (apply_rope(x, at, base=rope_base) for x, at in zip((q, k), positions, strict=True))
     if denominator == "rotated":
         plain_q, plain_k = q, k
     visible = (~key_padding_mask).to(q.dtype)
@@ -104,6 +105,7 @@ def test_reference_is_the_definition(feature_map: FeatureMap, rope: str, denomin
         "denominator": denominator,
         "causal": kind == "causal",
         "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
+        "rope_base": 50.0,
         "key_padding_mask": some_padding(2, keys),
     }
     actual = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
@@ -161,6 +163,16 @@ def test_low_precision_is_close_to_float64(
             expected = outputs_and_gradients(linear_attention, exact, implementation="reference", **options)
             actual = outputs_and_gradients(linear_attention, qkv, implementation=form, **options)
             assert_agree(actual, expected, tolerance)
+
+
+@pytest.mark.parametrize("form", ["reference", *FAST])
+def test_autocast_does_not_lower_the_precision(feature_map: FeatureMap, form: str) -> None:
+    qkv = [x.float() for x in random_qkv(1, 2, 65, 65)]
+    for causal in (True, False):
+        options = dict(feature_map=feature_map, causal=causal, implementation=form)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            actual = outputs_and_gradients(linear_attention, qkv, **options)
+        assert_agree(actual, outputs_and_gradients(linear_attention, qkv, **options), 1e-6)
 
 
 @pytest.mark.parametrize("form", FAST)

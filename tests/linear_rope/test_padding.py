@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import FeatureMap, linear_attention
+from linear_rope import FavorPlus, FeatureMap, linear_attention
 
 FORMS = ("reference", "chunked", "recurrent")
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")] + [("before", "unrotated"), ("none", "none")]
@@ -77,6 +77,22 @@ def test_default_positions_ignore_padding(feature_map: FeatureMap, form: str) ->
             torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_padding_does_not_drown_keys_of_tiny_features(form: str, causal: bool) -> None:
+    """FAVOR+ features of long vectors are far below the smallest number; only their stabiliser tells them from zero."""
+    feature_map, mask = FavorPlus(4, 6), padding_masks()
+    qkv = [60 * x for x in random_qkv(len(mask))]
+    options = dict(feature_map=feature_map, causal=causal)
+    output = linear_attention(*with_padding(qkv, mask, "nan"), **options, key_padding_mask=mask, implementation=form)
+    for row, keep in enumerate(~mask):
+        expected = linear_attention(*(x[row : row + 1, :, keep] for x in qkv), **options, implementation="reference")
+        assert expected.any()
+        torch.testing.assert_close(
+            output[row : row + 1, :, keep], expected, rtol=0, atol=1e-10 * float(expected.abs().max())
+        )
+
+
 @pytest.mark.parametrize("held", ["loud", "nan"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str, held: str) -> None:
@@ -125,3 +141,16 @@ def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, for
     expected = weights @ v / weights.sum(-1, keepdim=True)
     actual = linear_attention(q, k, v, feature_map=feature_map, causal=True, rope="none", implementation=form)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_without_a_denominator_stay_finite(form: str) -> None:
+    """Along a row ω of its draw φ(x) reaches exp(|ω|²/2): for D = 512 its square is beyond float32."""
+    feature_map = FavorPlus(512, 2)
+    x = (feature_map.omega[:1] * 512**0.25).expand(1, 1, 5, 512)
+    assert not feature_map(x).square().isfinite().any()
+    for causal in (True, False):
+        qkv = [y.clone().requires_grad_() for y in (x, x, random_qkv(1)[2][:, :1, :5].float())]
+        output = linear_attention(*qkv, feature_map=feature_map, denominator="none", causal=causal, implementation=form)
+        gradients = torch.autograd.grad(output.sum(), qkv)
+        assert all(y.isfinite().all() for y in (output, *gradients))
