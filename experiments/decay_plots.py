@@ -32,14 +32,14 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
 
 def mask_figure(mask: pd.DataFrame) -> Figure:
     """c(Δ) as lines, means over draws as marks with intervals, a panel per number of features."""
-    groups = list(mask.groupby("num_features"))
+    groups = [(int(count), mask[mask["num_features"] == count]) for count in sorted(mask["num_features"].unique())]
     figure = Figure(figsize=(3.4 * len(groups) + 0.8, 3.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(groups), sharey=True))
     for axes, (num_features, rows) in zip(panels, groups, strict=True):
         error = (rows["mean"] - rows["low"], rows["high"] - rows["mean"])
         axes.axhline(0, color=MUTED, linewidth=0.8)
         every = torch.arange(rows["distance"].max() + 1)
-        expected = expected_rope_mask(every, int(num_features)).numpy()
+        expected = expected_rope_mask(every, num_features).numpy()
         axes.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected, c(Δ)")
         axes.errorbar(
             rows["distance"], rows["mean"], yerr=error, fmt="o", color="#D55E00", markersize=4, capsize=2.5,

@@ -3,7 +3,7 @@
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from experiments.launch import Cell
 
@@ -15,18 +15,28 @@ class Bars:
 
     def __init__(self, console: Console, cells: list[Cell], done: int, steps: int) -> None:
         self._steps = steps
+        self._cells = len(cells)
         self._width = max(len(str(cell)) for cell in cells)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TaskProgressColumn(),
             TextColumn("{task.fields[detail]}", markup=False),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
             console=console,
+            # The rate of a minute: long enough to be steady, short enough to follow a change of arm.
+            speed_estimate_period=60,
         )
-        self._estimate = _TimeLeft(len(cells) - done, steps)
         self._tasks: dict[Cell, TaskID] = {}
-        self._all = self._progress.add_task("all cells".ljust(self._width), total=len(cells), completed=done, detail="")
+        self._steps_of: dict[Cell, int] = {}
+        self._done = done
+        self._all = self._progress.add_task(
+            "all cells".ljust(self._width),
+            total=len(cells) * steps,
+            completed=done * steps,
+            detail=self._count(),
+        )
 
     def __enter__(self) -> "Bars":
         self._progress.start()
@@ -39,16 +49,23 @@ class Bars:
         self._tasks[cell] = self._progress.add_task(str(cell).ljust(self._width), total=self._steps, detail="starting")
 
     def advanced(self, cell: Cell, step: int, loss: float, tokens_per_second: float) -> None:
-        self._estimate.advanced(cell, step)
-        detail = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+        detail = f"loss {loss:.3f} nats/byte, {tokens_per_second:,.0f} tokens/s"
         self._progress.update(self._tasks[cell], completed=step, detail=detail)
-        self._progress.update(self._all, detail=f"{self._estimate} left")
+        self._advance_all(cell, step)
 
     def ended(self, cell: Cell, state: str, reason: str | None) -> None:
-        self._estimate.ended(cell)
+        self._done += 1
+        self._advance_all(cell, self._steps)
+        self._progress.update(self._all, detail=self._count())
         self._progress.remove_task(self._tasks.pop(cell))
         self._progress.console.print(_closing_line(cell, state, reason), markup=False, highlight=False)
-        self._progress.advance(self._all)
+
+    def _advance_all(self, cell: Cell, step: int) -> None:
+        self._progress.advance(self._all, step - self._steps_of.get(cell, 0))
+        self._steps_of[cell] = step
+
+    def _count(self) -> str:
+        return f"{self._done} of {self._cells} ended"
 
 
 class Lines:
@@ -76,12 +93,12 @@ class Lines:
             return
         self._printed[cell] = time.monotonic()
         self._print(
-            f"{cell}: step {step}/{self._steps}, loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s; "
+            f"{cell}: step {step}/{self._steps}, loss {loss:.3f} nats/byte, {tokens_per_second:,.0f} tokens/s; "
             f"all cells: {self._estimate} left"
         )
 
     def ended(self, cell: Cell, state: str, reason: str | None) -> None:
-        self._estimate.ended(cell)
+        self._estimate.advanced(cell, self._steps)
         self._print(_closing_line(cell, state, reason))
 
     def _print(self, line: str) -> None:
@@ -89,26 +106,22 @@ class Lines:
 
 
 def make_display(console: Console, cells: list[Cell], done: int, steps: int) -> Bars | Lines:
+    """Bars on a terminal, lines elsewhere; ``done`` of the ``cells`` will not run, each has so many ``steps``."""
     return (Bars if console.is_terminal else Lines)(console, cells, done, steps)
 
 
 class _TimeLeft:
-    """Time left from the steps that this run has made so far, cells in parallel included."""
+    """Time left from the steps that this run has made so far, those of cells side by side added up."""
 
     def __init__(self, cells: int, steps: int) -> None:
         self._started = time.monotonic()
         self._total = cells * steps
-        self._per_cell = steps
         self._first: dict[Cell, int] = {}
         self._last: dict[Cell, int] = {}
 
     def advanced(self, cell: Cell, step: int) -> None:
         self._first.setdefault(cell, step)
         self._last[cell] = step
-
-    def ended(self, cell: Cell) -> None:
-        self._last[cell] = self._per_cell
-        self._first.setdefault(cell, self._per_cell)
 
     def __str__(self) -> str:
         made = sum(self._last[cell] - self._first[cell] for cell in self._last)

@@ -23,9 +23,9 @@ from experiments.launch import Cell, Job, Stopped, run_cells
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_status, read_json, write_json
+from experiments.record import cell_status, write_json
 from experiments.registry import get
-from experiments.report import result_table, write_report
+from experiments.report import read_comparison, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
 from experiments.variants import Variant, parse_variants
@@ -48,7 +48,7 @@ def run(command: RunCommand, command_line: str) -> int:
     device = resolve_device(command.device)
     workers = command.workers
     if workers is None:
-        workers = 1 if device.type == "cuda" else max(1, len(os.sched_getaffinity(0)) // config.threads)
+        workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
     if workers < 1:
         raise ValueError(f"--workers is {workers}; give 1 or more")
     parameters = {variant.name: _parameters(variant, config) for variant in variants}
@@ -100,6 +100,11 @@ def run(command: RunCommand, command_line: str) -> int:
     return EXIT_FAILED if failures else 0
 
 
+def _available_cores() -> int:
+    # Not every system can say which cores this process may use.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _train(console: Console, job: Job, cells: list[Cell], workers: int) -> dict[Cell, str | None]:
     done = sum(cell_status(job.root, cell.variant, cell.seed)["state"] == "done" for cell in cells)
     if done:
@@ -138,13 +143,12 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     path = root / "comparison.json"
     if not path.is_file():
         return comparison
-    there = read_json(path)
-    for what in ("experiment", "preset"):
-        if what == "experiment" and there[what] != comparison[what]:
-            raise ValueError(
-                f"--out {root} holds a comparison of the experiment {there[what]}, not {comparison[what]}; "
-                "give another --out"
-            )
+    there = read_comparison(root)
+    if there["experiment"] != comparison["experiment"]:
+        raise ValueError(
+            f"--out {root} holds a comparison of the experiment {there['experiment']}, not {comparison['experiment']}; "
+            "give another --out"
+        )
     differing = [
         f"{name} ({there['config'].get(name)!r} there, {value!r} now)"
         for name, value in comparison["config"].items()

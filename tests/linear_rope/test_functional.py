@@ -167,11 +167,14 @@ def test_low_precision_is_close_to_float64(
 
 @pytest.mark.parametrize("form", ["reference", *FAST])
 def test_autocast_does_not_lower_the_precision(feature_map: FeatureMap, form: str) -> None:
+    def under_autocast(*qkv: Tensor, **options: Any) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return linear_attention(*qkv, **options)
+
     qkv = [x.float() for x in random_qkv(1, 2, 65, 65)]
     for causal in (True, False):
         options = dict(feature_map=feature_map, causal=causal, implementation=form)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            actual = outputs_and_gradients(linear_attention, qkv, **options)
+        actual = outputs_and_gradients(under_autocast, qkv, **options)
         assert_agree(actual, outputs_and_gradients(linear_attention, qkv, **options), 1e-6)
 
 
