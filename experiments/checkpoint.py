@@ -34,8 +34,9 @@ class Checkpoint:
 def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write the checkpoint of ``step`` into ``directory``, then remove all but the newest two."""
     final = directory / f"step{step:08d}"
-    temporary = directory / f".step{step:08d}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = directory / f".step{step:08d}.tmp"
+    for leftover in directory.glob(".step*.tmp"):
+        shutil.rmtree(leftover)
     temporary.mkdir(parents=True)
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)

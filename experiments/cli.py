@@ -20,7 +20,7 @@ from experiments.config import Config
 from experiments.presets import PRESETS
 
 PROGRAM = "python -m experiments"
-EXIT_FAILED, EXIT_WRONG_USE = 1, 2
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,9 @@ def main(arguments: list[str]) -> int:
         # The reader of our output (head, say) has gone; nothing more can be told to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from what was recorded", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_WRONG_USE
@@ -151,11 +154,14 @@ def _parse(name: str, arguments: list[str]) -> object:
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
-            return tyro.cli(COMMANDS[name], prog=f"{PROGRAM} {name}", args=arguments, default=default)
+            command = tyro.cli(COMMANDS[name], prog=f"{PROGRAM} {name}", args=arguments, default=default)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise ValueError(_one_line(messages.getvalue(), name)) from None
+    if isinstance(command, RunCommand) and command.data_file is not None and _option(arguments, "data") is None:
+        return dataclasses.replace(command, config=dataclasses.replace(command.config, data="text"))
+    return command
 
 
 def _option(arguments: list[str], name: str) -> str | None:

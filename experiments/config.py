@@ -64,6 +64,8 @@ class Config:
         for name in ("warmup_steps", "redraw_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more")
+        if self.context < 2:
+            raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.dim % self.heads:
             raise ValueError(f"dim {self.dim} is not divisible by heads {self.heads}; change one of them")
         if (self.dim // self.heads) % 2:

@@ -31,9 +31,9 @@ VARIANTS = (
 )
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
-    """What is measured on the trained models besides their loss: attention by distance."""
-    decay.measure_trained_models(root, comparison, task)
+def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+    """Attention by distance of the trained models; returns sentences about what could not be measured."""
+    return decay.measure_trained_models(root, comparison, task)
 
 
 def figures(

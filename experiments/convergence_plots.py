@@ -60,7 +60,8 @@ def _validation(comparison: dict[str, Any]) -> FigureEntry:
     return FigureEntry(
         "validation",
         "Validation loss during training",
-        f"{HOW_TO_READ_CURVES}{_seeds(comparison)} Each point is the loss on the same {config['evaluation_windows']} "
+        f"{HOW_TO_READ_CURVES}{_seeds(comparison)} Each point is the loss on the same "
+        f"{comparison['evaluated_windows']['validation']} "
         f"windows of {config['context']} bytes of the validation split. A cross marks where a failed run ended.",
     )
 

@@ -53,11 +53,11 @@ MASK_PAIRS = 64
 WINDOWS = 8
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
-    """Write bound.csv, mask.csv and attention.csv."""
+def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+    """Write bound.csv, mask.csv and attention.csv; returns sentences about what could not be measured."""
     _write(root / "bound.csv", bound_table())
     _write(root / "mask.csv", mask_table())
-    measure_trained_models(root, comparison, task)
+    return measure_trained_models(root, comparison, task)
 
 
 def figures(
@@ -125,19 +125,21 @@ def mask_table(draws: int = MASK_DRAWS, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame.from_records(rows, columns=columns)
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> None:
+def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
 
-    Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows.
+    Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
+    for each cell whose final weights are not there.
     """
     config = Config(**comparison["config"])
     tokens = task.windows("validation", WINDOWS)[:, :-1]
-    tables = []
+    tables, notes = [], []
     for name, seed in comparison_cells(comparison):
         if cell_status(root, name, seed)["state"] != "done":
             continue
         checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint")
-        if checkpoint is None:
+        if checkpoint is None or checkpoint.step != config.steps:
+            notes.append(f"attention by distance leaves out {name} seed {seed}: its final weights are damaged or gone")
             continue
         model = build_model(ALL_VARIANTS[name], config, seed)
         model.load_state_dict(checkpoint.model)
@@ -148,6 +150,7 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
             tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
     if tables:
         _write(root / "attention.csv", pd.concat(tables))
+    return notes
 
 
 def trained_model_figures(root: Path, comparison: dict[str, Any]) -> list[FigureEntry | TableEntry]:
@@ -171,8 +174,10 @@ _BOUND = FigureEntry(
     "bound",
     "RoFormer's bound on RoPE scores by distance",
     f"(2/d)·Σ|S_i| for d = {BOUND_WIDTH} and base 10000, as in RoFormer's Figure 2: an upper bound on how the score of "
-    "fixed content can vary with distance, up to a factor that depends on the content. It falls, with ripples. Only "
-    "the bound is proved to fall: a trained model need not follow it, and for some content the score grows.",
+    "fixed content can vary with distance, up to a factor that depends on the content. It falls, with ripples. "
+    "The paper proves the inequality; that the bound falls is read off this plot, and a trained model need not follow "
+    "it: for some content the score grows with distance. Circles: values worked out from the definition by hand, as "
+    "the paper prints none.",
 )
 _BOUND_TABLE = "Points of RoFormer's Figure 2 and what is computed here for them."
 _MASK = FigureEntry(
@@ -187,7 +192,8 @@ _ATTENTION = FigureEntry(
     "attention",
     "Attention by distance in the trained models",
     "Mean weight that a query gives to the key Δ positions before it, averaged over layers, heads, seeds and queries "
-    f"in the second half of {WINDOWS} validation windows. Left: the absolute value of the weight. Right: the signed "
+    f"in the second half of {WINDOWS} validation windows (fewer if the split is shorter). Left: the absolute value of "
+    "the weight. Right: the signed "
     "weight; for RoPE after the map these are the weights of RoFormer eq. 19, which can be negative and need not sum "
     "to one, so its level does not compare with the others', its shape does. Means over ranges of distance that grow "
     "by a fixed factor.",

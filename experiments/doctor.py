@@ -29,6 +29,8 @@ REQUIREMENTS = {
     "pooch": "pooch",
     "psutil": "psutil",
     "safetensors": "safetensors",
+    "filelock": "filelock",
+    "requests": "requests",
     "performer-pytorch": "performer_pytorch",
 }
 """distribution -> module; the distributions are those of setup.cfg"""

@@ -12,13 +12,17 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
+from filelock import FileLock, Timeout
+
 from experiments.config import Config
 from experiments.record import cell_directory, cell_status, write_json
+
+LOCK_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ def run_cells(job: Job, cells: list[Cell], workers: int, display: Display) -> di
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload(["experiments.train", "experiments.tasks"])
+    for cell in cells:
+        _write_config(job, cell)
     queue = [cell for cell in cells if _state(job, cell) != "done"]
     for cell in queue:
         _write_status(job, cell, "queued")
@@ -85,7 +91,7 @@ def run_cells(job: Job, cells: list[Cell], workers: int, display: Display) -> di
     with _stop_signals() as stop:
         while queue or running:
             if stop:
-                _stop_all(running)
+                _stop_all(running, stop)
                 raise Stopped(stop[0])
             while queue and len(running) < workers:
                 cell = queue.pop(0)
@@ -122,19 +128,23 @@ def _forward_progress(cell: Cell, entry: _Running, display: Display) -> None:
 
 def _final_status(job: Job, cell: Cell, exitcode: int | None) -> tuple[str, str | None]:
     status = cell_status(job.root, cell.variant, cell.seed)
-    if status["state"] == "running":
-        # The process ended without a word: killed, or out of memory.
+    if status["state"] == "running" or (status["state"] == "queued" and exitcode):
+        # The process ended without a word: killed, out of memory, or its files could not be written.
         cause = f"signal {signal.Signals(-exitcode).name}" if exitcode and exitcode < 0 else f"exit status {exitcode}"
         _write_status(job, cell, "failed", f"its process ended with {cause}; see {_log_path(job, cell)}")
         status = cell_status(job.root, cell.variant, cell.seed)
     return status["state"], status["reason"]
 
 
-def _stop_all(running: dict[Cell, _Running]) -> None:
+def _stop_all(running: dict[Cell, _Running], received: list[int]) -> None:
+    """Let every cell stop after a checkpoint; a second signal does not wait for that."""
     for entry in running.values():
         entry.process.terminate()
-    for entry in running.values():
-        entry.process.join()
+    while any(entry.process.is_alive() for entry in running.values()):
+        if len(received) > 1:
+            for entry in running.values():
+                entry.process.kill()
+        wait([entry.process.sentinel for entry in running.values() if entry.process.is_alive()], timeout=0.2)
 
 
 @contextmanager
@@ -180,6 +190,13 @@ def _run_cell(job: Job, cell: Cell, sender: Connection) -> None:
         except OSError:
             stop.append(signal.SIGTERM)
 
+    directory = cell_directory(job.root, cell.variant, cell.seed)
+    try:
+        # An orphan of a killed run lets go within a step.
+        lock = FileLock(directory / ".lock")
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise SystemExit(f"another process is training {cell} in {job.root}") from None
     _write_status(job, cell, "running")
     state, reason, notes = "done", None, []
     try:
@@ -188,7 +205,7 @@ def _run_cell(job: Job, cell: Cell, sender: Connection) -> None:
             raise CellFailed("the data set changed while the comparison ran")
         task = ByteLanguageModel(corpus, job.config.context, job.config.batch_size)
         notes = train_cell(
-            cell_directory(job.root, cell.variant, cell.seed),
+            directory,
             VARIANTS[cell.variant],
             cell.seed,
             job.config,
@@ -211,9 +228,15 @@ def _state(job: Job, cell: Cell) -> str:
     return str(cell_status(job.root, cell.variant, cell.seed)["state"])
 
 
-def _write_status(job: Job, cell: Cell, state: str, reason: str | None = None, notes: list[str] | None = None) -> None:
+def _write_config(job: Job, cell: Cell) -> None:
     directory = cell_directory(job.root, cell.variant, cell.seed)
     directory.mkdir(parents=True, exist_ok=True)
+    description = {"variant": cell.variant, "seed": cell.seed, "data_sha256": job.data_sha256}
+    write_json(directory / "config.json", description | {"config": asdict(job.config)})
+
+
+def _write_status(job: Job, cell: Cell, state: str, reason: str | None = None, notes: list[str] | None = None) -> None:
+    directory = cell_directory(job.root, cell.variant, cell.seed)
     write_json(directory / "status.json", {"state": state, "reason": reason, "notes": notes or [], "time": time.time()})
 
 

@@ -5,11 +5,11 @@ from torch import nn
 
 from experiments.config import Config
 from experiments.variants import Variant
+from linear_rope.features import RANDOM_MAPS
 from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
 from linear_rope.model import CausalLM, ModelConfig
 
 VOCABULARY = 256
-RANDOM_KERNELS = ("favor+", "favor+hyperbolic")
 
 
 def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
@@ -19,7 +19,7 @@ def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
         ValueError: a setting that the variant cannot take.
     """
     is_peer = variant.kernel == "performer-pytorch"
-    is_random = variant.kernel in RANDOM_KERNELS
+    is_random = variant.kernel in RANDOM_MAPS
     model_config = ModelConfig(
         vocab_size=VOCABULARY,
         dim=config.dim,

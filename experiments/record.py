@@ -113,7 +113,7 @@ class MetricsLog:
             return
         self._written.add((step, split))
         row = {"step": step, "tokens": tokens, "split": split, **metrics}
-        self._file.write(json.dumps(row).encode() + b"\n")
+        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 

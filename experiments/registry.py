@@ -1,7 +1,8 @@
 """The experiments: a new one is a file beside this one, and a line here.
 
 An experiment is a module with ``QUESTION`` (what it asks and how), ``VARIANTS`` (the arms it trains by default),
-``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``) and
+``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``; it returns
+sentences about what could not be measured) and
 ``figures(root, comparison, curves, summary)`` (its figures, from files alone).
 """
 

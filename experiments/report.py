@@ -17,7 +17,7 @@ from experiments.tables import RULE, main_table, statements, terminal_table, unf
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = (
     *("name", "experiment", "preset", "command", "config", "variants", "seeds"),
-    *("git", "versions", "machine", "data", "created", "notes"),
+    *("git", "versions", "machine", "data", "evaluated_windows", "created", "notes"),
 )
 
 

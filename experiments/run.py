@@ -3,14 +3,18 @@
 import dataclasses
 import os
 import signal
+import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +27,7 @@ from experiments.launch import Cell, Job, Stopped, run_cells
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_status, write_json
+from experiments.record import cell_status, comparison_cells, write_atomically, write_json
 from experiments.registry import get
 from experiments.report import read_comparison, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
@@ -38,13 +42,11 @@ def run(command: RunCommand, command_line: str) -> int:
         ValueError: wrong use; nothing was written.
     """
     experiment = get(command.experiment)
-    variants = parse_variants(command.variants or ",".join(experiment.VARIANTS))
+    variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
     seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
     if seeds < 1:
         raise ValueError(f"--seeds is {seeds}; give 1 or more")
     config = command.config
-    if command.data_file is not None and config.data == Config().data:
-        config = dataclasses.replace(config, data="text")
     device = resolve_device(command.device)
     workers = command.workers
     if workers is None:
@@ -64,12 +66,16 @@ def run(command: RunCommand, command_line: str) -> int:
         "preset": command.preset,
         "command": command_line,
         "config": dataclasses.asdict(config),
-        "variants": [_describe(variant, parameters[variant.name]) for variant in variants],
+        "variants": [_describe(variant, config, parameters[variant.name]) for variant in variants],
         "seeds": list(range(seeds)),
         "git": environment.git(),
         "versions": environment.versions(),
         "machine": environment.machine(device),
         "data": [corpus.describe()],
+        "evaluated_windows": {
+            "validation": len(task.windows("validation", config.evaluation_windows)),
+            "test": len(task.windows("test", config.test_windows)),
+        },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "notes": [],
     }
@@ -79,19 +85,38 @@ def run(command: RunCommand, command_line: str) -> int:
 
     comparison = _merge_with_existing(root, comparison)
     _make_directory(root)
+    with _only_one_run(root):
+        try:
+            return _run_comparison(console, root, comparison, command, task, device, workers)
+        except Stopped as stop:
+            name = signal.Signals(stop.signal_number).name
+            console.print(f"stopped by {name}; the same command goes on from the last checkpoints:")
+            console.print(f"  {command_line}", soft_wrap=True)
+            return 128 + stop.signal_number
+        except (ValueError, OSError) as error:
+            # Not the user's wrong use any more: exit status 1, and a traceback to report.
+            raise RuntimeError(f"the run failed; what was recorded in {root} is kept") from error
+
+
+def _run_comparison(
+    console: Console,
+    root: Path,
+    comparison: dict[str, Any],
+    command: RunCommand,
+    task: ByteLanguageModel,
+    device: torch.device,
+    workers: int,
+) -> int:
     write_json(root / "comparison.json", comparison)
     cells = [Cell(variant["name"], seed) for seed in comparison["seeds"] for variant in comparison["variants"]]
-    job = Job(root, config, command.data_dir, command.data_file, corpus.sha256, device.type)
-    _print_head(console, comparison, corpus, device, workers)
-    try:
-        failures = _train(console, job, cells, workers)
-    except Stopped as stop:
-        name = signal.Signals(stop.signal_number).name
-        console.print(f"stopped by {name} after a checkpoint; the same command goes on from there:\n  {command_line}")
-        return 128 + stop.signal_number
+    config = Config(**comparison["config"])
+    job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
+    _print_head(console, comparison, task.corpus, device, workers)
+    failures = _train(console, job, cells, workers)
 
     console.print("measuring the trained models and writing the report")
-    experiment.measure(root, comparison, task)
+    _add_notes(comparison, get(command.experiment).measure(root, comparison, task))
+    write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
     for cell, reason in failures.items():
@@ -109,8 +134,6 @@ def _train(console: Console, job: Job, cells: list[Cell], workers: int) -> dict[
     done = sum(cell_status(job.root, cell.variant, cell.seed)["state"] == "done" for cell in cells)
     if done:
         console.print(f"{done} of {len(cells)} cells are done already")
-    if done == len(cells):
-        return {}
     with make_display(console, cells, done, job.config.steps) as display:
         return run_cells(job, cells, workers, display)
 
@@ -120,18 +143,23 @@ def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
         return count_parameters(build_model(variant, config, seed=0))
 
 
-def _describe(variant: Variant, parameters: tuple[int, int]) -> dict[str, Any]:
+def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> dict[str, Any]:
     total, position_table = parameters
     return {
         "name": variant.name,
-        "title": variant.name,
-        "description": variant.description,
+        "description": _description(variant, config),
         "kernel": variant.kernel,
         "position": variant.position,
         "baseline": variant.baseline,
         "parameters": total,
         "position_parameters": position_table,
     }
+
+
+def _description(variant: Variant, config: Config) -> str:
+    if variant.position != "rope-after":
+        return variant.description
+    return f"{variant.description} The denominator is {config.denominator}."
 
 
 def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any]:
@@ -162,11 +190,35 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     names = {variant["name"] for variant in there["variants"]}
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
-    merged["command"] = comparison["command"]
-    for what in ("git", "versions", "machine"):
-        if there[what] != comparison[what]:
-            merged["notes"] = [*merged["notes"], f"continued with another {what}: {comparison[what]}"]
+    if any(cell_status(root, name, seed)["state"] != "done" for name, seed in comparison_cells(merged)):
+        changed = [what for what in ("command", "git", "versions", "machine") if there[what] != comparison[what]]
+        _add_notes(merged, [f"continued with another {what}: {comparison[what]}" for what in changed])
     return merged
+
+
+def _add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
+    comparison["notes"] = [*comparison["notes"], *(note for note in notes if note not in comparison["notes"])]
+
+
+@contextmanager
+def _only_one_run(root: Path) -> Iterator[None]:
+    """Hold the directory's lock. The system lets go of it however this process ends.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    owner = root / ".owner"
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = owner.read_text() if owner.exists() else "another process"
+        raise ValueError(f"--out {root} is being written by {holder}; wait for it, or give another --out") from None
+    try:
+        write_atomically(owner, f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        lock.release()
 
 
 def _make_directory(root: Path) -> None:
@@ -229,7 +281,7 @@ def _print_plan(
     cells = seeds * len(variants)
     console.print(
         f"{cells} cells, {cells * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
-        f"time: {_duration(total / min(workers, cells))}. Nothing was written."
+        f"time: {_duration(total / min(workers, cells))}. No comparison was written."
     )
 
 
@@ -237,7 +289,8 @@ def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel
     """Seconds of a cell, from a few steps of a one-layer model on at most four sequences, evaluation included."""
     torch.set_num_threads(config.threads)
     sequences = min(config.batch_size, 4)
-    small = dataclasses.replace(config, layers=1, batch_size=sequences)
+    # A learning rate of almost nothing: the steps are timed, and must not diverge.
+    small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
     model = build_model(variant, small, seed=0).to(device)
     optimizer = make_optimizer(model, small)
     tokens = task.batch(0, 0)[:sequences].to(device)

@@ -51,7 +51,7 @@ def train_cell(
         Sentences about what went on besides: damaged files that were passed over, the step it was resumed at.
 
     Raises:
-        CellFailed: the loss or the gradient is not finite; the update of that step was not made.
+        CellFailed: a loss or a gradient is not finite; the update of that step was not made.
         CellStopped: ``should_stop`` said so; a checkpoint was written.
     """
     torch.set_num_threads(config.threads)
@@ -69,17 +69,25 @@ def train_cell(
 
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
     with log:
-        while True:
-            finished = step == config.steps
-            if step % config.evaluate_every == 0 or finished:
-                log.append(step, step * config.tokens_per_step, "validation", {
-                    "bits_per_byte": evaluate(model, task, "validation", config.evaluation_windows, config),
-                })  # fmt: skip
-            if finished:
-                break
+
+        def stop_if_asked() -> None:
             if should_stop():
                 save_checkpoint(directory / "checkpoint", step, model, optimizer)
                 raise CellStopped(f"stopped at step {step}")
+
+        def log_evaluation(split: str, windows: int) -> None:
+            value = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
+            if not math.isfinite(value):
+                raise CellFailed(f"the loss on the {split} split is {value} after step {step}")
+            log.append(step, step * config.tokens_per_step, split, {"bits_per_byte": value})
+
+        while True:
+            finished = step == config.steps
+            if step % config.evaluate_every == 0 or finished:
+                log_evaluation("validation", config.evaluation_windows)
+            if finished:
+                break
+            stop_if_asked()
 
             begun = time.perf_counter()
             learning_rate = learning_rate_at(step, config)
@@ -105,9 +113,7 @@ def train_cell(
             if step % config.checkpoint_every == 0 or step == config.steps:
                 save_checkpoint(directory / "checkpoint", step, model, optimizer)
 
-        log.append(step, step * config.tokens_per_step, "test", {
-            "bits_per_byte": evaluate(model, task, "test", config.test_windows, config),
-        })  # fmt: skip
+        log_evaluation("test", config.test_windows)
     return notes
 
 
@@ -141,12 +147,20 @@ def next_token_loss(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: CausalLM, task: ByteLanguageModel, split: str, windows: int, config: Config) -> float:
+def evaluate(
+    model: CausalLM,
+    task: ByteLanguageModel,
+    split: str,
+    windows: int,
+    config: Config,
+    between_batches: Callable[[], None] = lambda: None,
+) -> float:
     """Bits per byte over evenly spaced windows of a split; every byte of a window is predicted from those before it."""
     model.eval()
     device = next(model.parameters()).device
     total, count = 0.0, 0
     for tokens in task.windows(split, windows).split(config.batch_size):
+        between_batches()
         total += next_token_loss(model, tokens.to(device), config).item() * len(tokens)
         count += len(tokens)
     return bits_per_byte(total / count)

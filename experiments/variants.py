@@ -1,7 +1,7 @@
 """The arms of a comparison: every attention kernel with every way of telling it positions.
 
 Names are `<attention>[-<feature map>]-<position>`. A new feature map or position encoding is one entry in
-``KERNELS`` or ``POSITIONS``.
+``KERNELS`` or ``POSITIONS``, besides what linear_rope needs to know of it.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,7 @@ POSITIONS: dict[Position, str] = {
         "RoPE rotates queries and keys before the feature map, and so the denominator too, as performer-pytorch does."
     ),
     "rope-after": (
-        "RoPE rotates the mapped queries and keys: RoFormer eq. 19. Only the numerator is rotated; the weights can be "
-        "negative and need not sum to one."
+        "RoPE rotates the mapped queries and keys (RoFormer eq. 19): the weights can be negative and need not sum to 1."
     ),
 }
 
@@ -42,13 +41,13 @@ PERFORMER_PYTORCH = (
     "performer-pytorch's own SelfAttention inside this suite's model, rotated before its feature map by its own rotary "
     "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this arm does not, so that only "
     "the attention differs. Known: in causal mode its stabiliser is a maximum over all keys, so a little of the "
-    "future leaks into the past; read its loss with that in mind."
+    "future leaks into the past, and so its loss is compared with no other arm's."
 )
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One arm. ``baseline`` is the arm that its gain is measured against: the same kernel without positions."""
+    """One arm. ``baseline`` is what its gain is measured against: the same kernel without positions, or itself."""
 
     name: str
     kernel: str
@@ -71,7 +70,8 @@ def _all_variants() -> dict[str, Variant]:
             if kernel == "softmax" and position == "rope-before":
                 name, position_text = "softmax-rope", SOFTMAX_ROPE
             variants.append(Variant(name, kernel, position, f"{kernel}-none", f"{kernel_text} {position_text}"))
-    variants.append(Variant("performer-pytorch", "performer-pytorch", "rope-before", "favor+-none", PERFORMER_PYTORCH))
+    peer = "performer-pytorch"
+    variants.append(Variant(peer, peer, "rope-before", peer, PERFORMER_PYTORCH))
     return {variant.name: variant for variant in variants}
 
 

@@ -1,5 +1,6 @@
 """Attention modules: projections around :func:`linear_rope.linear_attention`, and softmax attention to compare with."""
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -65,6 +66,8 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; give 0 or more and less than 1")
+        if not 0 < rope_base < math.inf:
+            raise ValueError(f"rope_base is {rope_base}; give a positive finite number, such as 10000")
         self.dim = dim
         self.heads = heads
         self.head_dim = dim // heads if head_dim is None else head_dim
@@ -108,6 +111,8 @@ class RoPEAttention(nn.Module):
         self._check(x, "x")
         if context is not None:
             self._check(context, "context")
+            if context.shape[0] != x.shape[0]:
+                raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
             if self.causal:
                 raise ValueError("context was given, but the attention is causal; make it with causal=False")
         source = x if context is None else context
@@ -127,6 +132,7 @@ class RoPEAttention(nn.Module):
         the signed weights of RoFormer eq. 19, whose rows need not sum to one.
         """
         self._check(x, "x")
+        check_padding_mask(key_padding_mask, *x.shape[:2])
         q, k, _ = self._project(x, x)
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         identity = torch.eye(x.shape[1], dtype=q.dtype, device=x.device).expand(*q.shape[:2], -1, -1)
@@ -213,6 +219,11 @@ class LinearRoPEAttention(RoPEAttention):
             if num_features is not None or redraw_every is not None:
                 raise ValueError(
                     "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
+                )
+            if feature_map.head_dim not in (None, self.head_dim):
+                raise ValueError(
+                    f"feature_map was made for head_dim {feature_map.head_dim}, but the heads have {self.head_dim}; "
+                    f"make it with head_dim={self.head_dim}"
                 )
             self.feature_map = feature_map
         else:

@@ -7,6 +7,7 @@ by that of other positions: nothing leaks from the future, and one token mapped 
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -235,11 +236,10 @@ def make_feature_map(
     Raises:
         ValueError: an unknown name, or ``num_features`` or ``redraw_every`` for a map that has no random features.
     """
-    if name in ("favor+", "favor+hyperbolic"):
-        hyperbolic = name == "favor+hyperbolic"
-        return FavorPlus(head_dim, num_features, hyperbolic=hyperbolic, redraw_every=redraw_every, seed=seed)
+    if name in RANDOM_MAPS:
+        return RANDOM_MAPS[name](head_dim, num_features, redraw_every=redraw_every, seed=seed)
     if name not in DETERMINISTIC_MAPS:
-        names = ", ".join(("favor+", "favor+hyperbolic", *DETERMINISTIC_MAPS))
+        names = ", ".join((*RANDOM_MAPS, *DETERMINISTIC_MAPS))
         raise ValueError(f"feature_map is {name!r}; choose from {names}, or give a FeatureMap")
     if num_features not in (None, head_dim):
         raise ValueError(
@@ -251,4 +251,8 @@ def make_feature_map(
     return DETERMINISTIC_MAPS[name](head_dim)
 
 
+RANDOM_MAPS: dict[str, Callable[..., FeatureMap]] = {
+    "favor+": FavorPlus,
+    "favor+hyperbolic": partial(FavorPlus, hyperbolic=True),
+}
 DETERMINISTIC_MAPS: dict[str, Callable[[int], FeatureMap]] = {"elu+1": EluPlusOne, "relu": ReluFeatures}

@@ -20,6 +20,7 @@ from linear_rope.attention import (
     RoPEAttention,
     SoftmaxRoPEAttention,
 )
+from linear_rope.features import DETERMINISTIC_MAPS, RANDOM_MAPS
 from linear_rope.functional.linear_attention import Denominator, Rope, check_choice, check_padding_mask, token_positions
 from linear_rope.positions import LearnedPositions, SinusoidalPositions
 
@@ -75,6 +76,7 @@ class ModelConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         check_choice("attention", self.attention, ("softmax", "linear"))
+        check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
         check_choice("position", self.position, ("none", "learned", "sinusoidal", *ROPE))
         if self.attention == "softmax" and self.position == "rope-after":
             raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')

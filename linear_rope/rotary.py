@@ -108,6 +108,8 @@ def align_positions(positions: Tensor, x: Tensor, *, name: str = "positions") ->
         ValueError: another shape, or boolean or complex positions.
     """
     length = x.shape[-2]
+    if not isinstance(positions, Tensor):
+        raise ValueError(f"{name} is of type {type(positions).__name__}; give a tensor")
     if positions.dtype == torch.bool or positions.is_complex():
         raise ValueError(f"{name} has dtype {positions.dtype}; give integers or floats")
     if positions.shape == (length,):

@@ -57,7 +57,7 @@ def linear_attention(
             can come close to zero; "none" divides by nothing. Otherwise "unrotated" and "rotated" are the same.
         causal: query m sees the keys n ≤ m only; needs K = N.
         key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds. A query that sees
-            no key gives zeros.
+            no key gives zeros. Queries are not masked: what they hold at padding must be finite.
         positions: (N,) or (B, N), counted from 0, for queries and keys alike, or a pair of these for queries and keys.
             Default: the count of unpadded tokens before each one.
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
@@ -71,6 +71,8 @@ def linear_attention(
         ValueError: shapes, masks, positions or names that do not fit; the message says what would.
     """
     _check_tensors(q, k, v, causal, key_padding_mask)
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
     run = IMPLEMENTATIONS["chunked" if implementation == "auto" else implementation]

@@ -45,7 +45,8 @@ class PerformerPytorchAttention(nn.Module):
         from performer_pytorch.performer_pytorch import FixedPositionalEmbedding
 
         self.max_length = max_length
-        with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
+        # The peer decomposes its projection on the CPU and copies it back, which the meta device cannot do.
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(io.StringIO()):
             torch.manual_seed(seed)
             attention = SelfAttention(
                 dim,

@@ -43,7 +43,7 @@ def write_comparison(
         "config": vars(config),
         "variants": [
             vars(arm)
-            | {"title": arm.name, "parameters": 1000 + 64 * (arm.position == "learned")}
+            | {"parameters": 1000 + 64 * (arm.position == "learned")}
             | {"position_parameters": 64 * (arm.position == "learned")}
             for arm in arms
         ],
@@ -51,6 +51,7 @@ def write_comparison(
         "git": {"commit": "0123abc", "dirty": False},
         "versions": {"torch": "2.13.0"},
         "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 8, "device": "cpu"},
+        "evaluated_windows": {"validation": 48, "test": 256},
         "data": [
             {
                 "name": "made-up-text",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
 from experiments import convergence
 from experiments.cli import main
@@ -36,7 +37,8 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     for arm in arms:
         for seed in (0, 1):
             assert cell_status(comparison, arm, seed)["state"] == "done"
-            assert {f"{arm}/seed{seed}/metrics.jsonl", f"{arm}/seed{seed}/status.json"} <= files
+            for name in ("config.json", "metrics.jsonl", "status.json"):
+                assert f"{arm}/seed{seed}/{name}" in files
             assert any(name.startswith(f"{arm}/seed{seed}/checkpoint/") for name in files)
     figures = {name.removeprefix("figures/") for name in files if name.startswith("figures/")}
     assert {name.removesuffix(".png") for name in figures if name.endswith(".png")} == {
@@ -105,7 +107,7 @@ def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, 
     command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--out", str(tmp_path / "killed")]
     command += ["--variants", "favor+-rope-after,softmax-rope", "--seeds", "2"]
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
-    first = tmp_path / "killed" / "favor+-rope-after" / "seed0" / "metrics.jsonl"
+    first = tmp_path / "killed" / "favor+-rope-after" / "seed0" / "checkpoint" / "step00000002"
     deadline = time.monotonic() + 60
     while not first.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -134,7 +136,8 @@ def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, numbe
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status
-    assert "the same command goes on from there" in output
+    assert "the same command goes on from the last checkpoints" in output
+    assert f"--variants softmax-none --out {out}" in output
     assert cell_status(out, "softmax-none", 0)["reason"].startswith("stopped at step")
     assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
 
@@ -154,6 +157,44 @@ def test_a_failed_cell_is_recorded_and_the_others_finish(tmp_path, capsys):
         assert "at step 1" in state["reason"]
         assert f"failed: {arm} seed 0" in output
     assert "failed" in (out / "report.md").read_text()
+
+
+def test_an_arm_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
+    # One huge update: the training loss of step 0 is finite, what is evaluated after it is not.
+    out = tmp_path / "diverging"
+    huge = ["--warmup-steps", "0", "--learning-rate", "1e30", "--gradient-clip", "1e30"]
+    command = ["run", "convergence", "--preset", "smoke", "--steps", "1", *huge]
+    status = main([*command, "--variants", "softmax-none", "--out", str(out)])
+    assert status == 1
+    assert "validation split" in cell_status(out, "softmax-none", 0)["reason"]
+    assert "NaN" not in (out / "softmax-none" / "seed0" / "metrics.jsonl").read_text()
+    assert "1 of 1 failed" in (out / "report.md").read_text()
+
+
+def test_the_peer_runs_in_the_same_comparison(tmp_path):
+    out = tmp_path / "peer"
+    assert quick_run(out, "--variants", "favor+-rope-before,performer-pytorch") == 0
+    assert cell_status(out, "performer-pytorch", 0)["state"] == "done"
+    report = (out / "report.md").read_text()
+    assert "future leaks into the past" in report
+    assert "performer-pytorch against" not in report
+
+
+def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(tmp_path, capsys):
+    out = tmp_path / "locked"
+    assert quick_run(out, "--variants", "softmax-none") == 0
+    with FileLock(out / ".lock"):
+        assert quick_run(out, "--variants", "softmax-none") == 2
+    message = capsys.readouterr().err
+    assert f"process {os.getpid()} on" in message
+    assert quick_run(out, "--variants", "softmax-none") == 0
+
+
+def test_bfloat16_redraw_and_rotated_denominator_run(tmp_path):
+    out = tmp_path / "options"
+    options = ["--precision", "bfloat16", "--redraw-every", "2", "--denominator", "rotated", "--heads", "1"]
+    assert quick_run(out, "--variants", "favor+-rope-after", *options) == 0
+    assert "The denominator is rotated." in (out / "report.md").read_text()
 
 
 def test_decay_reproduces_roformer_s_figure_2(tmp_path):
@@ -203,6 +244,9 @@ def wrong_uses(tmp_path):
         (["run", "convergence", "--data-file", str(tmp_path / "absent")], "absent"),
         (["run", "convergence", "--data-file", str(tmp_path)], "directory"),
         (["run", "convergence", "--data-file", str(tmp_path / "short")], "context"),
+        (["run", "convergence", "--context", "1"], "context"),
+        (["run", "convergence", "--variants", ""], "no variant ''"),
+        (["run", "convergence", "--data", "stdlib", "--data-file", str(tmp_path / "short")], "--data"),
         (["run", "convergence", "--data-dir", str(tmp_path / "absent")], "absent"),
         (["run", "convergence", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
         (["run", "convergence", "--out", str(tmp_path / "file")], "cannot be written"),
@@ -211,7 +255,7 @@ def wrong_uses(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("index", range(21))
+@pytest.mark.parametrize("index", range(24))
 def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index):
     arguments, hint = wrong_uses(tmp_path)[index]
     monkeypatch.chdir(tmp_path)

@@ -168,3 +168,26 @@ def test_evaluation_weighs_every_window_equally(task):
     in_fours = evaluate(model, task, "validation", 6, CONFIG)
     one_by_one = evaluate(model, task, "validation", 6, dataclasses.replace(CONFIG, batch_size=1))
     assert in_fours == pytest.approx(one_by_one, rel=1e-6)  # float32 sums in another order
+
+
+def test_an_evaluation_that_is_not_finite_fails_the_cell_and_is_not_recorded(tmp_path, task, monkeypatch):
+    import experiments.train as module
+
+    original = module.next_token_loss
+    monkeypatch.setattr(
+        module,
+        "next_token_loss",
+        lambda model, tokens, config: original(model, tokens, config) * (1 if model.training else float("inf")),
+    )
+    with pytest.raises(CellFailed, match="validation split is inf after step 0"):
+        train(tmp_path, task)
+    assert rows(tmp_path) == []
+
+
+def test_a_cell_stops_within_an_evaluation_too(tmp_path, task):
+    train(tmp_path / "whole", task)
+    asked = iter([False] * 3)
+    with pytest.raises(CellStopped):
+        train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
+    train(tmp_path / "stopped", task)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")

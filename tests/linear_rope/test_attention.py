@@ -93,15 +93,14 @@ def test_cross_attention_reads_the_context(name: str) -> None:
 def test_attention_weights_reproduce_the_output(causal: bool, name: str) -> None:
     module, x = make(name, causal=causal), random(2, 70, DIM)
     mask = torch.arange(70).expand(2, -1) >= torch.tensor([[70], [50]])
-    for padding in (None, mask):
-        weights = module.attention_weights(x, key_padding_mask=padding)
+    for held, padding in ((x, None), (x.masked_fill(mask[..., None], math.nan), mask)):
+        weights = module.attention_weights(held, key_padding_mask=padding)
         assert weights.shape == (2, HEADS, 70, 70)
         y = module.out((weights @ heads_of(module.value, x)).transpose(1, 2).flatten(2))
-        keep = ~mask
-        assert_near(y[keep], module(x, key_padding_mask=padding)[keep])
+        assert_near(y[~mask], module(held, key_padding_mask=padding)[~mask])
         if causal:
-            assert not weights.triu(1).any()
-    assert not weights[1, :, :, 50:].any()
+            assert not weights.triu(1)[..., :50, :].any()
+    assert not weights[1, :, :50, 50:].any()
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -118,11 +117,12 @@ def test_prefill_and_steps_equal_the_whole_sequence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_steps_after_a_padded_prompt_equal_those_after_its_tokens(name: str) -> None:
+@pytest.mark.parametrize("held", [20.0, math.nan])
+def test_steps_after_a_padded_prompt_equal_those_after_its_tokens(held: float, name: str) -> None:
     module, x = make(name, causal=True), random(4, 30, DIM)
     place = torch.arange(20)
     mask = torch.stack((place < 7, place >= 15, place % 3 == 1, place < 0))
-    x[:, :20][mask] *= 20
+    x[:, :20][mask] = held
     y, state = module.prefill(x[:, :20], key_padding_mask=mask)
     steps = []
     for index in range(20, 30):

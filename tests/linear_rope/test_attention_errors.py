@@ -66,6 +66,7 @@ def test_wrong_arguments(make_module: Callable[..., nn.Module], options: dict[st
         (lambda m, x: m(x, x), ["context", "causal=False"]),
         (lambda m, x: m(x, key_padding_mask=torch.zeros(2, 5)), ["key_padding_mask", "torch.float32", "torch.bool"]),
         (lambda m, x: m(x, key_padding_mask=torch.zeros(5, 2).bool()), ["key_padding_mask", "(5, 2)", "(2, 5)"]),
+        (lambda m, x: m.attention_weights(x, torch.zeros(2, 5)), ["key_padding_mask", "torch.float32", "torch.bool"]),
         (lambda m, x: m.prefill(x, torch.zeros(2, 4).bool()), ["key_padding_mask", "(2, 4)", "(2, 5)"]),
         (lambda m, x: m(x, positions=torch.arange(4)), ["positions", "(4,)", "(5,)", "(2, 5)"]),
         (lambda m, x: m.step(x, m.prefill(x)[1]), ["x", "(2, 5, 16)", "(2, 1, 16)"]),

@@ -1,0 +1,50 @@
+"""The committed results are what their records say."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from experiments.convergence import VARIANTS
+from experiments.report import read_comparison
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
+
+
+def test_the_references_of_the_readme_are_there():
+    assert {"convergence", "decay"} <= set(COMPARISONS)
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_tables_are_rebuilt_from_the_committed_records(tmp_path, name):
+    copy = tmp_path / name
+    shutil.copytree(REFERENCE / name, copy)
+    tables = ("curves.csv", "summary.csv", "report.md")
+    for table in tables:
+        (copy / table).unlink()
+    assert main(["report", str(copy)]) == 0
+    for table in tables:
+        assert (copy / table).read_text() == (REFERENCE / name / table).read_text(), table
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_the_reference_says_how_it_was_made(name):
+    comparison = read_comparison(REFERENCE / name)
+    assert comparison["command"] in (REFERENCE.parent / "README.md").read_text()
+    assert comparison["git"]["commit"] != "unknown"
+    assert not comparison["git"]["dirty"]
+    assert comparison["data"][0]["name"] == "enwik8-4MB"
+
+
+def test_the_convergence_reference_has_three_seeds_of_the_default_arms():
+    comparison = json.loads((REFERENCE / "convergence" / "comparison.json").read_text())
+    assert len(comparison["seeds"]) >= 3
+    names = {variant["name"] for variant in comparison["variants"]}
+    assert set(VARIANTS) <= names
+    for name in names:
+        for seed in comparison["seeds"]:
+            status = json.loads((REFERENCE / "convergence" / name / f"seed{seed}" / "status.json").read_text())
+            assert status["state"] == "done"
