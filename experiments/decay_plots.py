@@ -65,7 +65,8 @@ def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Fig
     left.set_ylabel("mean absolute weight (logarithmic axis)")
     _arms(right, averaged, comparison, "signed")
     right.axhline(0, color=MUTED, linewidth=0.8)
-    right.set_ylabel("mean weight, signed (linear axis)")
+    right.set_yscale("symlog", linthresh=1e-3)
+    right.set_ylabel("mean weight, signed\n(linear within ±0.001, logarithmic beyond)")
     _legend(figure, left)
     return figure
 
@@ -104,6 +105,7 @@ def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column
     axes.set_xscale("symlog", linthresh=1)
     ticks = [tick for tick in (0, 1, 10, 100, 1000) if tick <= averaged["distance"].max()]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_xlim(-0.15, 1.1 * averaged["distance"].max())
     axes.minorticks_off()
     axes.set_xlabel(DISTANCE)
 

@@ -232,9 +232,10 @@ class LinearRoPEAttention(RoPEAttention):
             )
         features = self.feature_map.num_features or self.head_dim
         if rope == "after" and features % 2:
+            name = "num_features" if isinstance(self.feature_map, FavorPlus) else "head_dim"
             raise ValueError(
-                f'num_features is {features}, but rope="after" rotates pairs of features; give an even number, such '
-                f"as {features + 1}"
+                f'{name} is {features}, but rope="after" rotates pairs of features; give an even number, such as '
+                f"{features + 1}"
             )
         if rope == "before" and self.head_dim % 2:
             raise ValueError(

@@ -28,3 +28,17 @@ def test_the_commands_exist():
 def test_the_figures_and_results_exist():
     for path in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (Path(__file__).parents[1] / path).exists(), path
+
+
+def test_the_table_of_results_is_the_committed_report_s():
+    report = (Path(__file__).parents[1] / "results/reference/convergence/report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:softmax|favor|elu).*", README, flags=re.MULTILINE)
+    reported = {line.split(" | ")[0]: line for line in report.splitlines() if line.startswith("| ")}
+    assert len(rows) == 8
+    for row in rows:
+        arm, *values = row.strip("| ").split(" | ")
+        for value in values:
+            assert f" {value} |" in reported[f"| {arm}"], (arm, value)
+    for difference in ("0.2275", "0.1945", "0.2605", "0.1053", "0.0791", "0.1314"):
+        assert difference in README
+        assert difference in report
