@@ -22,7 +22,7 @@ class Config:
     """sequence length N in tokens (bytes)"""
     batch_size: int = 4
     """sequences per optimiser step"""
-    steps: int = 400
+    steps: int = 360
     """optimiser steps"""
     learning_rate: float = 2e-3
     """peak learning rate of AdamW; the same for every arm"""

@@ -2,12 +2,16 @@ import itertools
 import struct
 from xml.etree import ElementTree
 
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.text import Text
 
 from experiments.convergence_plots import convergence_figures
 from experiments.curve_plots import curve_figure, finished_seeds, gain_figure
+from experiments.decay import EXPECTED_BOUND, bound_table
+from experiments.decay_plots import attention_figure, bound_figure, layers_figure, mask_figure
 from experiments.dot_plots import final_figure, steps_figure, throughput_figure
 from experiments.plots import arm_style, save_figure, style
 from experiments.record import read_curves, read_json
@@ -18,6 +22,7 @@ TWELVE = (
     "softmax-none,softmax-learned,softmax-rope,favor+-none,favor+-learned,favor+-rope-before,favor+-rope-after,"
     "elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,performer-pytorch"
 )
+FIGURES = "validation training gain final steps throughput bound mask attention layers".split()
 FATES = {("favor+-rope-before", 1): ("failed", "why"), **{("elu+1-learned", s): ("failed", "why") for s in range(3)}}
 
 
@@ -40,7 +45,30 @@ def draw_all(root):
             "final": final_figure(values, summary, comparison),
             "steps": steps_figure(values, summary, comparison),
             "throughput": throughput_figure(values, summary, comparison),
+            "bound": bound_figure(bound_table(), EXPECTED_BOUND),
+            "mask": mask_figure(made_up_mask()),
+            "attention": attention_figure(made_up_attention(comparison), comparison),
+            "layers": layers_figure(made_up_attention(comparison), comparison),
         }
+
+
+def made_up_mask():
+    rows = [(m, d, 0.5, 0.5, 0.4, 0.6) for m in (16, 64, 256) for d in (0, 1, 10, 1024)]
+    return pd.DataFrame(rows, columns=["num_features", "distance", "expected", "mean", "low", "high"])
+
+
+def made_up_attention(comparison):
+    """Weights that fall with distance and change their sign, for two layers."""
+    distance = np.arange(128)
+    tables = [
+        pd.DataFrame({"variant": arm["name"], "seed": 0, "layer": layer, "distance": distance})
+        for arm in comparison["variants"]
+        for layer in (0, 1)
+    ]
+    attention = pd.concat(tables)
+    attention["absolute"] = 0.1 / (1 + attention["distance"])
+    attention["signed"] = attention["absolute"] * np.cos(attention["distance"])
+    return attention
 
 
 def drawn_texts(figure, monkeypatch):
@@ -68,7 +96,7 @@ def one_seed(tmp_path_factory, make_comparison):
     return draw_all(make_comparison(tmp_path_factory.mktemp("one"), "elu+1-none,elu+1-rope-after", 1))
 
 
-@pytest.mark.parametrize("name", ["validation", "training", "gain", "final", "steps", "throughput"])
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", ["twelve_arms", "one_seed"])
 def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monkeypatch):
     figure = request.getfixturevalue(case)[name]
