@@ -12,6 +12,7 @@ from experiments import decay
 from experiments.convergence_plots import convergence_figures
 from experiments.plots import FigureEntry, TableEntry
 from experiments.tasks.language_model import ByteLanguageModel
+from experiments.variants import DEFAULT_ARMS
 
 QUESTION = (
     "Does rotary position embedding (RoPE) make softmax and linear attention converge faster and lower, and should a "
@@ -20,15 +21,7 @@ QUESTION = (
     "settings for all arms (they were not tuned per arm), and evaluated on the same windows of held-out text."
 )
 
-VARIANTS = (
-    "softmax-none",
-    "softmax-rope",
-    "favor+-none",
-    "favor+-rope-before",
-    "favor+-rope-after",
-    "elu+1-none",
-    "elu+1-rope-after",
-)
+VARIANTS = DEFAULT_ARMS
 
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:

@@ -19,6 +19,7 @@ from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import cell_directory, cell_status, comparison_cells, write_atomically
 from experiments.stats import estimate
 from experiments.tasks.language_model import ByteLanguageModel
+from experiments.variants import DEFAULT_ARMS
 from experiments.variants import VARIANTS as ALL_VARIANTS
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
@@ -29,15 +30,7 @@ QUESTION = (
     "real draws; and the attention weights of trained language models by distance, for every arm."
 )
 
-VARIANTS = (
-    "softmax-none",
-    "softmax-rope",
-    "favor+-none",
-    "favor+-rope-before",
-    "favor+-rope-after",
-    "elu+1-none",
-    "elu+1-rope-after",
-)
+VARIANTS = DEFAULT_ARMS
 
 BOUND_WIDTH = 128
 BOUND_DISTANCES = 257

@@ -77,6 +77,17 @@ def _all_variants() -> dict[str, Variant]:
 
 VARIANTS: dict[str, Variant] = _all_variants()
 
+DEFAULT_ARMS = (
+    "softmax-none",
+    "softmax-rope",
+    "favor+-none",
+    "favor+-rope-before",
+    "favor+-rope-after",
+    "elu+1-none",
+    "elu+1-rope-after",
+)
+"""softmax and both linear kernels with and without RoPE, and FAVOR+ with RoPE on both sides of its map"""
+
 
 def parse_variants(names: str) -> tuple[Variant, ...]:
     """The variants of a comma-separated list, in its order.
