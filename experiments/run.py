@@ -286,16 +286,16 @@ def _print_plan(
 
 
 def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
-    """Seconds of a cell, from a few steps of a one-layer model on at most four sequences, evaluation included."""
+    """Seconds of a cell, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
-    sequences = min(config.batch_size, 4)
+    sequences = max(1, min(config.batch_size, 1024 // config.context))
     # A learning rate of almost nothing: the steps are timed, and must not diverge.
     small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
     model = build_model(variant, small, seed=0).to(device)
     optimizer = make_optimizer(model, small)
     tokens = task.batch(0, 0)[:sequences].to(device)
     times = []
-    for step in range(4):
+    for step in range(3):
         begun = time.perf_counter()
         training_step(model, optimizer, tokens, small, step)
         times.append(time.perf_counter() - begun)
