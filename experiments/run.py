@@ -241,14 +241,10 @@ def _print_head(
     console.print(
         f"{len(comparison['variants'])} variants x {len(comparison['seeds'])} seeds, {config['steps']:,} steps of "
         f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a cell), {workers} at a time on "
-        f"{comparison['machine']['device']}; linear attention: {implementation(device)}",
+        f"{comparison['machine']['device']}; linear attention: the chunked form in pure PyTorch, on "
+        f"{device.type}",
         soft_wrap=True,
     )
-
-
-def implementation(device: torch.device) -> str:
-    """Which code computes linear attention."""
-    return f"the chunked form in pure PyTorch, on {device.type}"
 
 
 def _print_plan(
