@@ -9,21 +9,26 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from linear_rope.features import FavorPlus, FeatureMap, make_feature_map
-from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.chunked import chunked
+from linear_rope.functional.chunked import prefix_sums
 from linear_rope.functional.linear_attention import (
-    Denominator,
-    Positions,
-    Rope,
     check_choice,
     check_padding_mask,
     linear_attention,
-    make_terms,
+    make_mapping,
+)
+from linear_rope.functional.mapping import (
+    Denominator,
+    Mapping,
+    Positions,
+    Rope,
+    check_positions,
+    rotations,
     token_positions,
 )
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.terms import Terms, attention_output
-from linear_rope.rotary import apply_rope
+from linear_rope.functional.streaming import can_stream, stream_with_state
+from linear_rope.functional.terms import attention_output
+from linear_rope.rotary import rotate
 
 
 class LinearAttentionState(NamedTuple):
@@ -82,7 +87,9 @@ class RoPEAttention(nn.Module):
         self.out = nn.Linear(width, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Tensor:
         """(B, H, N, D) queries, (B, H, K, D) keys and values → (B, H, N, D)."""
         raise NotImplementedError
 
@@ -118,9 +125,10 @@ class RoPEAttention(nn.Module):
         source = x if context is None else context
         check_padding_mask(key_padding_mask, *source.shape[:2])
         q, k, v = self._project(*_without_padding(x, context, key_padding_mask))
-        if positions is None:
+        if positions is None and context is not None and key_padding_mask is not None:
+            # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
-            positions = (k_positions if context is None else token_positions(x.shape[1], None, x.device), k_positions)
+            positions = (token_positions(x.shape[1], None, x.device), k_positions)
         return self._merge(self._attend(q, k, v, key_padding_mask, positions))
 
     def attention_weights(
@@ -136,8 +144,6 @@ class RoPEAttention(nn.Module):
         q, k, _ = self._project(x, x)
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         identity = torch.eye(x.shape[1], dtype=q.dtype, device=x.device).expand(*q.shape[:2], -1, -1)
-        if positions is None:
-            positions = token_positions(x.shape[1], key_padding_mask, x.device)
         return self._attend(q, k, identity, key_padding_mask, positions)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -253,7 +259,9 @@ class LinearRoPEAttention(RoPEAttention):
             self.feature_map.maybe_redraw()
         return super().forward(x, context, key_padding_mask, positions)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions) -> Tensor:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Tensor:
         return linear_attention(
             q,
             k,
@@ -267,8 +275,10 @@ class LinearRoPEAttention(RoPEAttention):
             rope_base=self.rope_base,
         )
 
-    def _terms(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Tensor) -> Terms:
-        return make_terms(
+    def _mapping(
+        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Mapping:
+        return make_mapping(
             q,
             k,
             v,
@@ -292,13 +302,16 @@ class LinearRoPEAttention(RoPEAttention):
         """
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        positions = token_positions(x.shape[1], key_padding_mask, x.device)
         q, k, v = self._project(*_without_padding(x, None, key_padding_mask))
         with torch.autocast(x.device.type, enabled=False):
-            terms = self._terms(q, k, v, key_padding_mask, positions)
-            y = attention_output(chunked(terms, causal=True), terms.query_scale).to(v.dtype)
-            state = LinearAttentionState(sum_keys(terms), next_position(x, key_padding_mask))
-        return self._merge(y), state
+            mapping = self._mapping(q, k, v, key_padding_mask, None)
+            if can_stream() and not torch.is_grad_enabled():
+                y, sums = stream_with_state(mapping, q, k, v)
+            else:
+                terms = mapping.terms(q, k, v)
+                prefix, sums = prefix_sums(terms)
+                y = attention_output(prefix, terms.query_scale).to(v.dtype)
+        return self._merge(y), LinearAttentionState(sums, next_position(x, key_padding_mask))
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
         """One token more, in time and memory that do not depend on how many came before.
@@ -313,7 +326,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._check_step(x, "step", batch=state.position.shape[0])
         q, k, v = self._project(x, x)
         with torch.autocast(x.device.type, enabled=False):
-            terms = self._terms(q, k, v, None, state.position.unsqueeze(-1))
+            terms = self._mapping(q, k, v, None, state.position.unsqueeze(-1)).terms(q, k, v)
             sums = add_key(state.sums, terms, 0)
             y = attention_output(read_state(terms, sums), terms.query_scale).to(v.dtype)
         return self._merge(y), LinearAttentionState(sums, state.position + 1)
@@ -357,21 +370,30 @@ class SoftmaxRoPEAttention(RoPEAttention):
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
         self.rope = rope
 
-    def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        return apply_rope(x, positions, base=self.rope_base) if self.rope == "before" else x
+    def _rotate(
+        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> tuple[Tensor, Tensor]:
+        check_positions(positions, q, k)
+        if self.rope == "none":
+            return q, k
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q_rotation, k_rotation = rotations(
+            q, k, positions, key_padding_mask, width=self.head_dim, base=self.rope_base, dtype=dtype
+        )
+        return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions) -> Tensor:
-        q_positions, k_positions = positions if isinstance(positions, tuple) else (positions, positions)
-        q, k = self._rotate(q, q_positions), self._rotate(k, k_positions)
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Tensor:
+        q, k = self._rotate(q, k, key_padding_mask, positions)
         return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=key_padding_mask)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        positions = token_positions(x.shape[1], key_padding_mask, x.device)
         q, k, v = self._project(*_without_padding(x, None, key_padding_mask))
-        q, k = self._rotate(q, positions), self._rotate(k, positions)
+        q, k = self._rotate(q, k, key_padding_mask, None)
         y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask))
         return y, KeyValueCache(k, v, key_padding_mask, next_position(x, key_padding_mask))
 
@@ -379,8 +401,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
         self._check_step(x, "step", batch=state.position.shape[0])
         q, k, v = self._project(x, x)
-        positions = state.position.unsqueeze(-1)
-        q, k = self._rotate(q, positions), self._rotate(k, positions)
+        q, k = self._rotate(q, k, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
         k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, v), dim=-2)
         y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask)

@@ -59,19 +59,30 @@ class FeatureMap(nn.Module):
         return values if log_scale is None else values * log_scale.exp()
 
     def _checked(self, x: Tensor) -> Features:
+        self.check_width(x)
+        return self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def check_width(self, x: Tensor) -> None:
+        """Raises ValueError unless the last axis of ``x`` is what this map was made for."""
         if self.head_dim is not None and x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"{type(self).__name__} was made for head_dim {self.head_dim}, but the last axis of a tensor of shape "
                 f"{tuple(x.shape)} has {x.shape[-1]}; make the feature map with head_dim={x.shape[-1]}"
             )
-        return self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
 
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, num_features={self.num_features}"
 
 
+# elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
+# make, and the gradients that are divided by it, are ordinary float32 numbers.
+SMALLEST_EXPONENT = -30.0
+
+
 class EluPlusOne(FeatureMap):
     """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 7); M = D.
+
+    It falls no further than to e^−30, and has no gradient below that.
 
     Args:
         head_dim: D; None takes any.
@@ -82,7 +93,7 @@ class EluPlusOne(FeatureMap):
 
     def features(self, x: Tensor) -> Features:
         # elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which keeps precision where elu(x) is close to −1.
-        return Features(x.clamp(max=0).exp() + x.clamp(min=0), None)
+        return Features(x.clamp(SMALLEST_EXPONENT, 0).exp() + x.relu(), None)
 
 
 class ReluFeatures(FeatureMap):

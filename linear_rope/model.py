@@ -21,7 +21,8 @@ from linear_rope.attention import (
     SoftmaxRoPEAttention,
 )
 from linear_rope.features import DETERMINISTIC_MAPS, RANDOM_MAPS
-from linear_rope.functional.linear_attention import Denominator, Rope, check_choice, check_padding_mask, token_positions
+from linear_rope.functional.linear_attention import check_choice, check_padding_mask
+from linear_rope.functional.mapping import Denominator, Rope, token_positions
 from linear_rope.positions import LearnedPositions, SinusoidalPositions
 
 Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
@@ -133,12 +134,11 @@ class Block(nn.Module):
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
-        positions: Tensor | None = None,
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, N, dim) → (B, N, dim); ``memory`` (B, K, dim) is what the cross-attention reads."""
-        x = x + self.attention(self.attention_norm(x), key_padding_mask=key_padding_mask, positions=positions)
+        x = x + self.attention(self.attention_norm(x), key_padding_mask=key_padding_mask)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = x + self.cross_attention(
                 self.cross_attention_norm(x), context=memory, key_padding_mask=memory_padding_mask
@@ -184,7 +184,7 @@ class CausalLM(nn.Module):
     Args:
         config: its shape.
         attention: a function from the layer's number to its attention module (called as
-            ``module(x, key_padding_mask=..., positions=...)``), for kinds that ``config`` does not know.
+            ``module(x, key_padding_mask=...)``), for kinds that ``config`` does not know.
     """
 
     def __init__(self, config: ModelConfig, attention: MakeAttention | None = None) -> None:
@@ -213,7 +213,7 @@ class CausalLM(nn.Module):
         positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         x = self.embedding(tokens, positions)
         for block in self.blocks:
-            x = block(x, key_padding_mask=key_padding_mask, positions=positions)
+            x = block(x, key_padding_mask=key_padding_mask)
         return self.embedding.logits(self.norm(x))
 
     @torch.no_grad()
@@ -287,7 +287,7 @@ class Encoder(nn.Module):
         positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         x = self.embedding(tokens, positions)
         for block in self.blocks:
-            x = block(x, key_padding_mask=key_padding_mask, positions=positions)
+            x = block(x, key_padding_mask=key_padding_mask)
         return self.norm(x)
 
 
@@ -333,7 +333,7 @@ class EncoderDecoder(nn.Module):
         positions = token_positions(target.shape[1], None, target.device)
         x = self.encoder.embedding(target, positions)
         for block in self.blocks:
-            x = block(x, positions=positions, memory=memory, memory_padding_mask=source_padding_mask)
+            x = block(x, memory=memory, memory_padding_mask=source_padding_mask)
         return self.encoder.embedding.logits(self.norm(x))
 
 

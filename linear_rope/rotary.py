@@ -33,7 +33,7 @@ def rope_frequencies(width: int, *, base: float = 10000.0, device: torch.device 
 
 def rope_rotation(
     positions: Tensor, width: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Cosine and sine of every pair's angle at every position.
 
     The angles are computed in float64 and reduced to one turn before they are rounded: a bfloat16 position is wrong
@@ -46,31 +46,67 @@ def rope_rotation(
         dtype: of the result; float32 or float64.
 
     Returns:
-        Two tensors of shape (..., width / 2).
+        (..., width / 2, 2): cosine and sine.
     """
     frequencies = rope_frequencies(width, base=base, device=positions.device)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
-    return angles.cos(), angles.sin()
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, layout: Layout = "interleaved") -> Tensor:
+def rope_table(
+    length: int,
+    width: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """:func:`rope_rotation` of the positions 0, 1, ..., length − 1, with the trigonometry of about 2·√length of them.
+
+    Position a·s + b turns by the product of the rotations of a·s and b, which is taken in float64.
+    """
+    exact = _angle_dtype(device)
+    step = max(1, math.isqrt(length))
+    fine, coarse = (
+        rope_rotation(positions, width, base=base, dtype=exact)
+        for positions in (torch.arange(step, device=device), torch.arange(0, length, step, device=device))
+    )
+    table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
+    return table.flatten(0, 1)[:length].to(dtype).unflatten(-1, (-1, 2))
+
+
+def rotate(
+    x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", back: bool = False, out: Tensor | None = None
+) -> Tensor:
     """Rotate pairs of channels by given angles.
 
     Args:
-        x: (..., N, width).
-        cosine, sine: of :func:`rope_rotation`, broadcastable to (..., N, width / 2).
+        x: (..., N, width), float32 or float64.
+        rotation: of :func:`rope_rotation`, of the dtype of ``x``; broadcastable to (..., N, width / 2, 2).
         layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
+        back: turn the other way, which is also how a gradient goes back.
+        out: a contiguous tensor of the shape of ``x`` for the result, for "interleaved" only; may be ``x``.
 
     Returns:
-        (..., N, width), of the dtype that ``x`` and ``cosine`` promote to.
+        (..., N, width).
     """
-    if layout == "interleaved":
-        first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-    else:
-        first, second = x.chunk(2, dim=-1)
+    if layout == "interleaved" and not torch.compiler.is_compiling():
+        # A pair is a complex number: one pass over memory instead of six. Compilers fuse the real form instead.
+        turn = torch.view_as_complex(rotation.contiguous())
+        turn = turn.conj().resolve_conj() if back else turn
+        pairs = _as_complex(x)
+        return torch.view_as_real(torch.mul(pairs, turn, out=None if out is None else _as_complex(out))).flatten(-2)
+    assert out is None
+    cosine, sine = rotation.unbind(-1)
+    sine = -sine if back else sine
+    first, second = x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, dim=-1)
     rotated = (first * cosine - second * sine, first * sine + second * cosine)
     return torch.stack(rotated, dim=-1).flatten(-2) if layout == "interleaved" else torch.cat(rotated, dim=-1)
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
 
 
 def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:
@@ -97,8 +133,8 @@ def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: L
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    cosine, sine = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype)
-    return rotate(x, cosine, sine, layout=layout).to(x.dtype)
+    rotation = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype)
+    return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
 
 
 def align_positions(positions: Tensor, x: Tensor, *, name: str = "positions") -> Tensor:

@@ -1,76 +1,231 @@
 """Causal linear attention in chunks: quadratic inside a chunk, a running state between chunks.
 
-With chunks of C positions it takes O(N·C·(M + D) + N·M·D) operations and O(N·(M + D + C) + N·M·D/C) memory.
+With chunks of C positions it takes O(N·C·(M + D) + N·M·D) operations. A block is a stretch of whole chunks whose matrix
+products are batched: :func:`block_sums` goes forward over one and :func:`block_gradients` is its derivative, by hand.
+
+Axis names: B batch, H heads, L positions of a block, C chunk size, M features, D value width, S = B·H, G = S·L / C.
 """
 
+from typing import NamedTuple
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.functional.bidirectional import bidirectional
-from linear_rope.functional.terms import Sums, Terms
+from linear_rope.functional.chunk_factors import (
+    ChunkFactors,
+    increment_gradients,
+    mask_factors,
+    running_maximum,
+    scale_factors,
+    state_after,
+    state_gradient,
+    states_before,
+)
+from linear_rope.functional.normaliser import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
+from linear_rope.functional.normaliser import normaliser_gradients, normaliser_sums
+from linear_rope.functional.recurrent import State
+from linear_rope.functional.terms import Sums, TermGradients, Terms
+from linear_rope.functional.workspace import Take, fresh
 
 CHUNK_SIZE = 64
 
 
-def chunked(terms: Terms, *, causal: bool, chunk_size: int = CHUNK_SIZE) -> Sums:
-    """The sums of :mod:`linear_rope.functional.terms` in time linear in the length."""
-    if not causal:
-        return bidirectional(terms)
-    length = terms.q.shape[-2]
-    size = min(chunk_size, length)
-    q, k, v = (_chunks(x, size) for x in (terms.q, terms.k, terms.v))
-    causal_mask = torch.ones(size, size, dtype=torch.bool, device=q.device).tril()
+# More chunks make the product that carries states along, which is quadratic in their number, a tenth of the work.
+BLOCK_CHUNKS = 16
 
-    if terms.key_scale is None:
-        stabiliser = query_factor = key_factor = decay = None
-        factor = causal_mask.to(q.dtype)
+
+class Saved(NamedTuple):
+    """What a block's backward needs beside its terms.
+
+    Attributes:
+        weights: (G, C, C), masked and scaled.
+        states: (S, n, M, D), the memory before each chunk. With a denominator of the same features, D + 1.
+        normalisers: (S, n', M), before each of the denominator's chunks; None if it has no features of its own.
+        stabiliser: (B, H, 1) before the block, or None.
+    """
+
+    weights: Tensor
+    states: Tensor
+    normalisers: Tensor | None
+    stabiliser: Tensor | None
+
+
+def chunked(terms: Terms, *, causal: bool) -> Sums:
+    """The sums of :mod:`linear_rope.functional.terms` in time linear in the length, differentiated by autograd."""
+    return prefix_sums(terms)[0] if causal else bidirectional(terms)
+
+
+def prefix_sums(terms: Terms) -> tuple[Sums, State]:
+    """The causal sums, and the state after the last key."""
+    state = None
+    parts = []
+    for at in blocks(terms.q.shape[-2]):
+        sums, state, _ = block_sums(terms_at(terms, at), state)
+        parts.append(sums)
+    assert state is not None
+    numerators, denominators, stabilisers = zip(*parts, strict=True)
+    denominator = torch.cat(denominators, dim=-1) if terms.has_denominator else None
+    stabiliser = torch.cat(stabilisers, dim=-1) if terms.key_scale is not None else None
+    return Sums(torch.cat(numerators, dim=-2), denominator, stabiliser), state
+
+
+def blocks(length: int, chunks: int = BLOCK_CHUNKS) -> list[slice]:
+    """Blocks of up to ``chunks`` whole chunks; what is left over is a block of one shorter chunk."""
+    whole, step = length - length % CHUNK_SIZE, min(chunks, BLOCK_CHUNKS) * CHUNK_SIZE
+    stretches = [slice(start, min(start + step, whole)) for start in range(0, whole, step)]
+    return stretches if whole == length else [*stretches, slice(whole, length)]
+
+
+def terms_at(terms: Terms, at: slice) -> Terms:
+    """The terms of some positions."""
+    return Terms(*(x[:, :, at] if isinstance(x, Tensor) else x for x in terms))
+
+
+def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[Sums, State, Saved]:
+    """Sum over the keys of a block and those in ``state``; L is a multiple of C, or the only chunk is shorter.
+
+    The sums and what is saved are fresh memory, the rest may be buffers.
+    """
+    batch, heads, length, features = terms.q.shape
+    size = min(CHUNK_SIZE, length)
+    before, stabiliser = _stabilisers(terms, None if state is None else state.stabiliser)
+    factors = _factors(terms, before, stabiliser, size)
+    q, k, v = _chunks(terms.q, size), _chunks(terms.k, size), _chunks(_values(terms), size)
+    width = v.shape[-1]
+
+    weights = torch.bmm(q, k.mT) * factors.pairs
+    scaled_v = v if factors.key is None else v * factors.key
+    increments = torch.bmm(k.mT, scaled_v, out=take("increments", (q.shape[0], features, width), q))
+    increments = increments.view(batch * heads, -1, features * width)
+    memory = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
+    states = states_before(increments, factors, memory, None)
+    memory = state_after(increments, factors, memory).view(batch, heads, features, width)
+    states = states.view(-1, features, width)
+    sums = torch.bmm(weights, v)
+    if factors.query is None:
+        sums = sums.baddbmm_(q, states)
     else:
-        lowest = torch.finfo(q.dtype).min
-        scale = _chunks(terms.key_scale.unsqueeze(-1), size, padding=lowest).squeeze(-1)
-        running = scale.flatten(-2).cummax(-1).values.view_as(scale)
-        chunk_end = running[..., -1:]
-        before = F.pad(chunk_end[..., :-1, :], (0, 0, 1, 0), value=lowest)
-        stabiliser = running.flatten(-2)[..., :length]
-        query_factor = (before - running).exp().unsqueeze(-1)
-        key_factor = (scale - chunk_end).exp().unsqueeze(-1)
-        decay = (before - chunk_end).exp()
-        pairs = scale.unsqueeze(-2) - running.unsqueeze(-1)
-        factor = pairs.masked_fill(~causal_mask, -torch.inf).exp()
+        sums = sums.addcmul_(torch.bmm(q, states), factors.query)
+    sums = sums.view(batch, heads, length, width)
 
-    def scaled(x: Tensor, by: Tensor | None) -> Tensor:
-        return x if by is None else x * by
-
-    weights = (q @ k.mT) * factor
-    memory = _states_before(scaled(k, key_factor).mT @ v, decay)
-    numerator = weights @ v + scaled(q @ memory, query_factor)
-
-    denominator = None
-    if terms.has_denominator:
-        if terms.denominator_q is not None and terms.denominator_k is not None:
-            q, k = _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size)
-            weights = (q @ k.mT) * factor
-        normaliser = _states_before(scaled(k, key_factor).sum(-2).unsqueeze(-1), decay)
-        denominator = weights.sum(-1, keepdim=True) + scaled(q @ normaliser, query_factor)
-        denominator = denominator.flatten(2, 4)[..., :length]
-    return Sums(numerator.flatten(2, 3)[..., :length, :], denominator, stabiliser)
+    denominator = normaliser = normalisers = None
+    if _shares_weights(terms):
+        sums, denominator = sums[..., :-1], sums[..., -1]
+        memory, normaliser = memory[..., :-1], memory[..., -1]
+    elif terms.denominator_q is not None and terms.denominator_k is not None:
+        size = _normaliser_size(length)
+        factors = _factors(terms, before, stabiliser, size)
+        carried = None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1)
+        denominator, normalisers, normaliser = normaliser_sums(
+            _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried, take
+        )
+        denominator = denominator.view(batch, heads, length)
+        normaliser = normaliser.view(batch, heads, features)
+    after = State(memory, normaliser, None if stabiliser is None else stabiliser[..., -1:])
+    return Sums(sums, denominator, stabiliser), after, Saved(weights, states, normalisers, before)
 
 
-def _chunks(x: Tensor, size: int, *, padding: float = 0.0) -> Tensor:
-    """(B, H, N, width) → (B, H, N / size, size, width), padded at the end."""
-    missing = -x.shape[-2] % size
-    if missing:
-        x = F.pad(x, (0, 0, 0, missing), value=padding)
-    return x.unflatten(-2, (-1, size))
+def block_gradients(
+    terms: Terms,
+    saved: Saved,
+    grad_numerator: Tensor,
+    grad_denominator: Tensor | None,
+    grad_after: State | None,
+    take: Take = fresh,
+) -> tuple[TermGradients, State]:
+    """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
+    batch, heads, length, features = terms.q.shape
+    size = min(CHUNK_SIZE, length)
+    before, stabiliser = _stabilisers(terms, saved.stabiliser)
+    factors = _factors(terms, before, stabiliser, size)
+    q, k, v = _chunks(terms.q, size), _chunks(terms.k, size), _chunks(_values(terms), size)
+    width = v.shape[-1]
+    grad_sums = grad_numerator
+    if _shares_weights(terms):
+        assert grad_denominator is not None
+        grad_sums = torch.cat((grad_sums, grad_denominator.unsqueeze(-1)), dim=-1)
+    grad_sums = _chunks(grad_sums, size)
+    grad_read = grad_sums if factors.query is None else grad_sums * factors.query
+    scaled_v = v if factors.key is None else v * factors.key
+    grad_memory = None if grad_after is None else _memory(terms, grad_after).reshape(batch * heads, -1)
+
+    grad_weights = torch.bmm(grad_sums, v.mT).mul_(factors.pairs)
+    shape = (q.shape[0], features, width)
+    grad_states = torch.bmm(q.mT, grad_read, out=take("grad states", shape, q)).view(batch * heads, -1, features * width)
+    out = take("increments", grad_states.shape, q)
+    grad_increments = increment_gradients(grad_states, factors, grad_memory, out).view(shape)
+    grad_memory = state_gradient(grad_states, factors, grad_memory).view(batch, heads, features, width)
+    grad_q = torch.bmm(grad_weights, k, out=take("grad q", q.shape, q)).baddbmm_(grad_read, saved.states.mT)
+    grad_k = torch.bmm(grad_weights.mT, q, out=take("grad k", k.shape, k)).baddbmm_(scaled_v, grad_increments.mT)
+    grad_v = torch.bmm(k, grad_increments)
+    if factors.key is not None:
+        grad_v.mul_(factors.key)
+    grad_v = grad_v.baddbmm_(saved.weights.mT, grad_sums).view(batch, heads, length, width)
+
+    grad_normaliser = grad_denominator_q = grad_denominator_k = None
+    if _shares_weights(terms):
+        grad_v = grad_v[..., :-1]
+        grad_memory, grad_normaliser = grad_memory[..., :-1], grad_memory[..., -1]
+    elif terms.denominator_q is not None and terms.denominator_k is not None:
+        assert grad_denominator is not None
+        assert saved.normalisers is not None
+        size = _normaliser_size(length)
+        carried = None if grad_after is None or grad_after.normaliser is None else grad_after.normaliser.flatten(0, 1)
+        grad_denominator_q, grad_denominator_k, grad_normaliser = normaliser_gradients(
+            _chunks(terms.denominator_q, size),
+            _chunks(terms.denominator_k, size),
+            _factors(terms, before, stabiliser, size),
+            saved.normalisers,
+            grad_denominator.reshape(-1, size),
+            carried,
+            take,
+        )
+        grad_denominator_q = grad_denominator_q.view_as(terms.q)
+        grad_denominator_k = grad_denominator_k.view_as(terms.k)
+        grad_normaliser = grad_normaliser.view(batch, heads, features)
+    gradients = TermGradients(
+        grad_q.view_as(terms.q), grad_k.view_as(terms.k), grad_v, grad_denominator_q, grad_denominator_k
+    )
+    return gradients, State(grad_memory, grad_normaliser, None)
 
 
-def _states_before(increments: Tensor, decay: Tensor | None) -> Tensor:
-    """For each chunk the decayed sum of the increments of the chunks before it; chunks are axis 2."""
-    state = torch.zeros_like(increments[:, :, 0])
-    states = []
-    for index in range(increments.shape[2]):
-        states.append(state)
-        if decay is not None:
-            state = state * decay[:, :, index].unsqueeze(-1)
-        state = state + increments[:, :, index]
-    return torch.stack(states, dim=2)
+def _shares_weights(terms: Terms) -> bool:
+    """Whether the denominator is the sum of the numerator's own weights."""
+    return terms.has_denominator and terms.denominator_q is None
+
+
+def _values(terms: Terms) -> Tensor:
+    # A column of ones makes the denominator one more column of the numerator's products.
+    return torch.cat((terms.v, torch.ones_like(terms.v[..., :1])), dim=-1) if _shares_weights(terms) else terms.v
+
+
+def _memory(terms: Terms, state: State) -> Tensor:
+    if not _shares_weights(terms):
+        return state.memory
+    assert state.normaliser is not None
+    return torch.cat((state.memory, state.normaliser.unsqueeze(-1)), dim=-1)
+
+
+def _normaliser_size(length: int) -> int:
+    return NORMALISER_CHUNK_SIZE if length % NORMALISER_CHUNK_SIZE == 0 else length
+
+
+def _stabilisers(terms: Terms, before: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The stabiliser before the block (B, H, 1), and c_i (B, H, L)."""
+    if terms.key_scale is None:
+        return None, None
+    if before is None:
+        before = torch.full_like(terms.key_scale[..., :1], torch.finfo(terms.key_scale.dtype).min)
+    return before, running_maximum(terms.key_scale, before)
+
+
+def _factors(terms: Terms, before: Tensor | None, stabiliser: Tensor | None, size: int) -> ChunkFactors:
+    if terms.key_scale is None or before is None or stabiliser is None:
+        return mask_factors(terms.q.shape[-2], size, terms.q)
+    return scale_factors(terms.key_scale, stabiliser, before, size)
+
+
+def _chunks(x: Tensor, size: int) -> Tensor:
+    """(B, H, L, width) → (G, C, width)."""
+    return x.reshape(-1, size, x.shape[-1])

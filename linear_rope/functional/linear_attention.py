@@ -1,21 +1,17 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from linear_rope.features import FeatureMap
 from linear_rope.functional.chunked import chunked
+from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope, check_positions, rotations
 from linear_rope.functional.recurrent import recurrent
 from linear_rope.functional.reference import reference
-from linear_rope.functional.terms import Sums, Terms, attention_output
-from linear_rope.rotary import apply_rope
-
-Rope = Literal["after", "before", "none"]
-Denominator = Literal["unrotated", "rotated", "none"]
-Positions = Tensor | tuple[Tensor, Tensor]
+from linear_rope.functional.streaming import can_stream, stream
+from linear_rope.functional.terms import Sums, attention_output
 
 IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
     "reference": reference,
@@ -75,9 +71,9 @@ def linear_attention(
         raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
-    run = IMPLEMENTATIONS["chunked" if implementation == "auto" else implementation]
+    name = "chunked" if implementation == "auto" else implementation
     with torch.autocast(q.device.type, enabled=False):
-        terms = make_terms(
+        mapping = make_mapping(
             q,
             k,
             v,
@@ -88,10 +84,13 @@ def linear_attention(
             positions=positions,
             rope_base=rope_base,
         )
-        return attention_output(run(terms, causal=causal), terms.query_scale).to(v.dtype)
+        if name == "chunked" and causal and can_stream():
+            return stream(mapping, q, k, v)
+        terms = mapping.terms(q, k, v)
+        return attention_output(IMPLEMENTATIONS[name](terms, causal=causal), terms.query_scale).to(v.dtype)
 
 
-def make_terms(
+def make_mapping(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -102,78 +101,33 @@ def make_terms(
     key_padding_mask: Tensor | None,
     positions: Positions | None,
     rope_base: float,
-) -> Terms:
-    """Map and rotate; the arguments are those of :func:`linear_attention`."""
+) -> Mapping:
+    """What turns these queries, keys and values into terms; the arguments are those of :func:`linear_attention`."""
     check_choice("rope", rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
+    check_positions(positions, q, k)
+    feature_map.check_width(q)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    q_positions, k_positions = _resolve_positions(positions, q, k, key_padding_mask)
+    q_rotation = k_rotation = None
+    if rope != "none":
+        width = q.shape[-1]
+        if rope == "after" and feature_map.num_features is not None:
+            width = feature_map.num_features
+        if rope == "before":
+            _check_even(width, "the head dimension", rope, "head_dim")
+        else:
+            _check_even(width, "the number of features", rope, "num_features")
+        q_rotation, k_rotation = rotations(
+            q, k, positions, key_padding_mask, width=width, base=rope_base, dtype=dtype
+        )
     padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
-    if padding is not None:
-        # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
-        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
-
-    def rotated(x: Tensor, at: Tensor) -> Tensor:
-        return apply_rope(x, at, base=rope_base)
-
-    if rope == "before":
-        _check_even(q.shape[-1], "the head dimension", rope, "head_dim")
-        q, k = rotated(q, q_positions), rotated(k, k_positions)
-    q_features, query_scale = feature_map.queries(q)
-    k_features, key_scale = feature_map.keys(k)
-    if padding is not None:
-        k_features = k_features.masked_fill(padding, 0)
-        if key_scale is not None:
-            key_scale = key_scale.masked_fill(padding, torch.finfo(dtype).min)
-
-    denominator_q = denominator_k = None
-    if rope == "after":
-        _check_even(q_features.shape[-1], "the number of features", rope, "num_features")
-        if denominator == "unrotated":
-            denominator_q, denominator_k = q_features, k_features
-        q_features, k_features = rotated(q_features, q_positions), rotated(k_features, k_positions)
-    return Terms(
-        q=q_features,
-        k=k_features,
-        v=v,
-        denominator_q=denominator_q,
-        denominator_k=denominator_k,
-        has_denominator=denominator != "none",
-        query_scale=None if query_scale is None else query_scale.squeeze(-1),
-        key_scale=None if key_scale is None else key_scale.squeeze(-1),
-    )
+    return Mapping(feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
-
-
-def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.device) -> Tensor:
-    """0, 1, 2, ... (N,), or with a mask (B, N) the count of unpadded tokens before each one."""
-    if key_padding_mask is None:
-        return torch.arange(length, device=device)
-    return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
-
-
-def _resolve_positions(
-    positions: Positions | None, q: Tensor, k: Tensor, key_padding_mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    queries, keys = q.shape[-2], k.shape[-2]
-    if isinstance(positions, tuple):
-        return positions
-    if positions is None:
-        k_positions = token_positions(keys, key_padding_mask, k.device)
-        same = queries == keys
-        return (k_positions if same else torch.arange(queries, device=q.device)), k_positions
-    if queries != keys:
-        raise ValueError(
-            f"positions is one tensor, but there are {queries} queries and {keys} keys; give a pair "
-            "(query positions, key positions)"
-        )
-    return positions, positions
 
 
 def _check_even(width: int, what: str, rope: str, argument: str) -> None:

@@ -27,6 +27,7 @@ class Terms(NamedTuple):
         has_denominator: False for denominator="none".
         query_scale: (B, H, N) logarithm of each query's scale, or None; it matters where nothing cancels it.
         key_scale: (B, H, K) logarithm g_j of each key's scale, the most negative number at padding; or None.
+        mapped_q, mapped_k: the features before a rotation after the map.
     """
 
     q: Tensor
@@ -37,6 +38,18 @@ class Terms(NamedTuple):
     has_denominator: bool
     query_scale: Tensor | None
     key_scale: Tensor | None
+    mapped_q: Tensor
+    mapped_k: Tensor
+
+
+class TermGradients(NamedTuple):
+    """The gradients of the fields of :class:`Terms` that have one."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
 
 
 class Sums(NamedTuple):
@@ -57,9 +70,16 @@ LARGEST_LOG_SCALE = 60.0
 
 def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:
     """(B, H, N, D): the quotient, zero for a query that sees no key; or the plain sum without a denominator."""
-    numerator, denominator, stabiliser = sums
+    gain = output_gain(sums, query_scale)
+    return sums.numerator if gain is None else sums.numerator * gain
+
+
+def output_gain(sums: Sums, query_scale: Tensor | None) -> Tensor | None:
+    """What the numerator is multiplied by, (B, H, N, 1), or None for 1."""
+    _, denominator, stabiliser = sums
     if denominator is not None:
-        return numerator / torch.where(denominator == 0, 1, denominator).unsqueeze(-1)
+        sees_none = denominator == 0
+        return torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, denominator)).unsqueeze(-1)
     if stabiliser is None or query_scale is None:
-        return numerator
-    return numerator * (stabiliser + query_scale).clamp(max=LARGEST_LOG_SCALE).exp().unsqueeze(-1)
+        return None
+    return (stabiliser + query_scale).clamp(max=LARGEST_LOG_SCALE).exp().unsqueeze(-1)

@@ -1,0 +1,155 @@
+"""Feature maps into given memory, with their derivatives by hand; for the maps without one, by autograd.
+
+What is written by hand is for exactly the classes in ``BY_HAND``: a subclass may map in another way.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from linear_rope.features import SMALLEST_EXPONENT, EluPlusOne, FavorPlus, FeatureMap, Features, ReluFeatures
+from linear_rope.functional.workspace import Take
+
+
+class Mapped(Protocol):
+    """One feature map as it was when an attention call began.
+
+    Attributes:
+        splits: whether some heads, or some sequences, can be mapped without the others.
+    """
+
+    splits: bool
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        """Map ``x`` (..., D), contiguous, into the buffer ``name``."""
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        """The gradient of ``x`` from that of the values; overwrites ``values`` and ``grad_values``."""
+
+
+class MappedFavorPlus:
+    """:class:`FavorPlus`: values exp(h − max h) + ε, where |x'|²/2 is a part of h for the derivative only."""
+
+    splits = True
+
+    def __init__(self, feature_map: FavorPlus, omega: Tensor) -> None:
+        assert feature_map.head_dim is not None
+        self.hyperbolic = feature_map.hyperbolic
+        self.eps = feature_map.eps
+        self.num_features = feature_map.num_features
+        self.scale = feature_map.head_dim**-0.5
+        self.projection = omega * feature_map.head_dim**-0.25
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        rows = x.view(-1, x.shape[-1])
+        projection = self.projection
+        if self.hyperbolic:
+            projection = torch.cat((projection, -projection))
+        shape = (*x.shape[:-1], projection.shape[0])
+        out = take(name, shape, x)
+        values = torch.mm(rows, projection.T, out=None if out is None else out.view(rows.shape[0], -1)).view(shape)
+        largest = values.amax(-1, keepdim=True)
+        values.sub_(largest).exp_().add_(self.eps)
+        half_norm = x.square().sum(-1, keepdim=True) * (self.scale / 2)
+        return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        grad = grad_values.mul_(values.sub_(self.eps))
+        total = grad.sum(-1, keepdim=True)
+        if self.hyperbolic:
+            plus, minus = grad.chunk(2, dim=-1)
+            grad = plus - minus
+        return (grad @ self.projection).addcmul_(x, total, value=-self.scale)
+
+
+class MappedEluPlusOne:
+    """:class:`EluPlusOne`."""
+
+    splits = True
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=take(name, x.shape, x))
+        return Features(values.exp_().add_(x.relu()), None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        return grad_values.mul_(values.clamp_(max=1)).masked_fill_(x < SMALLEST_EXPONENT, 0)
+
+
+class MappedRelu:
+    """:class:`ReluFeatures`."""
+
+    splits = True
+
+    def __init__(self, feature_map: ReluFeatures) -> None:
+        self.eps = feature_map.eps
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        return Features(torch.clamp(x, min=0, out=take(name, x.shape, x)).add_(self.eps), None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        return grad_values.mul_(x > 0)
+
+
+class MappedByAutograd:
+    """Any feature map: mapped once more in the backward pass, and differentiated by autograd.
+
+    Args:
+        feature_map: φ, a function of each vector by itself.
+        side: "queries" or "keys".
+        held: its parameters and buffers by name.
+    """
+
+    splits = False
+
+    def __init__(self, feature_map: FeatureMap, side: str, held: dict[str, Tensor]) -> None:
+        self.side = _Side(feature_map, side)
+        self.held = {f"feature_map.{name}": x for name, x in held.items()}
+        self.wanted = {name: x for name, x in held.items() if x.requires_grad}
+        self.gradients: dict[str, Tensor] = {}
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        with torch.no_grad():
+            return self._features(x)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            values = self._features(x).values
+        if not values.requires_grad:
+            return torch.zeros_like(x)
+        wanted = (x, *self.wanted.values())
+        found = torch.autograd.grad(values, wanted, grad_values, allow_unused=True)
+        for name, gradient in zip(self.wanted, found[1:], strict=True):
+            if gradient is not None:
+                self.gradients[name] = self.gradients.get(name, 0) + gradient
+        return torch.zeros_like(x) if found[0] is None else found[0]
+
+    def _features(self, x: Tensor) -> Features:
+        features: Features = functional_call(self.side, self.held, (x,))
+        return features
+
+
+class _Side(nn.Module):
+    def __init__(self, feature_map: FeatureMap, side: str) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+        self.side = side
+
+    def forward(self, x: Tensor) -> Features:
+        features: Features = getattr(self.feature_map, self.side)(x)
+        return features
+
+
+def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: torch.dtype) -> Mapped:
+    """``feature_map`` with the parameters and buffers ``held``, for queries or keys of a dtype."""
+    if not any(x.requires_grad for x in held.values()):
+        if type(feature_map) is FavorPlus:
+            return MappedFavorPlus(feature_map, held["omega"].to(dtype))
+        if type(feature_map) is EluPlusOne:
+            return MappedEluPlusOne()
+        if type(feature_map) is ReluFeatures:
+            return MappedRelu(feature_map)
+    return MappedByAutograd(feature_map, side, held)

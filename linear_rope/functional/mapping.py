@@ -1,0 +1,224 @@
+"""From queries, keys and values to the :class:`~linear_rope.functional.terms.Terms` that are summed, and back.
+
+Every position is mapped and rotated by itself, so any stretch of a sequence gives the same terms alone as in the whole.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.features import FeatureMap
+from linear_rope.functional.mapped import Mapped
+from linear_rope.functional.terms import TermGradients, Terms
+from linear_rope.functional.workspace import Take, fresh
+from linear_rope.rotary import align_positions, rope_rotation, rope_table, rotate
+
+Rope = Literal["after", "before", "none"]
+Denominator = Literal["unrotated", "rotated", "none"]
+Positions = Tensor | tuple[Tensor, Tensor]
+
+
+
+class Region(NamedTuple):
+    """Some sequences, heads and positions: an index of (B, H, N, ·)."""
+
+    batch: slice
+    heads: slice
+    positions: slice
+
+
+WHOLE = Region(slice(None), slice(None), slice(None))
+
+
+class Inputs(NamedTuple):
+    """Queries, keys and values as the feature map sees them: masked, and rotated for rope="before".
+
+    Attributes:
+        q, k, v: (B, H, L, D), (B, H, L, D), (B, H, L, Dv).
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """The feature map, the rotation and the padding of one attention call."""
+
+    feature_map: FeatureMap
+    rope: Rope
+    denominator: Denominator
+    dtype: torch.dtype
+    """what everything is computed in; float32 or float64"""
+    padding: Tensor | None
+    """(B, 1, K, 1) bool, True at padding"""
+    q_rotation: Tensor | None
+    """of :func:`linear_rope.rotary.rope_rotation`, broadcastable to (B, H, N, width / 2, 2); None for rope="none\""""
+    k_rotation: Tensor | None
+
+    def terms(self, q: Tensor, k: Tensor, v: Tensor) -> Terms:
+        """The terms of whole sequences, differentiated by autograd."""
+        inputs = self.inputs(q, k, v)
+        queries, keys = self.feature_map.queries(inputs.q), self.feature_map.keys(inputs.k)
+        return self._rotated_terms(inputs, *queries, *keys, at=WHOLE, take=fresh)
+
+    def block_terms(self, inputs: Inputs, map_q: Mapped, map_k: Mapped, at: Region, take: Take) -> Terms:
+        """The terms of the region ``at``, in buffers."""
+        queries, keys = map_q.features(inputs.q, "q", take), map_k.features(inputs.k, "k", take)
+        return self._rotated_terms(inputs, *queries, *keys, at=at, take=take)
+
+    def inputs(self, q: Tensor, k: Tensor, v: Tensor, at: Region = WHOLE) -> Inputs:
+        """The region ``at`` of ``q``, ``k`` and ``v``, (B, H, ·, ·) each."""
+        q, k, v = (x[at].to(self.dtype) for x in (q, k, v))
+        padding = self._padding(at)
+        if padding is not None:
+            # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
+            k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+        if self.rope == "before":
+            q, k = _rotated(q, self.q_rotation, at), _rotated(k, self.k_rotation, at)
+        return Inputs(q, k, v)
+
+    def input_gradients(
+        self, inputs: Inputs, terms: Terms, of: TermGradients, map_q: Mapped, map_k: Mapped, at: Region
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of the region ``at`` of ``q``, ``k`` and ``v``, by hand; overwrites ``terms`` and ``of``."""
+        grad_q, grad_k, grad_v = of.q, of.k, of.v
+        q_values, k_values = terms.q, terms.k
+        if self.rope == "after":
+            _rotated(grad_q, self.q_rotation, at, back=True, out=grad_q)
+            _rotated(grad_k, self.k_rotation, at, back=True, out=grad_k)
+            q_values, k_values = terms.mapped_q, terms.mapped_k
+        if of.denominator_q is not None and of.denominator_k is not None:
+            grad_q.add_(of.denominator_q)
+            grad_k.add_(of.denominator_k)
+        padding = self._padding(at)
+        if padding is not None:
+            grad_k.masked_fill_(padding, 0)
+        grad_q = map_q.gradient(inputs.q, q_values, grad_q)
+        grad_k = map_k.gradient(inputs.k, k_values, grad_k)
+        if self.rope == "before":
+            grad_q = _rotated(grad_q, self.q_rotation, at, back=True)
+            grad_k = _rotated(grad_k, self.k_rotation, at, back=True)
+        if padding is not None:
+            grad_k, grad_v = grad_k.masked_fill(padding, 0), grad_v.masked_fill(padding, 0)
+        return grad_q, grad_k, grad_v
+
+    def _rotated_terms(
+        self,
+        inputs: Inputs,
+        q: Tensor,
+        query_scale: Tensor | None,
+        k: Tensor,
+        key_scale: Tensor | None,
+        *,
+        at: Region,
+        take: Take,
+    ) -> Terms:
+        padding = self._padding(at)
+        if padding is not None:
+            k = k.masked_fill(padding, 0)
+            if key_scale is not None:
+                key_scale = key_scale.masked_fill(padding, torch.finfo(self.dtype).min)
+        mapped_q, mapped_k = q, k
+        if self.rope == "after":
+            q = _rotated(q, self.q_rotation, at, out=take("rotated q", q.shape, q))
+            k = _rotated(k, self.k_rotation, at, out=take("rotated k", k.shape, k))
+        own_denominator = self.rope == "after" and self.denominator == "unrotated"
+        return Terms(
+            q=q,
+            k=k,
+            v=inputs.v,
+            denominator_q=mapped_q if own_denominator else None,
+            denominator_k=mapped_k if own_denominator else None,
+            has_denominator=self.denominator != "none",
+            query_scale=None if query_scale is None else query_scale.squeeze(-1).detach(),
+            key_scale=None if key_scale is None else key_scale.squeeze(-1).detach(),
+            mapped_q=mapped_q,
+            mapped_k=mapped_k,
+        )
+
+
+    def _padding(self, at: Region) -> Tensor | None:
+        return None if self.padding is None else self.padding[at.batch, :, at.positions]
+
+
+def _rotated(
+    x: Tensor, rotation: Tensor | None, at: Region, *, back: bool = False, out: Tensor | None = None
+) -> Tensor:
+    assert rotation is not None
+    if x.shape[-1] != 2 * rotation.shape[-2]:
+        raise ValueError(
+            f"the feature map says that it has {2 * rotation.shape[-2]} features, but gave {x.shape[-1]}; "
+            "make its num_features what it returns"
+        )
+    # One for all sequences, or one each.
+    turn = rotation[at.positions] if rotation.dim() == 3 else rotation[at.batch, :, at.positions]
+    return rotate(x, turn, back=back, out=out)
+
+
+def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.device) -> Tensor:
+    """0, 1, 2, ... (N,), or with a mask (B, N) the count of unpadded tokens before each one."""
+    if key_padding_mask is None:
+        return torch.arange(length, device=device)
+    return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
+
+
+def rotations(
+    q: Tensor,
+    k: Tensor,
+    positions: Positions | None,
+    key_padding_mask: Tensor | None,
+    *,
+    width: int,
+    base: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2).
+
+    Args:
+        q, k: (B, H, N, D) and (B, H, K, D); only their shapes and device matter.
+        positions: see :func:`linear_rope.linear_attention`.
+        key_padding_mask: (B, K) or None.
+        width: number of channels that are rotated; even.
+        base: θ_i = base^(−2i/width).
+        dtype: of the result.
+    """
+    if positions is not None:
+        q_positions, k_positions = _pair(positions, q, k)
+        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype)
+        same = q_positions is k_positions
+        return (k_rotation if same else rope_rotation(q_positions, width, base=base, dtype=dtype)), k_rotation
+    queries, keys = q.shape[-2], k.shape[-2]
+    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device)
+    q_rotation, k_rotation = table[:queries], table[:keys]
+    if key_padding_mask is not None:
+        k_rotation = table[token_positions(keys, key_padding_mask, k.device)].unsqueeze(1)
+        q_rotation = k_rotation if queries == keys else q_rotation
+    return q_rotation, k_rotation
+
+
+def check_positions(positions: Positions | None, q: Tensor, k: Tensor) -> None:
+    """Raises ValueError unless ``positions`` fits the shapes of ``q`` and ``k``."""
+    if positions is not None:
+        _pair(positions, q, k)
+
+
+def _pair(positions: Positions, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    if not isinstance(positions, tuple):
+        if q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"positions is one tensor, but there are {q.shape[-2]} queries and {k.shape[-2]} keys; give a pair "
+                "(query positions, key positions)"
+            )
+        aligned = align_positions(positions, q)
+        return aligned, aligned
+    if len(positions) != 2:
+        raise ValueError(f"positions has {len(positions)} entries; give a pair (query positions, key positions)")
+    names = ("positions[0], of the queries,", "positions[1], of the keys,")
+    q_positions, k_positions = (
+        align_positions(at, x, name=name) for at, x, name in zip(positions, (q, k), names, strict=True)
+    )
+    return q_positions, k_positions

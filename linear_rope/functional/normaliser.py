@@ -1,0 +1,71 @@
+"""The denominator of RoFormer eq. 19, Σ_j φ(q_i)ᵀφ(k_j): linear attention whose values are all one.
+
+It has features of its own (unrotated), so it cannot share the numerator's matrix of weights. Its state is a vector a
+head, so carrying it is cheap, and much smaller chunks than the numerator's take the least time.
+
+Axis names: S = B·H sequences and heads, n chunks a sequence, G = S·n, C chunk size, M features.
+"""
+
+import torch
+from torch import Tensor
+
+from linear_rope.functional.chunk_factors import (
+    ChunkFactors,
+    increment_gradients,
+    state_after,
+    state_gradient,
+    states_before,
+)
+from linear_rope.functional.workspace import Take
+
+CHUNK_SIZE = 16
+
+
+def normaliser_sums(
+    q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None, take: Take
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum over a block of chunks and the keys before it.
+
+    Args:
+        q, k: (G, C, M).
+        factors: of these chunks.
+        state: (S, M), Σ exp(g_j − c) k_j over the keys before the block; None for none.
+        take: where to work.
+
+    Returns:
+        (G, C) sums, (S, n, M) the state before each chunk, (S, M) the state after the block.
+    """
+    product = take("product", q.shape, q)
+    scaled = k if factors.key is None else torch.mul(k, factors.key, out=product)
+    increments = scaled.sum(1).view(-1, factors.carry.shape[-1], k.shape[-1])
+    states = states_before(increments, factors, state, None)
+    read = torch.mul(q, states.view(-1, 1, q.shape[-1]), out=product).sum(-1)
+    if factors.query is not None:
+        read = read * factors.query.squeeze(-1)
+    sums = (torch.bmm(q, k.mT) * factors.pairs).sum(-1) + read
+    return sums, states, state_after(increments, factors, state)
+
+
+def normaliser_gradients(
+    q: Tensor,
+    k: Tensor,
+    factors: ChunkFactors,
+    states: Tensor,
+    grad_sums: Tensor,
+    grad_after: Tensor | None,
+    take: Take,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of ``q``, ``k`` and the state before the block, from those of the sums and the state after it."""
+    grad_sums = grad_sums.unsqueeze(-1)
+    grad_read = grad_sums if factors.query is None else grad_sums * factors.query
+    grad_weights = grad_sums * factors.pairs
+    grad_states = torch.mul(q, grad_read, out=take("product", q.shape, q)).sum(1).view_as(states)
+    grad_increments = increment_gradients(grad_states, factors, grad_after, None).view(-1, 1, k.shape[-1])
+    grad_q = torch.bmm(grad_weights, k, out=take("grad denominator q", q.shape, q))
+    grad_q.addcmul_(grad_read, states.view(-1, 1, q.shape[-1]))
+    grad_k = torch.bmm(grad_weights.mT, q, out=take("grad denominator k", k.shape, k))
+    if factors.key is None:
+        grad_k.add_(grad_increments)
+    else:
+        grad_k.addcmul_(factors.key, grad_increments)
+    return grad_q, grad_k, state_gradient(grad_states, factors, grad_after)
