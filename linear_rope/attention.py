@@ -27,7 +27,7 @@ from linear_rope.functional.mapping import (
 )
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.streaming import can_stream, stream_with_state
-from linear_rope.functional.terms import attention_output
+from linear_rope.functional.terms import attention_output, full_precision
 from linear_rope.rotary import rotate
 
 
@@ -303,7 +303,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
         q, k, v = self._project(*_without_padding(x, None, key_padding_mask))
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x.device):
             mapping = self._mapping(q, k, v, key_padding_mask, None)
             if can_stream() and not torch.is_grad_enabled():
                 y, sums = stream_with_state(mapping, q, k, v)
@@ -325,7 +325,7 @@ class LinearRoPEAttention(RoPEAttention):
         """
         self._check_step(x, "step", batch=state.position.shape[0])
         q, k, v = self._project(x, x)
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x.device):
             terms = self._mapping(q, k, v, None, state.position.unsqueeze(-1)).terms(q, k, v)
             sums = add_key(state.sums, terms, 0)
             y = attention_output(read_state(terms, sums), terms.query_scale).to(v.dtype)

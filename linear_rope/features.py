@@ -30,6 +30,8 @@ class FeatureMap(nn.Module):
     """A positive map of queries and keys; subclass it and define :meth:`features` to add one.
 
     ``queries`` and ``keys`` are what attention calls. Called as a module it gives φ(x) itself, which may overflow.
+    A map is a function of each position by itself, and of its own parameters and buffers: causal attention maps
+    stretches of a sequence one after another, and once more in the backward pass.
 
     Args:
         head_dim: D, or None where any D will do.
@@ -181,15 +183,27 @@ class FavorPlus(FeatureMap):
         return Features(values, largest - half_norm.detach() - math.log(self.num_features) / 2)
 
     def redraw(self, draw: int) -> None:
-        """Replace the random features by draw number ``draw`` (0 is the one made at construction)."""
-        self.omega.copy_(self._draw(draw))
+        """Replace the random features by draw number ``draw`` (0 is the one made at construction).
+
+        By a new tensor: a forward pass that is still to be differentiated keeps the features it had.
+        """
+        self.omega = self._draw(draw).to(self.omega)
 
     def maybe_redraw(self) -> None:
-        """Count a training call, and redraw when ``redraw_every`` of them have passed; does nothing in eval mode."""
-        if not self.training or self.redraw_every is None:
+        """Count a training call, and redraw when ``redraw_every`` of them have passed; does nothing in eval mode.
+
+        The forward pass that activation checkpointing repeats during a backward pass is not a call. In a compiled
+        model this is a graph break.
+        """
+        if self.training and self.redraw_every is not None:
+            self._count_call(self.redraw_every)
+
+    @torch.compiler.disable(reason="redrawing random features changes a module")
+    def _count_call(self, redraw_every: int) -> None:
+        if torch._C._current_graph_task_id() != -1:
             return
-        if self._calls and self._calls % self.redraw_every == 0:
-            self.redraw(self._calls // self.redraw_every)
+        if self._calls and self._calls % redraw_every == 0:
+            self.redraw(self._calls // redraw_every)
         self._calls += 1
 
     def get_extra_state(self) -> Tensor:

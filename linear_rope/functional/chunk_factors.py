@@ -54,13 +54,13 @@ def scale_factors(key_scale: Tensor, stabiliser: Tensor, block: Tensor, size: in
     block = block.reshape(-1, 1)
     end = stabiliser[:, :, -1]
     begin = torch.cat((block, end[:, :-1]), dim=1)
-    pairs = scale.view(-1, 1, size) - stabiliser.view(-1, size, 1)
+    pairs = scale.reshape(-1, 1, size) - stabiliser.reshape(-1, size, 1)
     carry = end.unsqueeze(1) - begin.unsqueeze(2)
     last = end[:, -1:]
     return ChunkFactors(
         pairs=pairs.add_(_minus_infinity_above(size, 1, pairs)).exp_(),
-        query=(begin.unsqueeze(2) - stabiliser).exp_().view(-1, size, 1),
-        key=(scale - end.unsqueeze(2)).exp_().view(-1, size, 1),
+        query=(begin.unsqueeze(2) - stabiliser).exp_().reshape(-1, size, 1),
+        key=(scale - end.unsqueeze(2)).exp_().reshape(-1, size, 1),
         carry=carry.add_(_minus_infinity_above(length // size, 0, carry)).exp_(),
         before=(block - begin).exp_().unsqueeze(2),
         after=(end - last).exp_().unsqueeze(1),

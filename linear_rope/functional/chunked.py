@@ -152,7 +152,9 @@ def block_gradients(
 
     grad_weights = torch.bmm(grad_sums, v.mT).mul_(factors.pairs)
     shape = (q.shape[0], features, width)
-    grad_states = torch.bmm(q.mT, grad_read, out=take("grad states", shape, q)).view(batch * heads, -1, features * width)
+    grad_states = torch.bmm(q.mT, grad_read, out=take("grad states", shape, q)).view(
+        batch * heads, -1, features * width
+    )
     out = take("increments", grad_states.shape, q)
     grad_increments = increment_gradients(grad_states, factors, grad_memory, out).view(shape)
     grad_memory = state_gradient(grad_states, factors, grad_memory).view(batch, heads, features, width)
@@ -181,11 +183,11 @@ def block_gradients(
             carried,
             take,
         )
-        grad_denominator_q = grad_denominator_q.view_as(terms.q)
-        grad_denominator_k = grad_denominator_k.view_as(terms.k)
+        grad_denominator_q = grad_denominator_q.reshape(terms.q.shape)
+        grad_denominator_k = grad_denominator_k.reshape(terms.k.shape)
         grad_normaliser = grad_normaliser.view(batch, heads, features)
     gradients = TermGradients(
-        grad_q.view_as(terms.q), grad_k.view_as(terms.k), grad_v, grad_denominator_q, grad_denominator_k
+        grad_q.reshape(terms.q.shape), grad_k.reshape(terms.k.shape), grad_v, grad_denominator_q, grad_denominator_k
     )
     return gradients, State(grad_memory, grad_normaliser, None)
 

@@ -11,7 +11,7 @@ from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope
 from linear_rope.functional.recurrent import recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.streaming import can_stream, stream
-from linear_rope.functional.terms import Sums, attention_output
+from linear_rope.functional.terms import Sums, attention_output, full_precision
 
 IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
     "reference": reference,
@@ -72,7 +72,7 @@ def linear_attention(
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
     name = "chunked" if implementation == "auto" else implementation
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q.device):
         mapping = make_mapping(
             q,
             k,
@@ -117,9 +117,7 @@ def make_mapping(
             _check_even(width, "the head dimension", rope, "head_dim")
         else:
             _check_even(width, "the number of features", rope, "num_features")
-        q_rotation, k_rotation = rotations(
-            q, k, positions, key_padding_mask, width=width, base=rope_base, dtype=dtype
-        )
+        q_rotation, k_rotation = rotations(q, k, positions, key_padding_mask, width=width, base=rope_base, dtype=dtype)
     padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
     return Mapping(feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation)
 

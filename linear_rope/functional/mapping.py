@@ -20,7 +20,6 @@ Denominator = Literal["unrotated", "rotated", "none"]
 Positions = Tensor | tuple[Tensor, Tensor]
 
 
-
 class Region(NamedTuple):
     """Some sequences, heads and positions: an index of (B, H, N, ·)."""
 
@@ -139,7 +138,6 @@ class Mapping:
             mapped_q=mapped_q,
             mapped_k=mapped_k,
         )
-
 
     def _padding(self, at: Region) -> Tensor | None:
         return None if self.padding is None else self.padding[at.batch, :, at.positions]

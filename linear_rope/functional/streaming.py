@@ -16,11 +16,11 @@ from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, Saved, bloc
 from linear_rope.functional.mapped import Mapped, MappedByAutograd, mapped
 from linear_rope.functional.mapping import Inputs, Mapping, Region
 from linear_rope.functional.recurrent import State
-from linear_rope.functional.terms import output_gain
+from linear_rope.functional.terms import full_precision, output_gain
 from linear_rope.functional.workspace import workspace
 
-# Elements of the features of one block: 2 MB of float32 stay in a processor's cache, a GPU wants large batches.
-BLOCK_ELEMENTS = {"cpu": 2**19}
+# Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
+BLOCK_ELEMENTS = {"cpu": 2**20}
 OTHER_BLOCK_ELEMENTS = 2**25
 
 
@@ -71,7 +71,7 @@ class _Stream(torch.autograd.Function):
         take = workspace(q.device).take
 
         gradients = tuple(torch.empty_like(x) for x in (q, k, v))
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q.device):
             plan = _plan(mapping, map_q, q)
             for batch, heads in reversed(plan.groups):
                 grad_after = None
@@ -131,11 +131,13 @@ def _plan(mapping: Mapping, map_q: Mapped, q: Tensor) -> _Plan:
     features = mapping.feature_map.num_features or width
     elements = BLOCK_ELEMENTS.get(q.device.type, OTHER_BLOCK_ELEMENTS)
     if not map_q.splits:
-        chunks = 4 * elements // (batch * heads * features * CHUNK_SIZE)
+        chunks = 2 * elements // (batch * heads * features * CHUNK_SIZE)
         return _Plan([(slice(0, batch), slice(0, heads))], blocks(length, max(1, chunks)))
     rows = max(1, elements // (features * min(length, CHUNK_SIZE * BLOCK_CHUNKS)))
     if rows < heads:
-        groups = [(slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)]
+        groups = [
+            (slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)
+        ]
     else:
         step = rows // heads
         groups = [(slice(b, min(b + step, batch)), slice(0, heads)) for b in range(0, batch, step)]

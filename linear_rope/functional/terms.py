@@ -10,6 +10,7 @@ RoFormer eq. 19). g_j is the logarithm of key j's own scale, c_i = max g_j over 
 stabiliser is causal, every factor is at most 1, and c_i cancels in the quotient.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -66,6 +67,12 @@ class Sums(NamedTuple):
 
 # Without a denominator nothing cancels the exponentials; beyond e^60 they are cut off, so that they stay finite.
 LARGEST_LOG_SCALE = 60.0
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Keeps autocast from lowering the precision of what is computed under it."""
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:

@@ -45,8 +45,11 @@ def test_elu_plus_one_and_relu_are_their_formulas() -> None:
     x = random(3, 7) * 3
     torch.testing.assert_close(EluPlusOne()(x), F.elu(x) + 1)
     torch.testing.assert_close(ReluFeatures(eps=1e-3)(x), x.relu() + 1e-3)
-    very_negative = torch.tensor([-20.0, -40.0])
-    torch.testing.assert_close(EluPlusOne()(very_negative), very_negative.exp(), atol=0, rtol=1e-6)
+    # Precise where elu(x) + 1 would cancel, and never so small that a product of two is not an ordinary number.
+    very_negative = torch.tensor([-20.0, -30.0, -40.0, -1e4])
+    torch.testing.assert_close(EluPlusOne()(very_negative), very_negative.clamp(min=-30).exp(), atol=0, rtol=1e-6)
+    zero = torch.zeros(1, requires_grad=True)
+    torch.testing.assert_close(torch.autograd.grad(EluPlusOne()(zero), zero)[0], torch.ones(1))
 
 
 @pytest.mark.parametrize("hyperbolic", [False, True])
