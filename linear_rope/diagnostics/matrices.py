@@ -1,0 +1,165 @@
+"""The N × K matrices of one attention call. Quadratic in memory, and dense on purpose: for looking at.
+
+Axis names: B batch, H heads, N queries, K keys, D head width, M features.
+"""
+
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from linear_rope.attention import LinearRoPEAttention, RoPEAttention, SoftmaxRoPEAttention
+from linear_rope.functional.linear_attention import Positions, check_padding_mask, linear_attention, token_positions
+from linear_rope.rotary import apply_rope
+
+
+class AttentionMatrices(NamedTuple):
+    """Attributes:
+    weights: (B, H, N, K) what multiplies the values.
+    kernel: (B, H, N, K) φ(q)ᵀφ(k) before a rotation after the map, each row divided by its sum.
+    softmax: (B, H, N, K) exact softmax of the same q and k.
+    denominator: (B, H, N) what the quotient divides by, relative to the largest features; or None.
+    visible: (B, 1, N, K) bool; False for a key that a query must not see, and for all keys of a padded query.
+    """
+
+    weights: Tensor
+    kernel: Tensor
+    softmax: Tensor
+    denominator: Tensor | None
+    visible: Tensor
+
+
+def check_arguments(
+    attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None
+) -> None:
+    """Raises ValueError for what :func:`linear_rope.diagnostics.diagnose` does not take."""
+    if not isinstance(attention, LinearRoPEAttention | SoftmaxRoPEAttention):
+        raise ValueError(
+            f"attention is a {type(attention).__name__}; give a LinearRoPEAttention or a SoftmaxRoPEAttention "
+            "(diagnose_model takes a whole model)"
+        )
+    for name, tensor in (("x", x), ("context", x if context is None else context)):
+        if tensor.dim() != 3 or tensor.shape[1] == 0 or tensor.shape[2] != attention.dim:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; give (batch, length, {attention.dim}), length 1 or more"
+            )
+    if context is not None and context.shape[0] != x.shape[0]:
+        raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
+    if context is not None and attention.causal:
+        raise ValueError("context was given, but the attention is causal; leave it out")
+    check_padding_mask(key_padding_mask, x.shape[0], (x if context is None else context).shape[1])
+
+
+def attention_matrices(
+    attention: RoPEAttention,
+    x: Tensor,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    context: Tensor | None,
+) -> AttentionMatrices:
+    """The matrices of ``attention(x, context, key_padding_mask, positions)``, in float32, or float64 if the module is.
+
+    The arguments are those of :func:`linear_rope.diagnostics.diagnose`, checked.
+
+    Raises:
+        ValueError: no query sees a key.
+    """
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        visible = _visible(attention, x, key_padding_mask, context)
+        if not visible.any():
+            raise ValueError("key_padding_mask is True everywhere; give one that leaves a key to see")
+        q, k = _queries_and_keys(attention, x, key_padding_mask, context)
+        q_positions, k_positions = _positions(x, key_padding_mask, positions, context)
+        if attention.rope == "before":
+            q = apply_rope(q, q_positions, base=attention.rope_base)
+            k = apply_rope(k, k_positions, base=attention.rope_base)
+        scores = (q @ k.mT / attention.head_dim**0.5).masked_fill(~visible, torch.finfo(q.dtype).min)
+        softmax = scores.softmax(-1) * visible
+        if not isinstance(attention, LinearRoPEAttention):
+            largest = scores.amax(-1)
+            return AttentionMatrices(softmax, softmax, softmax, (scores.logsumexp(-1) - largest).exp(), visible)
+        # Attention is linear in its values: the identity as values gives the weights.
+        weights = linear_attention(
+            q,
+            k,
+            torch.eye(k.shape[-2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1),
+            feature_map=attention.feature_map,
+            rope="none" if attention.rope == "before" else attention.rope,
+            denominator=attention.denominator,
+            causal=attention.causal,
+            key_padding_mask=key_padding_mask,
+            positions=(q_positions, k_positions),
+            rope_base=attention.rope_base,
+            implementation="reference",
+        )
+        kernel, denominator = _kernel(attention, q, k, visible, (q_positions, k_positions))
+        return AttentionMatrices(weights, kernel, softmax, denominator, visible)
+
+
+def _kernel(
+    attention: LinearRoPEAttention, q: Tensor, k: Tensor, visible: Tensor, positions: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    """The kernel's normalised rows and the denominator of the attention."""
+    (q_values, _), (k_values, key_scale) = attention.feature_map.queries(q), attention.feature_map.keys(k)
+    # Every key's own scale, relative to the largest that the query sees; a query's own scale cancels in its row.
+    factor = visible.to(q.dtype)
+    if key_scale is not None:
+        scale = key_scale.mT.masked_fill(~visible, torch.finfo(q.dtype).min)
+        factor = (scale - scale.amax(-1, keepdim=True)).exp() * visible
+    largest_query = q_values.abs().amax(-1)
+    largest_key = (k_values.abs().amax(-1).unsqueeze(-2) * factor).amax(-1)
+
+    kernel = (q_values @ k_values.mT) * factor
+    row_sums = kernel.sum(-1)
+    denominator: Tensor | None = row_sums
+    if attention.denominator == "none":
+        denominator = None
+    elif attention.denominator == "rotated" and attention.rope == "after":
+        rotated_q, rotated_k = (
+            apply_rope(values, at, base=attention.rope_base)
+            for values, at in zip((q_values, k_values), positions, strict=True)
+        )
+        denominator = ((rotated_q @ rotated_k.mT) * factor).sum(-1)
+    if denominator is not None:
+        denominator = denominator / (largest_query * largest_key)
+    return kernel / torch.where(row_sums == 0, 1, row_sums).unsqueeze(-1), denominator
+
+
+def _queries_and_keys(
+    attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(B, H, N, D) and (B, H, K, D), projected in the module's own dtype, then float32 or better."""
+    dtype = next(attention.query.parameters()).dtype  # a wrapped projection may have no .weight
+    x = x.to(dtype)
+    source = x if context is None else context.to(dtype)
+    if key_padding_mask is not None:
+        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+    q = attention.query(source if context is None else x)
+    q, k = (rearrange(y, "b n (h d) -> b h n d", h=attention.heads) for y in (q, attention.key(source)))
+    dtype = torch.promote_types(dtype, torch.float32)
+    return q.to(dtype), k.to(dtype)
+
+
+def _positions(
+    x: Tensor, key_padding_mask: Tensor | None, positions: Positions | None, context: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if isinstance(positions, tuple):
+        return positions
+    if positions is not None:
+        return positions, positions
+    source = x if context is None else context
+    k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
+    return (k_positions if context is None else token_positions(x.shape[1], None, x.device)), k_positions
+
+
+def _visible(attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None) -> Tensor:
+    keys = x.shape[1] if context is None else context.shape[1]
+    visible = torch.ones(x.shape[0], 1, x.shape[1], keys, dtype=torch.bool, device=x.device)
+    if attention.causal:
+        visible = visible.tril()
+    if key_padding_mask is not None:
+        visible = visible & ~key_padding_mask[:, None, None, :]
+        if context is None:
+            visible = visible & ~key_padding_mask[:, None, :, None]
+    return visible
