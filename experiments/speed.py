@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.benchmark import in_fresh_process, keep_no_freed_memory, peak_memory, time_in_turn
+from experiments.benchmark import in_fresh_process, time_in_turn
 from experiments.catalogue import make_console
 from experiments.record import read_metrics
 from experiments.speed_cases import (
@@ -27,6 +27,7 @@ from experiments.speed_cases import (
     build,
     competitors,
     left_out,
+    memory_here,
     settings,
 )
 from experiments.speed_report import figures
@@ -43,9 +44,6 @@ QUESTION = (
 
 VARIANTS = ()
 """nothing is trained"""
-
-SHORT = 16
-"""tokens of the call that warms a process up before its memory is measured"""
 
 
 class Measurement(NamedTuple):
@@ -148,19 +146,7 @@ def _time(measurement: Measurement, config: SpeedConfig) -> dict[str, Any]:
 def _memory(measurement: Measurement, config: SpeedConfig) -> dict[str, Any]:
     ((name, length),) = measurement.cases
     arguments = (measurement.topic, measurement.direction, name, length, dataclasses.asdict(config))
-    return {"case": name} | in_fresh_process(_memory_in_this_process, *arguments)
-
-
-def _memory_in_this_process(
-    topic: str, direction: str, name: str, length: int, config: dict[str, Any]
-) -> dict[str, Any]:
-    settings = SpeedConfig(**config)
-    torch.set_num_threads(settings.threads)
-    keep_no_freed_memory()
-    build(topic, direction, name, min(SHORT, length), settings).run()
-    call = build(topic, direction, name, length, settings)
-    rise, method = peak_memory(call.run, torch.device(settings.device))
-    return {"rise": rise, "returned": call.returned_bytes, "method": method}
+    return {"case": name} | in_fresh_process(memory_here, *arguments)
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

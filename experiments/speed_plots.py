@@ -51,7 +51,7 @@ def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), w
         crossing: pairs (ours, other) whose crossovers are marked.
     """
     directions = list(dict.fromkeys(times["direction"]))
-    figure = Figure(figsize=(5 * len(directions) + (len(directions) == 1) * 2.5, 4.8), layout="constrained")
+    figure = Figure(figsize=(7.5 if len(directions) == 1 else 10, 5), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(directions), sharey=True))
     for axes, direction in zip(panels, directions, strict=True):
         rows = times[times["direction"] == direction]
