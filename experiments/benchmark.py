@@ -57,7 +57,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload([function.__module__])
+        # Each process imports its module and the command line, which is the main module: here once for all of them.
+        context.set_forkserver_preload([function.__module__, "experiments.cli"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
     process.start()

@@ -184,6 +184,8 @@ def memory_here(topic: str, direction: str, name: str, length: int, config: dict
 def left_out(config: SpeedConfig) -> list[str]:
     """What a run with these settings does not measure, and why; a sentence each."""
     notes = []
+    if config.device == "cuda" and config.lengths == _GPU.lengths:
+        notes.append("On a GPU the presets cpu and gpu are the same: the sizes of the gpu preset.")
     for topic, lengths, heads, layers in (
         ("The operation", config.lengths, config.heads, 1),
         ("The training step", config.training_lengths, config.model_heads, config.layers),

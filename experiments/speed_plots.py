@@ -7,16 +7,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from experiments.plots import MUTED, arm_style
 from experiments.speed_cases import (
     AFTER,
+    BACKWARD,
     BEFORE,
     ELU,
     EQ_19,
     FAST_TRANSFORMERS,
     FLA,
+    FORWARD,
     NONE,
     OURS,
     PERFORMER,
@@ -57,7 +59,8 @@ def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), w
         rows = times[times["direction"] == direction]
         _curves(axes, rows, "median", band=True)
         _mark_crossovers(axes, rows, crossing)
-        axes.set_title(direction)
+        if len(directions) > 1:
+            axes.set_title(direction)
     panels[0].set_ylabel(f"time of {what} (ms, logarithmic axis)")
     _legend(figure, panels[0])
     return figure
@@ -68,7 +71,7 @@ def memory_figure(memory: pd.DataFrame, column: str = "extra") -> Figure:
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.subplots()
     _curves(axes, memory, column, scale=2**-20)
-    words = {"extra": "extra memory", "rise": "memory above the model's"}[column]
+    words = {"extra": "extra memory", "rise": "memory"}[column]
     axes.set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
     _legend(figure, axes)
     return figure
@@ -78,7 +81,7 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     """Share of the matrix-product rate, and the cost of a token, against length."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    looks = {"forward": (0, (5, 2)), "forward+backward": "-"}
+    looks = {FORWARD: (0, (5, 2)), BACKWARD: "-"}
     for direction, rows in rate.groupby("direction", sort=False):
         style: dict[str, Any] = {"color": "#D55E00", "linestyle": looks[str(direction)]}
         left.plot(rows["length"], rows["share"], marker="v", label=direction, **style)
@@ -131,6 +134,9 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
             low, high = group["low"] * scale, group["high"] * scale
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     _length_axis(axes, rows["length"])
@@ -147,7 +153,7 @@ def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
 def _mark_crossovers(axes: Axes, rows: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> None:
     """A dotted line where ours becomes faster, with its N beside it; staggered, so that two do not collide."""
     medians = rows.pivot(index="length", columns="case", values="median").sort_index()
-    heights = iter(np.linspace(0.03, 0.55, max(2, len(pairs))))
+    heights = iter((0.03, 0.18))
     for ours, other in pairs:
         if not {ours, other} <= set(medians):
             continue
@@ -164,9 +170,16 @@ def _mark_crossovers(axes: Axes, rows: pd.DataFrame, pairs: Sequence[tuple[str, 
             textcoords="offset points",
             fontsize=7.5,
             color=MUTED,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
         )
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(4 if figure.get_figwidth() > 8 else 3, len(labels)),
+        frameon=False,
+    )
