@@ -55,12 +55,12 @@ def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), w
     directions = list(dict.fromkeys(times["direction"]))
     figure = Figure(figsize=(7.5 if len(directions) == 1 else 10, 5), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(directions), sharey=True))
-    for axes, direction in zip(panels, directions, strict=True):
-        rows = times[times["direction"] == direction]
+    tables = [times[times["direction"] == direction] for direction in directions]
+    for axes, rows, direction in zip(panels, tables, directions, strict=True):
         _curves(axes, rows, "median", band=True)
-        _mark_crossovers(axes, rows, crossing)
         if len(directions) > 1:
             axes.set_title(direction)
+    _mark_crossovers(list(panels), tables, crossing)
     panels[0].set_ylabel(f"time of {what} (ms, logarithmic axis)")
     _legend(figure, panels[0])
     return figure
@@ -105,7 +105,7 @@ def decoding_figure(times: pd.DataFrame, state: pd.DataFrame) -> Figure:
     left, right = figure.subplots(1, 2)
     _curves(left, times, "median", band=True)
     left.set_ylabel("time of one token (ms, logarithmic axis)")
-    _mark_crossovers(left, times, [(AFTER, SOFTMAX)])
+    _mark_crossovers([left], [times], [(AFTER, SOFTMAX)])
     _curves(right, state, "value", scale=2**-20)
     right.set_ylabel("state of one sequence (MiB, logarithmic axis)")
     for axes in (left, right):
@@ -134,8 +134,8 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
             low, high = group["low"] * scale, group["high"] * scale
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < 100 * low:
+    bottom, top = axes.get_ylim()
+    if top < 100 * bottom:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -150,24 +150,34 @@ def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
     axes.set_xlabel(LENGTH)
 
 
-def _mark_crossovers(axes: Axes, rows: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> None:
-    """A dotted line where ours becomes faster, with its N beside it; staggered, so that two do not collide."""
-    medians = rows.pivot(index="length", columns="case", values="median").sort_index()
-    heights = iter((0.03, 0.18))
-    for ours, other in pairs:
-        if not {ours, other} <= set(medians):
-            continue
-        both = medians[[ours, other]].dropna()
-        where = crossover(list(both.index), list(both[ours]), list(both[other]))
-        if where is None:
-            continue
+def _mark_crossovers(panels: Sequence[Axes], tables: Sequence[pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> None:
+    """A dotted line where ours becomes faster, with its N in a strip of its own below the curves of all panels."""
+    found = []
+    for axes, rows in zip(panels, tables, strict=True):
+        medians = rows.pivot(index="length", columns="case", values="median").sort_index()
+        for place, (ours, other) in enumerate(pairs):
+            if not {ours, other} <= set(medians):
+                continue
+            both = medians[[ours, other]].dropna()
+            where = crossover(list(both.index), list(both[ours]), list(both[other]))
+            if where is not None:
+                found.append((axes, place, where, f"{ours} below {other}\nfrom N = {where:,.0f}"))
+    if not found:
+        return
+    bottom, top = panels[0].get_ylim()
+    strip = 0.11 * len(pairs)
+    panels[0].set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
+    for axes, place, where, text in found:
         axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
+        left, right = axes.get_xlim()
+        is_left = where**2 < left * right
         axes.annotate(
-            f"{ours} below\n{other}\nfrom N = {where:,.0f}",
-            (where, next(heights)),
+            text,
+            (where, 0.02 + 0.1 * place),
             xycoords=("data", "axes fraction"),
-            xytext=(4, 0),
+            xytext=(4 if is_left else -4, 0),
             textcoords="offset points",
+            horizontalalignment="left" if is_left else "right",
             fontsize=7.5,
             color=MUTED,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
