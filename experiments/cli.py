@@ -25,7 +25,10 @@ EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
 
 @dataclass(frozen=True)
 class RunCommand:
-    """Run an experiment: train its variants, measure them, and write tables, figures and a report."""
+    """Run an experiment: train its variants, measure them, and write tables, figures and a report.
+
+    An experiment that trains nothing (speed) takes --preset, --out, --device and --dry-run only.
+    """
 
     experiment: tyro.conf.Positional[str]
     """name of the experiment, as `list` shows"""
@@ -42,7 +45,7 @@ class RunCommand:
     data_file: Path | None = None
     """text file to train on, with --data text"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to train"""
+    """where to train and measure"""
     workers: int | None = None
     """cells trained at the same time; default: one a core on the CPU, one on a GPU"""
     dry_run: bool = False

@@ -4,15 +4,20 @@ An experiment is a module with ``QUESTION`` (what it asks and how), ``VARIANTS``
 ``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``; it returns
 sentences about what could not be measured) and
 ``figures(root, comparison, curves, summary)`` (its figures, from files alone).
+
+An experiment that trains nothing has no ``VARIANTS``. It says what it measures with ``settings(preset, device)`` (a
+frozen dataclass), ``left_out(settings)`` (sentences about what is not part of it) and ``missing(root, settings)`` (the
+measurements still to make); its ``measure`` returns a sentence for each that failed.
 """
 
 from types import ModuleType
 
-from experiments import convergence, decay
+from experiments import convergence, decay, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
+    "speed": speed,
 }
 
 

@@ -3,31 +3,35 @@
 import dataclasses
 import os
 import signal
-import socket
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.table import Table
 
-from experiments import environment
 from experiments.catalogue import make_console
 from experiments.cli import EXIT_FAILED, RunCommand
+from experiments.comparison import (
+    add_changes,
+    add_notes,
+    check_same_experiment,
+    comparison_directory,
+    differing_settings,
+    make_directory,
+    new_comparison,
+    only_one_run,
+)
 from experiments.config import Config
 from experiments.data import Corpus, load_corpus
 from experiments.launch import Cell, Job, Stopped, run_cells
+from experiments.measurements import run_measurements
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_status, comparison_cells, write_atomically, write_json
+from experiments.record import cell_status, comparison_cells, write_json
 from experiments.registry import get
 from experiments.report import read_comparison, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
@@ -42,6 +46,8 @@ def run(command: RunCommand, command_line: str) -> int:
         ValueError: wrong use; nothing was written.
     """
     experiment = get(command.experiment)
+    if not experiment.VARIANTS:
+        return run_measurements(experiment, command, command_line)
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
     seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
     if seeds < 1:
@@ -59,33 +65,24 @@ def run(command: RunCommand, command_line: str) -> int:
     task = ByteLanguageModel(corpus, config.context, config.batch_size)
 
     console = make_console()
-    root = command.out or Path("results/runs") / command.experiment
-    comparison: dict[str, Any] = {
-        "name": root.resolve().name,
-        "experiment": command.experiment,
-        "preset": command.preset,
-        "command": command_line,
+    root = comparison_directory(command)
+    comparison = new_comparison(command, command_line, device) | {
         "config": dataclasses.asdict(config),
         "variants": [_describe(variant, config, parameters[variant.name]) for variant in variants],
         "seeds": list(range(seeds)),
-        "git": environment.git(),
-        "versions": environment.versions(),
-        "machine": environment.machine(device),
         "data": [corpus.describe()],
         "evaluated_windows": {
             "validation": len(task.windows("validation", config.evaluation_windows)),
             "test": len(task.windows("test", config.test_windows)),
         },
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "notes": [],
     }
     if command.dry_run:
         _print_plan(console, comparison, variants, config, task, device, workers)
         return 0
 
     comparison = _merge_with_existing(root, comparison)
-    _make_directory(root)
-    with _only_one_run(root):
+    make_directory(root)
+    with only_one_run(root):
         try:
             return _run_comparison(console, root, comparison, command, task, device, workers)
         except Stopped as stop:
@@ -115,7 +112,7 @@ def _run_comparison(
     failures = _train(console, job, cells, workers)
 
     console.print("measuring the trained models and writing the report")
-    _add_notes(comparison, get(command.experiment).measure(root, comparison, task))
+    add_notes(comparison, get(command.experiment).measure(root, comparison, task))
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
@@ -172,16 +169,8 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     if not path.is_file():
         return comparison
     there = read_comparison(root)
-    if there["experiment"] != comparison["experiment"]:
-        raise ValueError(
-            f"--out {root} holds a comparison of the experiment {there['experiment']}, not {comparison['experiment']}; "
-            "give another --out"
-        )
-    differing = [
-        f"{name} ({there['config'].get(name)!r} there, {value!r} now)"
-        for name, value in comparison["config"].items()
-        if there["config"].get(name) != value
-    ]
+    check_same_experiment(root, there, comparison)
+    differing = differing_settings(there, comparison)
     if there["data"][0]["sha256"] != comparison["data"][0]["sha256"]:
         differing.append("the content of the data set")
     if differing:
@@ -191,45 +180,8 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
     if any(cell_status(root, name, seed)["state"] != "done" for name, seed in comparison_cells(merged)):
-        changed = [what for what in ("command", "git", "versions", "machine") if there[what] != comparison[what]]
-        _add_notes(merged, [f"continued with another {what}: {comparison[what]}" for what in changed])
+        add_changes(merged, comparison)
     return merged
-
-
-def _add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
-    comparison["notes"] = [*comparison["notes"], *(note for note in notes if note not in comparison["notes"])]
-
-
-@contextmanager
-def _only_one_run(root: Path) -> Iterator[None]:
-    """Hold the directory's lock. The system lets go of it however this process ends.
-
-    Raises:
-        ValueError: another process holds it.
-    """
-    owner = root / ".owner"
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        holder = owner.read_text() if owner.exists() else "another process"
-        raise ValueError(f"--out {root} is being written by {holder}; wait for it, or give another --out") from None
-    try:
-        write_atomically(owner, f"process {os.getpid()} on {socket.gethostname()}")
-        yield
-    finally:
-        lock.release()
-
-
-def _make_directory(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"--out {root} cannot be written ({error.strerror}); give a directory that can be made and written"
-        ) from None
 
 
 def _print_head(

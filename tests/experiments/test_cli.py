@@ -279,7 +279,7 @@ def test_without_a_command_the_usage_is_shown(capsys):
 def test_list_names_what_there_is(capsys):
     assert main(["list"]) == 0
     output = capsys.readouterr().out
-    for name in ("convergence", "decay", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
+    for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
         assert name in output
 
 

@@ -1,0 +1,132 @@
+"""How time and memory are measured: competitors in turn, and peaks in a process of their own.
+
+A machine's speed drifts by more than the differences that matter. So competitors are timed round robin: each round
+times every one of them once, and what is compared is compared within a round.
+"""
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import torch
+from torch.utils.benchmark import Timer
+
+Call = Callable[[], object]
+Key = TypeVar("Key", bound=Hashable)
+
+_MALLOC_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's mallopt
+
+
+def time_in_turn(
+    calls: Mapping[Key, Call], *, threads: int, sample_seconds: float, rounds: int, fewest_rounds: int, budget: float
+) -> dict[Key, list[float]]:
+    """Seconds per call of every competitor, a value for each round.
+
+    Args:
+        calls: what is timed.
+        threads: CPU threads of PyTorch.
+        sample_seconds: a sample repeats its call until it took this long, and makes at least one, after a warm-up.
+        rounds: at most this many.
+        fewest_rounds: at least this many, however long they take.
+        budget: seconds after which no further round begins.
+    """
+    timers = {key: Timer("call()", globals={"call": call}, num_threads=threads) for key, call in calls.items()}
+    seconds: dict[Key, list[float]] = {key: [] for key in calls}
+    begun = time.monotonic()
+    for index in range(rounds):
+        if index >= fewest_rounds and time.monotonic() - begun > budget:
+            break
+        for key, timer in timers.items():
+            seconds[key].append(timer.blocked_autorange(min_run_time=sample_seconds).median)
+    return seconds
+
+
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)`` in a process that has done nothing else yet.
+
+    Raises:
+        RuntimeError: it raised, or its process was killed (out of memory, say).
+    """
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
+    if hasattr(context, "set_forkserver_preload"):
+        # Each process imports its module and the command line, which is the main module: here once for all of them.
+        context.set_forkserver_preload([function.__module__, "experiments.cli"])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        answered, answer = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"its process ended with exit status {process.exitcode}") from None
+    process.join()
+    if not answered:
+        raise RuntimeError(answer)
+    return answer
+
+
+def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        sender.send((True, function(*arguments)))
+    except Exception as error:
+        sender.send((False, f"{type(error).__name__}: {error}"))
+
+
+def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:
+    """By how many bytes memory rises above what is there now, at the highest point of one call; and how that was read.
+
+    For a process of its own: what earlier calls left in the allocator would hide a part of the rise.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before, "torch.cuda.max_memory_allocated"
+    _return_freed_memory()
+    before = psutil.Process().memory_info().rss
+    try:
+        # Linux: 5 sets the peak of the resident memory back to what is resident now.
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        import resource  # which Windows has not
+
+        call()
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return max(0, peak - before), "ru_maxrss of a fresh process"
+    call()
+    return max(0, _high_water_mark() - before), "VmHWM of a fresh process"
+
+
+def keep_no_freed_memory() -> None:
+    """Let glibc give every freed tensor back at once, so that resident memory is memory in use."""
+    if sys.platform.startswith("linux") and hasattr(_c_library(), "mallopt"):
+        _c_library().mallopt(_MALLOC_MMAP_THRESHOLD, 65536)
+
+
+def _return_freed_memory() -> None:
+    if sys.platform.startswith("linux") and hasattr(_c_library(), "malloc_trim"):
+        _c_library().malloc_trim(0)
+
+
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def _high_water_mark() -> int:
+    for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM")

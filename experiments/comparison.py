@@ -1,0 +1,96 @@
+"""A comparison's directory: its description, who may write to it, and the notes it gathers."""
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from experiments import environment
+from experiments.cli import RunCommand
+from experiments.record import write_atomically
+
+
+def comparison_directory(command: RunCommand) -> Path:
+    return command.out or Path("results/runs") / command.experiment
+
+
+def new_comparison(command: RunCommand, command_line: str, device: torch.device) -> dict[str, Any]:
+    """What every comparison.json says: what was run, with which code, where and when."""
+    return {
+        "name": comparison_directory(command).resolve().name,
+        "experiment": command.experiment,
+        "preset": command.preset,
+        "command": command_line,
+        "git": environment.git(),
+        "versions": environment.versions(),
+        "machine": environment.machine(device),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+
+
+def check_same_experiment(root: Path, there: dict[str, Any], comparison: dict[str, Any]) -> None:
+    """Raises ValueError if the comparison in ``root`` is one of another experiment."""
+    if there["experiment"] != comparison["experiment"]:
+        raise ValueError(
+            f"--out {root} holds a comparison of the experiment {there['experiment']}, not {comparison['experiment']}; "
+            "give another --out"
+        )
+
+
+def differing_settings(there: dict[str, Any], comparison: dict[str, Any]) -> list[str]:
+    """For each setting that two comparisons do not share: its name and both values."""
+    return [
+        f"{name} ({there['config'].get(name)!r} there, {value!r} now)"
+        for name, value in comparison["config"].items()
+        if there["config"].get(name) != value
+    ]
+
+
+def add_changes(merged: dict[str, Any], comparison: dict[str, Any]) -> None:
+    """Note what is no longer as it was when the comparison in ``merged`` was begun."""
+    changed = [what for what in ("command", "git", "versions", "machine") if merged[what] != comparison[what]]
+    add_notes(merged, [f"continued with another {what}: {comparison[what]}" for what in changed])
+
+
+def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
+    comparison["notes"] = [*comparison["notes"], *(note for note in notes if note not in comparison["notes"])]
+
+
+@contextmanager
+def only_one_run(root: Path) -> Iterator[None]:
+    """Hold the directory's lock. The system lets go of it however this process ends.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    owner = root / ".owner"
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = owner.read_text() if owner.exists() else "another process"
+        raise ValueError(f"--out {root} is being written by {holder}; wait for it, or give another --out") from None
+    try:
+        write_atomically(owner, f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        lock.release()
+
+
+def make_directory(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"--out {root} cannot be written ({error.strerror}); give a directory that can be made and written"
+        ) from None

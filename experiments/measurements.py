@@ -1,0 +1,94 @@
+"""The run command for an experiment that trains nothing: its measurements, one after the other, and its report."""
+
+import dataclasses
+import shlex
+from types import ModuleType
+from typing import Any
+
+from experiments.catalogue import make_console
+from experiments.cli import EXIT_FAILED, RunCommand
+from experiments.comparison import (
+    add_changes,
+    add_notes,
+    check_same_experiment,
+    comparison_directory,
+    differing_settings,
+    make_directory,
+    new_comparison,
+    only_one_run,
+)
+from experiments.models import resolve_device
+from experiments.record import write_json
+from experiments.report import read_comparison, write_report
+
+OPTIONS = ("--preset", "--out", "--device", "--dry-run")
+"""what such an experiment takes; the others say what is trained"""
+
+
+def run_measurements(experiment: ModuleType, command: RunCommand, command_line: str) -> int:
+    """Measure what is missing and write the report. Returns the exit status.
+
+    Raises:
+        ValueError: wrong use; nothing was written.
+    """
+    _check_options(command, command_line)
+    device = resolve_device(command.device)
+    config = experiment.settings(command.preset, device.type)
+    console = make_console()
+    root = comparison_directory(command)
+    comparison = new_comparison(command, command_line, device) | {
+        "config": dataclasses.asdict(config),
+        "variants": [],
+        "seeds": [],
+        "data": [],
+        "evaluated_windows": {},
+        "notes": experiment.left_out(config),
+    }
+    if (root / "comparison.json").is_file():
+        comparison = _continued(root, comparison, bool(experiment.missing(root, config)))
+    missing = experiment.missing(root, config)
+    console.print(f"{len(missing)} measurements to make on {comparison['machine']['device']}")
+    for note in comparison["notes"]:
+        console.print(f"note: {note}", soft_wrap=True)
+    if command.dry_run:
+        for measurement in missing:
+            console.print(f"  {measurement}", soft_wrap=True)
+        console.print("Nothing was measured or written.")
+        return 0
+
+    make_directory(root)
+    with only_one_run(root):
+        write_json(root / "comparison.json", comparison)
+        failures = experiment.measure(root, comparison, None)
+        report = write_report(root)
+    for failure in failures:
+        console.print(f"failed: {failure}", soft_wrap=True)
+    console.print(f"report: {report}", soft_wrap=True)
+    return EXIT_FAILED if failures else 0
+
+
+def _check_options(command: RunCommand, command_line: str) -> None:
+    given = [word.partition("=")[0] for word in shlex.split(command_line) if word.startswith("--")]
+    refused = [option for option in given if option.replace("_", "-") not in OPTIONS]
+    if refused:
+        raise ValueError(
+            f"{', '.join(refused)} says what is trained, and {command.experiment} trains nothing; it takes "
+            f"{', '.join(OPTIONS)}"
+        )
+
+
+def _continued(root: Any, comparison: dict[str, Any], unfinished: bool) -> dict[str, Any]:
+    """The comparison that is in ``root``, to go on with. Raises ValueError if it measured something else."""
+    there = read_comparison(root)
+    check_same_experiment(root, there, comparison)
+    # Through JSON a tuple has become a list.
+    comparison["config"] = {k: list(v) if isinstance(v, tuple) else v for k, v in comparison["config"].items()}
+    differing = differing_settings(there, comparison)
+    if there["machine"]["device"] != comparison["machine"]["device"]:
+        differing.append(f"the device ({there['machine']['device']} there, {comparison['machine']['device']} now)")
+    if differing:
+        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+    if unfinished:
+        add_changes(there, comparison)
+    add_notes(there, comparison["notes"])
+    return there

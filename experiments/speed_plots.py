@@ -1,0 +1,195 @@
+"""The figures of the speed experiment."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from experiments.plots import MUTED, arm_style
+from experiments.speed_cases import (
+    AFTER,
+    BACKWARD,
+    BEFORE,
+    ELU,
+    EQ_19,
+    FAST_TRANSFORMERS,
+    FLA,
+    FORWARD,
+    NONE,
+    OURS,
+    PERFORMER,
+    SDPA,
+    SOFTMAX,
+)
+from experiments.speed_results import crossover
+
+OTHERS: dict[str, dict[str, Any]] = {
+    FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
+    FLA: {"color": "#0072B2", "linestyle": "-", "marker": "s"},
+}
+ARMS = {
+    OURS: ("favor+", "none"),
+    EQ_19: ("favor+", "rope-after"),
+    NONE: ("favor+", "none"),
+    BEFORE: ("favor+", "rope-before"),
+    AFTER: ("favor+", "rope-after"),
+    ELU: ("elu+1", "rope-after"),
+    SDPA: ("softmax", "none"),
+    SOFTMAX: ("softmax", "rope-before"),
+    PERFORMER: ("performer-pytorch", "none"),
+}
+LENGTH = "length N (tokens, logarithmic axis)"
+
+
+def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), what: str = "one call") -> Figure:
+    """Time against length, a panel per direction.
+
+    Args:
+        times: the rows of one topic.
+        crossing: pairs (ours, other) whose crossovers are marked.
+    """
+    directions = list(dict.fromkeys(times["direction"]))
+    figure = Figure(figsize=(7.5 if len(directions) == 1 else 10, 5), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(directions), sharey=True))
+    tables = [times[times["direction"] == direction] for direction in directions]
+    for axes, rows, direction in zip(panels, tables, directions, strict=True):
+        _curves(axes, rows, "median", band=True)
+        if len(directions) > 1:
+            axes.set_title(direction)
+    _mark_crossovers(list(panels), tables, crossing)
+    panels[0].set_ylabel(f"time of {what} (ms, logarithmic axis)")
+    _legend(figure, panels[0])
+    return figure
+
+
+def memory_figure(memory: pd.DataFrame, column: str = "extra") -> Figure:
+    """Peak memory against length."""
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    axes = figure.subplots()
+    _curves(axes, memory, column, scale=2**-20)
+    words = {"extra": "extra memory", "rise": "memory"}[column]
+    axes.set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
+    _legend(figure, axes)
+    return figure
+
+
+def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
+    """Share of the matrix-product rate, and the cost of a token, against length."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    looks = {FORWARD: (0, (5, 2)), BACKWARD: "-"}
+    for direction, rows in rate.groupby("direction", sort=False):
+        style: dict[str, Any] = {"color": "#D55E00", "linestyle": looks[str(direction)]}
+        left.plot(rows["length"], rows["share"], marker="v", label=direction, **style)
+        left.fill_between(rows["length"], rows["share_low"], rows["share_high"], color="#D55E00", alpha=0.15, lw=0)
+        causal = style | {"color": MUTED, "linewidth": 1}
+        left.plot(rows["length"], rows["causal_share"], label=f"{direction}, causal half only", **causal)
+        right.plot(rows["length"], rows["cost"], marker="v", label=direction, **style)
+    left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
+    left.set(ylim=(0, None), ylabel="share of the sgemm rate")
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    right.set(ylim=(0, None), ylabel="time of a token / mean over the lengths")
+    for axes in (left, right):
+        _length_axis(axes, rate["length"])
+    _legend(figure, left)
+    return figure
+
+
+def decoding_figure(times: pd.DataFrame, state: pd.DataFrame) -> Figure:
+    """Time of a token and size of the state against the context."""
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _curves(left, times, "median", band=True)
+    left.set_ylabel("time of one token (ms, logarithmic axis)")
+    _mark_crossovers([left], [times], [(AFTER, SOFTMAX)])
+    _curves(right, state, "value", scale=2**-20)
+    right.set_ylabel("state of one sequence (MiB, logarithmic axis)")
+    for axes in (left, right):
+        axes.set_xlabel("context (tokens, logarithmic axis)")
+    _legend(figure, left)
+    return figure
+
+
+def look(name: str) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for a competitor."""
+    kind = name.partition(", M=")[0]
+    if kind in OTHERS:
+        return OTHERS[kind]
+    kernel, position = ARMS[kind]
+    return arm_style({"kernel": kernel, "position": position})
+
+
+def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, scale: float = 1e3) -> None:
+    for index, (name, group) in enumerate(rows.groupby("case", sort=False)):
+        group = group.sort_values("length")
+        style = look(str(name))
+        if "M=" in str(name) and index:  # a second M of the same module
+            style = style | {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
+        axes.plot(group["length"], group[column] * scale, label=name, markersize=5, **style)
+        if band:
+            low, high = group["low"] * scale, group["high"] * scale
+            axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.set_yscale("log")
+    bottom, top = axes.get_ylim()
+    if top < 100 * bottom:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    _length_axis(axes, rows["length"])
+
+
+def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
+    ticks = sorted(set(lengths))
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=30 if len(ticks) > 4 else 0)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(LENGTH)
+
+
+def _mark_crossovers(panels: Sequence[Axes], tables: Sequence[pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> None:
+    """A dotted line where ours becomes faster, with its N in a strip of its own below the curves of all panels."""
+    found = []
+    for axes, rows in zip(panels, tables, strict=True):
+        medians = rows.pivot(index="length", columns="case", values="median").sort_index()
+        for place, (ours, other) in enumerate(pairs):
+            if not {ours, other} <= set(medians):
+                continue
+            both = medians[[ours, other]].dropna()
+            where = crossover(list(both.index), list(both[ours]), list(both[other]))
+            if where is not None:
+                found.append((axes, place, where, f"{ours} below {other}\nfrom N = {where:,.0f}"))
+    if not found:
+        return
+    bottom, top = panels[0].get_ylim()
+    strip = 0.11 * len(pairs)
+    panels[0].set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
+    for axes, place, where, text in found:
+        axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
+        left, right = axes.get_xlim()
+        is_left = where**2 < left * right
+        axes.annotate(
+            text,
+            (where, 0.02 + 0.1 * place),
+            xycoords=("data", "axes fraction"),
+            xytext=(4 if is_left else -4, 0),
+            textcoords="offset points",
+            horizontalalignment="left" if is_left else "right",
+            fontsize=7.5,
+            color=MUTED,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
+        )
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(4 if figure.get_figwidth() > 8 else 3, len(labels)),
+        frameon=False,
+    )

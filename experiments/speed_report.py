@@ -1,0 +1,147 @@
+"""The figures and tables of the speed experiment, from its records alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import speed_plots
+from experiments.plots import FigureEntry, TableEntry, draw
+from experiments.record import write_atomically
+from experiments.speed_cases import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
+from experiments.speed_results import (
+    SHARE_TARGET,
+    Target,
+    fact_table,
+    memory_table,
+    rate_table,
+    read_config,
+    read_records,
+    targets,
+    time_table,
+)
+from experiments.speed_tables import fact_cells, memory_cells, rate_cells, time_cells
+
+
+def figures(
+    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
+    config = read_config(comparison)
+    records = read_records(root)
+    times, memory, rate = time_table(records, config), memory_table(records), rate_table(records, config)
+    judged = pd.DataFrame(targets(records, config), columns=Target._fields)
+    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
+        write_atomically(root / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+    entries: list[FigureEntry | TableEntry] = [TableEntry("Targets", judged, _TARGETS)]
+    if not rate.empty:
+        entries.append(draw(root / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
+        entries.append(TableEntry("The operation beside a matrix product", rate_cells(rate), _RATE_TABLE))
+    crossings: dict[str, list[tuple[str, str]]] = {
+        "operation": [(OURS, SDPA), (EQ_19, SDPA)],
+        "module": [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)],
+        "training": [(AFTER, SOFTMAX)],
+    }
+    for topic, pairs in crossings.items():
+        of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
+        time_entry, memory_entry = _TOPICS[topic]
+        if not of_topic.empty:
+            entries.append(draw(root / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
+            entries.append(TableEntry(f"{time_entry.title}: the numbers", time_cells(times, topic), _TIME_TABLE))
+        if not in_memory.empty:
+            column = "rise" if topic == "training" else "extra"
+            entries.append(draw(root / "figures", memory_entry, speed_plots.memory_figure, in_memory, column))
+            entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
+    parameters = fact_table(records, "parameters")
+    if not parameters.empty:
+        entries.append(TableEntry("Parameters of the models", fact_cells(parameters), _PARAMETERS))
+    decoding, state = times[times["topic"] == "decoding"], fact_table(records, "state_bytes")
+    if not decoding.empty:
+        entries.append(draw(root / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
+        entries.append(TableEntry("Decoding: the numbers", time_cells(times, "decoding"), _TIME_TABLE))
+        entries.append(TableEntry("Decoding: bytes of state", fact_cells(state), _STATE))
+    return entries
+
+
+_HOW = (
+    "Median over rounds, the band from the lower to the upper quartile. Each round times every competitor of the same "
+    "length once, in turn, because the machine's speed drifts by more than the differences that matter. The dotted "
+    "line is where ours becomes the faster one, between two measured lengths on a straight line through the medians."
+)
+_EXTRA = (
+    "How far memory rises above its level before the call, at its highest point, with inputs and weights in place, "
+    "less the output and the gradients that every competitor has to return. Forward and backward pass, in a process "
+    "of its own after a call at a tiny length; on the CPU the peak of resident memory."
+)
+_TIME_TABLE = (
+    "Median time of a call; then the median over rounds [quartiles] of its time over that of the competitor without "
+    "such a figure, both of the same round. Above 1 it takes longer."
+)
+_MEMORY_TABLE = (
+    "Extra memory, without the output and the gradients that have to be returned; in brackets the whole rise above "
+    "the inputs and weights, with them."
+)
+_TARGETS = (
+    "What the project set out to reach on two CPU threads, and what was measured: medians with quartiles in brackets. "
+    "Ratios are taken within a round. A target is met or missed by the median; it is not measured where its sizes "
+    "are not part of the run."
+)
+_RATE = FigureEntry(
+    "rate",
+    "The operation beside a matrix product",
+    "Left: floating-point operations of the chunked algorithm a second, over those of a product of two large float32 "
+    "matrices in the same round. Counted are the fewest that it needs: a head takes 4·N·M·D + 2·N·C·(M + D) forward "
+    "and twice that backward, with C the chunk size; no denominator, feature map or recomputation. Grey: with only "
+    "the pairs that the causal mask keeps. Right: time over N, over its mean over all lengths in the same round; flat "
+    "means linear. All lengths and the matrix product are timed in turn in every round.",
+)
+_RATE_TABLE = (
+    "Share of the rate of a float32 matrix product: median over rounds [quartiles]; beside it the share that counts "
+    "only the causal half of the products inside a chunk. Cost of a token: relative to the mean over the lengths."
+)
+_TOPICS = {
+    "operation": (
+        FigureEntry(
+            "operation-time",
+            "The causal operation alone: time",
+            "On mapped queries and keys (softmax: on unmapped ones of width D). linear-rope without rotation sums "
+            "what performer-pytorch and fast-transformers sum; eq. 19 rotates and has a second denominator. The "
+            f"forward pass alone keeps no graph. {_HOW}",
+        ),
+        FigureEntry("operation-memory", "The causal operation alone: memory", _EXTRA),
+    ),
+    "module": (
+        FigureEntry(
+            "module-time",
+            "The attention module: time",
+            "Projections, feature map, rotation and operation, with gradients of the input and all weights. M = D "
+            f"for elu+1. {_HOW}",
+        ),
+        FigureEntry("module-memory", "The attention module: memory", _EXTRA),
+    ),
+    "training": (
+        FigureEntry(
+            "training-time",
+            "A training step: time",
+            "Forward pass, cross entropy, backward pass and AdamW of a byte-level language model, one sequence. "
+            "performer-pytorch is its PerformerLM with tied embedding, rotary positions before the map and an added "
+            f"sinusoid, which cannot be had without it; its features are never redrawn. {_HOW}",
+        ),
+        FigureEntry(
+            "training-memory",
+            "A training step: memory",
+            "How far memory rises in one step above the model and its optimiser's averages, at its highest point: "
+            "activations and gradients. In a process of its own; on the CPU the peak of resident memory.",
+        ),
+    ),
+}
+_PARAMETERS = "Trainable parameters of the models whose training step is timed, by length."
+_DECODING = FigureEntry(
+    "decoding",
+    "Decoding one token",
+    "Through the whole language model. Linear attention goes on from the state of a real prefill. The softmax caches "
+    "hold random keys and values, because the time of a token depends on their number only; a token copies its cache "
+    "into a longer one. performer-pytorch's generate computes the whole context anew for every token. Left: median "
+    "over rounds, the band from the lower to the upper quartile; all contexts are timed in turn in every round.",
+)
+_STATE = "All tensors that are carried from token to token, of one sequence."

@@ -1,0 +1,334 @@
+"""From the speed experiment's records to its numbers: medians, ratios within rounds, crossovers, targets.
+
+``measurements.jsonl`` is the truth, a JSON object a line. ``kind`` is "time" or "memory"; a time has ``samples``, for
+every competitor and length its seconds by round.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.record import read_metrics
+from experiments.speed_cases import (
+    AFTER,
+    BACKWARD,
+    BEFORE,
+    FORWARD,
+    NONE,
+    OURS,
+    PERFORMER,
+    SGEMM,
+    SOFTMAX,
+    STEP,
+    TOKEN,
+    SpeedConfig,
+    after,
+    operation_flops,
+)
+
+RECORDS = "measurements.jsonl"
+TIME_COLUMNS = "topic direction length case rounds median low high ratio ratio_low ratio_high".split()
+MEMORY_COLUMNS = "topic direction length case rise returned extra method".split()
+RATE_COLUMNS = "direction length rounds median share share_low share_high causal_share cost".split()
+SHARE_TARGET = 0.65
+MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
+
+Record = dict[str, Any]
+
+
+class Quartiles(NamedTuple):
+    low: float
+    median: float
+    high: float
+
+
+class Target(NamedTuple):
+    """A target beside what was measured: ``measured`` in words, ``verdict`` met, missed or not measured."""
+
+    what: str
+    target: str
+    measured: str
+    verdict: str
+
+
+def read_config(comparison: dict[str, Any]) -> SpeedConfig:
+    """The settings in a parsed comparison.json."""
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in comparison["config"].items()}
+    return SpeedConfig(**values)
+
+
+def read_records(root: Path) -> list[Record]:
+    """Every measurement; where one was made again, the later."""
+    latest = {
+        (row["kind"], row["topic"], row["direction"], row["length"], row.get("case")): row
+        for row in read_metrics(root / RECORDS)
+    }
+    return list(latest.values())
+
+
+def quartiles(values: Sequence[float] | np.ndarray) -> Quartiles:
+    return Quartiles(*(float(x) for x in np.percentile(values, (25, 50, 75))))
+
+
+def reference(topic: str, config: SpeedConfig) -> str:
+    """The competitor that the others of a topic are compared with."""
+    return {"operation": OURS, "module": after(config.num_features)}.get(topic, AFTER)
+
+
+def samples(record: Record) -> dict[tuple[str, int], np.ndarray]:
+    """(competitor, length) → seconds by round."""
+    return {(sample["case"], sample["length"]): np.array(sample["seconds"]) for sample in record["samples"]}
+
+
+def time_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:
+    """Seconds of every competitor, and its time over ours within a round: medians and quartiles."""
+    rows = []
+    for record in records:
+        if record["kind"] != "time" or record["topic"] == "rate":
+            continue
+        seconds = samples(record)
+        for (case, length), values in seconds.items():
+            ratio = quartiles(values / seconds[reference(record["topic"], config), length])
+            low, median, high = quartiles(values)
+            what = (record["topic"], record["direction"], length, case, len(values))
+            rows.append((*what, median, low, high, ratio.median, ratio.low, ratio.high))
+    return pd.DataFrame.from_records(rows, columns=TIME_COLUMNS)
+
+
+def memory_table(records: list[Record]) -> pd.DataFrame:
+    """Bytes: the rise above the inputs, what has to be returned, and the rise without that (extra)."""
+    rows = [
+        [record[name] for name in MEMORY_COLUMNS if name != "extra"] for record in records if record["kind"] == "memory"
+    ]
+    table = pd.DataFrame.from_records(rows, columns=[name for name in MEMORY_COLUMNS if name != "extra"])
+    table["extra"] = (table["rise"] - table["returned"]).clip(lower=0)
+    return table[MEMORY_COLUMNS]
+
+
+def fact_table(records: list[Record], fact: str) -> pd.DataFrame:
+    """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value."""
+    rows = [
+        (sample["length"], sample["case"], sample[fact])
+        for record in records
+        if record["kind"] == "time"
+        for sample in record["samples"]
+        if fact in sample
+    ]
+    return pd.DataFrame.from_records(rows, columns=["length", "case", "value"])
+
+
+def rate_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:
+    """Our operation at all lengths in the same rounds as a matrix product.
+
+    ``share`` is of the sgemm rate, ``causal_share`` counts the causal half of the products inside a chunk only, and
+    ``cost`` is the time of a token over its mean over the lengths of the same round.
+    """
+    rows = []
+    for record in records:
+        if record["topic"] != "rate":
+            continue
+        seconds = samples(record)
+        gemm_rate = 2 * config.gemm_size**3 / seconds.pop((SGEMM, config.gemm_size))
+        per_token = {length: values / length for (_, length), values in seconds.items()}
+        mean = np.mean(list(per_token.values()), axis=0)
+        for (_, length), values in seconds.items():
+            flops, causal = (
+                operation_flops(length, config, record["direction"], record["chunk_size"], causal_half=half)
+                for half in (False, True)
+            )
+            share = quartiles(flops / values / gemm_rate)
+            cost = float(np.median(per_token[length] / mean))
+            shares = (share.median, share.low, share.high, share.median * causal / flops)
+            rows.append((record["direction"], length, len(values), float(np.median(values)), *shares, cost))
+    return pd.DataFrame.from_records(rows, columns=RATE_COLUMNS)
+
+
+def crossover(lengths: Sequence[float], ours: Sequence[float], other: Sequence[float]) -> float | None:
+    """The length from which on ours is below the other, between two measured lengths, straight on log-log axes.
+
+    None if ours is not below it at the last length, or is below it from the first.
+    """
+    gaps = [math.log(b / a) for a, b in zip(ours, other, strict=True)]  # above 0 ours is below the other
+    not_below = [index for index, gap in enumerate(gaps) if gap <= 0]
+    if not not_below or not_below[-1] == len(gaps) - 1:
+        return None
+    index = not_below[-1]
+    share = gaps[index] / (gaps[index] - gaps[index + 1])
+    start, end = math.log(lengths[index]), math.log(lengths[index + 1])
+    return math.exp(start + share * (end - start))
+
+
+def targets(records: list[Record], config: SpeedConfig) -> list[Target]:
+    """Every target of the project beside what was measured."""
+    measured = _Measured(records, config)
+    few, many = after(config.fewer_features), after(config.num_features)
+    rows = [
+        _at_least(
+            f"operation, {BACKWARD}, N = 1,024: speed against performer-pytorch",
+            40,
+            measured.speedup("operation", BACKWARD, 1024, OURS, PERFORMER),
+        ),
+        measured.smallest_share(BACKWARD, SHARE_TARGET),
+        measured.flat_cost(BACKWARD, 0.15),
+        measured.memory("operation", BACKWARD, 1024, OURS, "extra", 20),
+    ]
+    for direction in (FORWARD, BACKWARD):
+        rows += [
+            measured.faster_from("module", direction, 2048, many),
+            measured.faster_from("module", direction, 1024, few),
+            _at_least(
+                f"module, M = {config.num_features}, {direction}, N = 16,384: speed against softmax",
+                5,
+                measured.speedup("module", direction, 16384, many, SOFTMAX),
+            ),
+        ]
+    rows += [
+        _at_least(
+            "training step, N = 1,024: speed against PerformerLM",
+            10,
+            measured.speedup("training", STEP, 1024, AFTER, PERFORMER),
+        ),
+        measured.memory("training", STEP, 1024, AFTER, "rise", 5),
+        measured.rope_cost(AFTER, 0.05),
+        measured.rope_cost(BEFORE, 0.05),
+        measured.flat_decoding(0.10),
+        measured.constant_state(),
+        _at_least(
+            "decoding, context 1,024: speed against performer-pytorch",
+            50,
+            measured.speedup("decoding", TOKEN, 1024, AFTER, PERFORMER),
+        ),
+    ]
+    return rows
+
+
+class _Measured:
+    """The measurements, asked for what the targets are about."""
+
+    def __init__(self, records: list[Record], config: SpeedConfig) -> None:
+        self.config = config
+        self.records = records
+        self.rates = rate_table(records, config)
+        self.memories = memory_table(records)
+
+    def speedup(self, topic: str, direction: str, length: int, ours: str, other: str) -> Quartiles | None:
+        """Time of the other over ours, by round."""
+        for record in self.records:
+            if (record["kind"], record["topic"], record["direction"]) != ("time", topic, direction):
+                continue
+            seconds = samples(record)
+            if (ours, length) in seconds and (other, length) in seconds:
+                return quartiles(seconds[other, length] / seconds[ours, length])
+        return None
+
+    def smallest_share(self, direction: str, target: float) -> Target:
+        what = f"operation, {direction}: smallest share of the sgemm rate, N = 512 to 16,384"
+        rows = self._rates_of_targets(direction)
+        if rows is None:
+            return Target(what, f"at least {target:.0%}", "", NOT_MEASURED)
+        row = rows.sort_values("share").iloc[0]
+        measured = (
+            f"{row['share']:.0%} [{row['share_low']:.0%}, {row['share_high']:.0%}] at N = {row['length']:,}; "
+            f"{row['causal_share']:.0%} counting the causal half only"
+        )
+        return Target(what, f"at least {target:.0%}", measured, _verdict(row["share"] >= target))
+
+    def flat_cost(self, direction: str, target: float) -> Target:
+        what = f"operation, {direction}: cost of a token, largest over smallest, N = 512 to 16,384"
+        rows = self._rates_of_targets(direction)
+        if rows is None:
+            return Target(what, f"within {target:.0%}", "", NOT_MEASURED)
+        spread = rows["cost"].max() / rows["cost"].min() - 1
+        return Target(what, f"within {target:.0%}", f"{spread:.0%}", _verdict(spread <= target))
+
+    def _rates_of_targets(self, direction: str) -> pd.DataFrame | None:
+        rows = self.rates[(self.rates["direction"] == direction) & self.rates["length"].between(512, 16384)]
+        return rows if {512, 16384} <= set(rows["length"]) else None
+
+    def memory(self, topic: str, direction: str, length: int, ours: str, column: str, factor: float) -> Target:
+        word = {"extra": "extra memory", "rise": "memory"}[column]
+        what = f"{_TOPIC_WORDS[topic]}, N = {length:,}: {word} against performer-pytorch"
+        target = f"at most 1/{factor:g}"
+        rows = self.memories[(self.memories["topic"] == topic) & (self.memories["length"] == length)]
+        by_case = rows.set_index("case")[column]
+        if ours not in by_case or PERFORMER not in by_case:
+            return Target(what, target, "", NOT_MEASURED)
+        mine, other = float(by_case[ours]), float(by_case[PERFORMER])
+        measured = f"{mine / 2**20:,.1f} MiB of {other / 2**20:,.0f} MiB: 1/{other / max(mine, 1):.1f}"
+        return Target(what, target, measured, _verdict(mine * factor <= other))
+
+    def faster_from(self, topic: str, direction: str, length: int, ours: str) -> Target:
+        """Whether ours is faster than softmax at every measured length from this one on."""
+        what = f"module, {ours.partition(', ')[2]}, {direction}: faster than softmax from N ≤ {length:,}"
+        speedups = {n: self.speedup(topic, direction, n, ours, SOFTMAX) for n in self.config.lengths}
+        known = {n: value for n, value in speedups.items() if value is not None}
+        if length not in known:
+            return Target(what, "faster", "", NOT_MEASURED)
+        from_on = {n: value for n, value in known.items() if n >= length}
+        crossing = crossover(list(known), [1.0] * len(known), [value.median for value in known.values()])
+        if crossing is not None:
+            where = f"faster from N = {crossing:,.0f}"
+        else:
+            first = next(iter(known))
+            always = all(value.median > 1 for value in known.values())
+            where = f"faster from N = {first:,} or less" if always else "not faster at the largest N"
+        measured = f"{_times(known[length])} at N = {length:,}; {where}"
+        return Target(what, "faster", measured, _verdict(all(value.median > 1 for value in from_on.values())))
+
+    def rope_cost(self, name: str, target: float) -> Target:
+        what = f"training step, N = 1,024: what {name.removeprefix('favor+ ')} the map adds"
+        ratio = self.speedup("training", STEP, 1024, NONE, name)
+        if ratio is None:
+            return Target(what, f"at most {target:.0%}", "", NOT_MEASURED)
+        low, median, high = (value - 1 for value in ratio)
+        measured = f"{median:+.1%} [{low:+.1%}, {high:+.1%}]"
+        return Target(what, f"at most {target:.0%}", measured, _verdict(median <= target))
+
+    def flat_decoding(self, target: float) -> Target:
+        what = "decoding: time of a token, slowest context over fastest, 128 to 65,536"
+        contexts = [sample for sample in self._decoding() if 128 <= sample["length"] <= 65536]
+        if not {128, 65536} <= {sample["length"] for sample in contexts}:
+            return Target(what, f"within {target:.0%}", "", NOT_MEASURED)
+        seconds = np.array([sample["seconds"] for sample in contexts])
+        relative = np.median(seconds / seconds.mean(axis=0), axis=1)
+        spread = relative.max() / relative.min() - 1
+        return Target(what, f"within {target:.0%}", f"{spread:.0%}", _verdict(spread <= target))
+
+    def constant_state(self) -> Target:
+        what = "decoding: size of the state"
+        sizes = {sample["state_bytes"] for sample in self._decoding()}
+        if not sizes:
+            return Target(what, "constant", "", NOT_MEASURED)
+        measured = " to ".join(f"{size / 1024:,.0f} KiB" for size in sorted({min(sizes), max(sizes)}))
+        return Target(what, "constant", measured, _verdict(len(sizes) == 1))
+
+    def _decoding(self) -> list[dict[str, Any]]:
+        return [
+            sample
+            for record in self.records
+            if record["topic"] == "decoding"
+            for sample in record["samples"]
+            if sample["case"] == AFTER
+        ]
+
+
+_TOPIC_WORDS = {"operation": f"operation, {BACKWARD}", "training": "training step"}
+
+
+def _at_least(what: str, factor: float, speedup: Quartiles | None) -> Target:
+    target = f"at least {factor:g} times"
+    if speedup is None:
+        return Target(what, target, "", NOT_MEASURED)
+    return Target(what, target, _times(speedup), _verdict(speedup.median >= factor))
+
+
+def _times(speedup: Quartiles) -> str:
+    return f"{speedup.median:.3g} times [{speedup.low:.3g}, {speedup.high:.3g}]"
+
+
+def _verdict(is_met: bool) -> str:
+    return MET if is_met else MISSED
