@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from experiments.benchmark import keep_no_freed_memory, peak_memory
 from linear_rope import CausalLM, FeatureMap, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
-from linear_rope.attention import KeyValueCache
 from linear_rope.features import Features
 from linear_rope.model import Block
+from linear_rope.softmax_attention import KeyValueCache
 
 OURS, EQ_19, SDPA = "linear-rope", "linear-rope, eq. 19", "softmax (SDPA)"
 PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "fla"

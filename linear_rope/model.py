@@ -13,17 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention import (
-    KeyValueCache,
-    LinearAttentionState,
-    LinearRoPEAttention,
-    RoPEAttention,
-    SoftmaxRoPEAttention,
-)
+from linear_rope.attention import LinearAttentionState, LinearRoPEAttention
 from linear_rope.features import DETERMINISTIC_MAPS, RANDOM_MAPS
 from linear_rope.functional.linear_attention import check_choice, check_padding_mask
 from linear_rope.functional.mapping import Denominator, Rope, token_positions
+from linear_rope.multi_head import RoPEAttention
 from linear_rope.positions import LearnedPositions, SinusoidalPositions
+from linear_rope.softmax_attention import KeyValueCache, SoftmaxRoPEAttention
 
 Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
 ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linear_rope.attention import LinearRoPEAttention, RoPEAttention, SoftmaxRoPEAttention
+from linear_rope.attention import LinearRoPEAttention
 from linear_rope.diagnostics.health import AttentionDiagnostics, measure, warn_of_collapse
 from linear_rope.diagnostics.matrices import attention_matrices, check_arguments
 from linear_rope.features import FavorPlus
-from linear_rope.functional.linear_attention import Positions
+from linear_rope.functional.mapping import Positions
+from linear_rope.multi_head import RoPEAttention
+from linear_rope.softmax_attention import SoftmaxRoPEAttention
 
 
 def diagnose(

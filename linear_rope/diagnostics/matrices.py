@@ -9,9 +9,12 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from linear_rope.attention import LinearRoPEAttention, RoPEAttention, SoftmaxRoPEAttention
-from linear_rope.functional.linear_attention import Positions, check_padding_mask, linear_attention, token_positions
+from linear_rope.attention import LinearRoPEAttention
+from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
+from linear_rope.functional.mapping import Positions, token_positions
+from linear_rope.multi_head import RoPEAttention
 from linear_rope.rotary import apply_rope
+from linear_rope.softmax_attention import SoftmaxRoPEAttention
 
 
 class AttentionMatrices(NamedTuple):

@@ -98,10 +98,7 @@ def increment_gradients(
 
 def state_gradient(grad_states: Tensor, factors: ChunkFactors, grad_after: Tensor | None) -> Tensor:
     """The gradient of the state before the block, (S, W)."""
-    if factors.before is None:
-        grad = grad_states.sum(1)
-    else:
-        grad = torch.bmm(factors.before.mT, grad_states).squeeze(1)
+    grad = grad_states.sum(1) if factors.before is None else torch.bmm(factors.before.mT, grad_states).squeeze(1)
     return grad if grad_after is None else _add(grad, grad_after, factors.kept)
 
 

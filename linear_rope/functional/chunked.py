@@ -79,7 +79,8 @@ def blocks(length: int, chunks: int = BLOCK_CHUNKS) -> list[slice]:
 
 def terms_at(terms: Terms, at: slice) -> Terms:
     """The terms of some positions."""
-    return Terms(*(x[:, :, at] if isinstance(x, Tensor) else x for x in terms))
+    sliced = {name: x[:, :, at] for name, x in terms._asdict().items() if isinstance(x, Tensor)}
+    return terms._replace(**sliced)  # type: ignore[arg-type]
 
 
 def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[Sums, State, Saved]:
@@ -103,10 +104,7 @@ def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[S
     memory = state_after(increments, factors, memory).view(batch, heads, features, width)
     states = states.view(-1, features, width)
     sums = torch.bmm(weights, v)
-    if factors.query is None:
-        sums = sums.baddbmm_(q, states)
-    else:
-        sums = sums.addcmul_(torch.bmm(q, states), factors.query)
+    sums = sums.baddbmm_(q, states) if factors.query is None else sums.addcmul_(torch.bmm(q, states), factors.query)
     sums = sums.view(batch, heads, length, width)
 
     denominator = normaliser = normalisers = None

@@ -58,7 +58,9 @@ def linear_attention(
             Default: the count of unpadded tokens before each one.
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
-            positions with a state of constant size), or "auto", which is "chunked".
+            positions with a state of constant size), or "auto", which is "chunked". The causal chunked form keeps
+            nothing as wide as the features for its backward pass, and can be differentiated once; the others, and
+            "chunked" under torch.compile and torch.func, as often as one likes.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.

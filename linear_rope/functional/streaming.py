@@ -35,16 +35,17 @@ def stream(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     Differentiable once, with respect to the inputs and the feature map's parameters.
     """
     held = _held(mapping)
-    output: Tensor = _Stream.apply(mapping, tuple(held), q, k, v, *held.values())  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in (q, k, v, *held.values())):
+        return stream_with_state(mapping, q, k, v)[0]
+    output: Tensor = _Stream.apply(mapping, tuple(held), q, k, v, *held.values())
     return output.to(v.dtype)
 
 
 def stream_with_state(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, State]:
     """:func:`stream` without gradients, and the state after the last position."""
     with torch.no_grad():
-        output, states, _ = _forward(mapping, _held(mapping), q, k, v)
-        groups = _plan(mapping, mapped(mapping.feature_map, "queries", _held(mapping), mapping.dtype), q).groups
-    return output.to(v.dtype), _joined(states, groups, q)
+        output, state, _ = _forward(mapping, _held(mapping), q, k, v, keep=False)
+    return output.to(v.dtype), state
 
 
 class _Stream(torch.autograd.Function):
@@ -52,14 +53,14 @@ class _Stream(torch.autograd.Function):
     def forward(
         ctx: Any, mapping: Mapping, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor, *held: Tensor
     ) -> Tensor:
-        output, _, kept = _forward(mapping, dict(zip(names, held, strict=True)), q, k, v)
+        output, _, kept = _forward(mapping, dict(zip(names, held, strict=True)), q, k, v, keep=True)
         ctx.mapping = mapping
         ctx.names = names
         ctx.save_for_backward(q, k, v, output, *held, *(x for block in kept for x in block))
         return output
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         mapping: Mapping = ctx.mapping
         q, k, v, output, *rest = ctx.saved_tensors
@@ -95,9 +96,9 @@ class _Stream(torch.autograd.Function):
 
 
 def _forward(
-    mapping: Mapping, held: dict[str, Tensor], q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, list[State], list[tuple[Tensor | None, ...]]]:
-    """The output, each group's state after the last position, and for each block what its backward needs."""
+    mapping: Mapping, held: dict[str, Tensor], q: Tensor, k: Tensor, v: Tensor, *, keep: bool
+) -> tuple[Tensor, State, list[tuple[Tensor | None, ...]]]:
+    """The output, the state after the last position, and if asked for, what the backward of each block needs."""
     map_q, map_k = (mapped(mapping.feature_map, side, held, mapping.dtype) for side in ("queries", "keys"))
     take = workspace(q.device).take
     # Laid out as (B, N, H, D), so that merging the heads copies nothing.
@@ -113,10 +114,11 @@ def _forward(
             sums, state, saved = block_sums(terms, state, take)
             gain = output_gain(sums, terms.query_scale)
             torch.mul(sums.numerator, 1 if gain is None else gain, out=output[at])
-            kept.append((*saved, gain))
+            if keep:
+                kept.append((*saved, gain))
         assert state is not None
         states.append(state)
-    return output, states, kept
+    return output, _joined(states, plan.groups, q), kept
 
 
 class _Plan(NamedTuple):
@@ -149,15 +151,18 @@ def _joined(states: list[State], groups: list[tuple[slice, slice]], q: Tensor) -
     if len(states) == 1:
         return states[0]
 
-    def join(parts: Sequence[Tensor | None]) -> Tensor | None:
-        if parts[0] is None:
-            return None
+    def join(parts: Sequence[Tensor]) -> Tensor:
         whole = parts[0].new_empty(*q.shape[:2], *parts[0].shape[2:])
         for group, part in zip(groups, parts, strict=True):
             whole[group] = part
         return whole
 
-    return State(*(join(parts) for parts in zip(*states, strict=True)))
+    memory, normaliser, stabiliser = zip(*states, strict=True)
+    return State(
+        join(memory),
+        None if normaliser[0] is None else join(normaliser),
+        None if stabiliser[0] is None else join(stabiliser),
+    )
 
 
 def _held(mapping: Mapping) -> dict[str, Tensor]:

@@ -1,0 +1,117 @@
+"""Softmax attention with the same calls as linear attention, to compare with."""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope.functional.linear_attention import check_choice, check_padding_mask
+from linear_rope.functional.mapping import Positions, check_positions, rotations
+from linear_rope.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.rotary import rotate
+
+
+class KeyValueCache(NamedTuple):
+    """What a causal softmax attention carries from token to token; it grows by one key and value a token.
+
+    Attributes:
+        k, v: (B, H, K, D), keys already rotated.
+        key_padding_mask: (B, K) bool, True at padding, or None.
+        position: (B,) int64, position of the next token.
+    """
+
+    k: Tensor
+    v: Tensor
+    key_padding_mask: Tensor | None
+    position: Tensor
+
+
+class SoftmaxRoPEAttention(RoPEAttention):
+    """Multi-head softmax attention with rotary positions (RoFormer, arXiv 2104.09864, eq. 16), on PyTorch's SDPA.
+
+    Args:
+        dim: width of the inputs and outputs.
+        heads: number of heads H.
+        head_dim: D; default dim / heads; even for ``rope="before"``.
+        rope: "before" rotates queries and keys before their product; "none".
+        causal: a token sees itself and those before it.
+        rope_base: θ_i = rope_base^(−2i/D).
+        bias: of the four projections.
+        dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
+
+    Raises:
+        ValueError: names the argument, what came, and what would do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        rope: Literal["before", "none"] = "before",
+        causal: bool = False,
+        rope_base: float = 10000.0,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout)
+        check_choice("rope", rope, ("before", "none"))
+        if rope == "before" and self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
+        self.rope = rope
+
+    def _rotate(
+        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> tuple[Tensor, Tensor]:
+        check_positions(positions, q, k)
+        if self.rope == "none":
+            return q, k
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q_rotation, k_rotation = rotations(
+            q, k, positions, key_padding_mask, width=self.head_dim, base=self.rope_base, dtype=dtype
+        )
+        return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Tensor:
+        q, k = self._rotate(q, k, key_padding_mask, positions)
+        return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=key_padding_mask)
+
+    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
+        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
+        self._check_step(x, "prefill")
+        check_padding_mask(key_padding_mask, *x.shape[:2])
+        q, k, v = self._project(*without_padding(x, None, key_padding_mask))
+        q, k = self._rotate(q, k, key_padding_mask, None)
+        y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask))
+        return y, KeyValueCache(k, v, key_padding_mask, next_position(x, key_padding_mask))
+
+    def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
+        self._check_step(x, "step", batch=state.position.shape[0])
+        q, k, v = self._project(x, x)
+        q, k = self._rotate(q, k, None, state.position.unsqueeze(-1))
+        mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
+        k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, v), dim=-2)
+        y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask)
+        return self._merge(y), KeyValueCache(k, v, mask, state.position + 1)
+
+    def extra_repr(self) -> str:
+        return f"rope={self.rope!r}, causal={self.causal}"
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padding_mask: Tensor | None) -> Tensor:
+    """``F.scaled_dot_product_attention`` with a padding mask; zeros for a query that sees no key."""
+    if key_padding_mask is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    padding = key_padding_mask[:, None, :, None]
+    k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    visible = ~key_padding_mask[:, None, None, :].expand(-1, 1, q.shape[-2], -1)
+    if causal:
+        visible = visible & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    sees_none = ~visible.any(-1, keepdim=True)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_none)
+    return y.masked_fill(sees_none, 0)
