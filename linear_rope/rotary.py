@@ -76,16 +76,13 @@ def rope_table(
     return table.flatten(0, 1)[:length].to(dtype).unflatten(-1, (-1, 2))
 
 
-def rotate(
-    x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", back: bool = False, out: Tensor | None = None
-) -> Tensor:
+def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: Tensor | None = None) -> Tensor:
     """Rotate pairs of channels by given angles.
 
     Args:
         x: (..., N, width), float32 or float64.
         rotation: of :func:`rope_rotation`, of the dtype of ``x``; broadcastable to (..., N, width / 2, 2).
         layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
-        back: turn the other way, which is also how a gradient goes back.
         out: a contiguous tensor of the shape of ``x`` for the result, for "interleaved" only; may be ``x``.
 
     Returns:
@@ -94,12 +91,10 @@ def rotate(
     if layout == "interleaved" and not torch.compiler.is_compiling():
         # A pair is a complex number: one pass over memory instead of six. Compilers fuse the real form instead.
         turn = torch.view_as_complex(rotation.contiguous())
-        turn = turn.conj().resolve_conj() if back else turn
-        pairs = _as_complex(x)
-        return torch.view_as_real(torch.mul(pairs, turn, out=None if out is None else _as_complex(out))).flatten(-2)
+        turned = torch.mul(_as_complex(x), turn, out=None if out is None else _as_complex(out))
+        return torch.view_as_real(turned).flatten(-2)
     assert out is None
     cosine, sine = rotation.unbind(-1)
-    sine = -sine if back else sine
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, dim=-1)
     rotated = (first * cosine - second * sine, first * sine + second * cosine)
     return torch.stack(rotated, dim=-1).flatten(-2) if layout == "interleaved" else torch.cat(rotated, dim=-1)

@@ -3,7 +3,7 @@
 Every position is mapped and rotated by itself, so any stretch of a sequence gives the same terms alone as in the whole.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -83,12 +83,15 @@ class Mapping:
     def input_gradients(
         self, inputs: Inputs, terms: Terms, of: TermGradients, map_q: Mapped, map_k: Mapped, at: Region
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of the region ``at`` of ``q``, ``k`` and ``v``, by hand; overwrites ``terms`` and ``of``."""
+        """The gradients of the region ``at`` of ``q``, ``k`` and ``v``, by hand; overwrites ``terms`` and ``of``.
+
+        To be called on the :meth:`reversed` mapping.
+        """
         grad_q, grad_k, grad_v = of.q, of.k, of.v
         q_values, k_values = terms.q, terms.k
         if self.rope == "after":
-            _rotated(grad_q, self.q_rotation, at, back=True, out=grad_q)
-            _rotated(grad_k, self.k_rotation, at, back=True, out=grad_k)
+            _rotated(grad_q, self.q_rotation, at, out=grad_q)
+            _rotated(grad_k, self.k_rotation, at, out=grad_k)
             q_values, k_values = terms.mapped_q, terms.mapped_k
         if of.denominator_q is not None and of.denominator_k is not None:
             grad_q.add_(of.denominator_q)
@@ -99,11 +102,21 @@ class Mapping:
         grad_q = map_q.gradient(inputs.q, q_values, grad_q)
         grad_k = map_k.gradient(inputs.k, k_values, grad_k)
         if self.rope == "before":
-            grad_q = _rotated(grad_q, self.q_rotation, at, back=True)
-            grad_k = _rotated(grad_k, self.k_rotation, at, back=True)
+            grad_q = _rotated(grad_q, self.q_rotation, at)
+            grad_k = _rotated(grad_k, self.k_rotation, at)
         if padding is not None:
             grad_k, grad_v = grad_k.masked_fill(padding, 0), grad_v.masked_fill(padding, 0)
         return grad_q, grad_k, grad_v
+
+    def reversed(self) -> "Mapping":
+        """The mapping that turns the other way, which is how :meth:`input_gradients` goes back."""
+        if self.q_rotation is None or self.k_rotation is None:
+            return self
+        k_rotation = torch.stack((self.k_rotation[..., 0], -self.k_rotation[..., 1]), dim=-1)
+        q_rotation = k_rotation
+        if self.q_rotation is not self.k_rotation:
+            q_rotation = torch.stack((self.q_rotation[..., 0], -self.q_rotation[..., 1]), dim=-1)
+        return replace(self, q_rotation=q_rotation, k_rotation=k_rotation)
 
     def _rotated_terms(
         self,
@@ -143,9 +156,7 @@ class Mapping:
         return None if self.padding is None else self.padding[at.batch, :, at.positions]
 
 
-def _rotated(
-    x: Tensor, rotation: Tensor | None, at: Region, *, back: bool = False, out: Tensor | None = None
-) -> Tensor:
+def _rotated(x: Tensor, rotation: Tensor | None, at: Region, out: Tensor | None = None) -> Tensor:
     assert rotation is not None
     if x.shape[-1] != 2 * rotation.shape[-2]:
         raise ValueError(
@@ -154,7 +165,7 @@ def _rotated(
         )
     # One for all sequences, or one each.
     turn = rotation[at.positions] if rotation.dim() == 3 else rotation[at.batch, :, at.positions]
-    return rotate(x, turn, back=back, out=out)
+    return rotate(x, turn, out=out)
 
 
 def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.device) -> Tensor:
@@ -191,7 +202,8 @@ def rotations(
         return (k_rotation if same else rope_rotation(q_positions, width, base=base, dtype=dtype)), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
     table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device)
-    q_rotation, k_rotation = table[:queries], table[:keys]
+    k_rotation = table[:keys]
+    q_rotation = k_rotation if queries == keys else table[:queries]
     if key_padding_mask is not None:
         k_rotation = table[token_positions(keys, key_padding_mask, k.device)].unsqueeze(1)
         q_rotation = k_rotation if queries == keys else q_rotation

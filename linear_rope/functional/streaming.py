@@ -69,6 +69,7 @@ class _Stream(torch.autograd.Function):
         kept = rest[len(held) :]
         width = len(Saved._fields) + 1
         map_q, map_k = (mapped(mapping.feature_map, side, held, mapping.dtype) for side in ("queries", "keys"))
+        back = mapping.reversed()
         take = workspace(q.device).take
 
         gradients = tuple(torch.empty_like(x) for x in (q, k, v))
@@ -89,7 +90,7 @@ class _Stream(torch.autograd.Function):
                     of_terms, grad_after = block_gradients(
                         terms, Saved(*saved), grad_numerator, grad_denominator, grad_after, take
                     )
-                    parts = mapping.input_gradients(inputs, terms, of_terms, map_q, map_k, at)
+                    parts = back.input_gradients(inputs, terms, of_terms, map_q, map_k, at)
                     for whole, part in zip(gradients, parts, strict=True):
                         whole[at] = part
         return None, None, *gradients, *_held_gradients(ctx.names, map_q, map_k)
