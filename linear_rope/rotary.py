@@ -64,16 +64,15 @@ def rope_table(
 ) -> Tensor:
     """:func:`rope_rotation` of the positions 0, 1, ..., length − 1, with the trigonometry of about 2·√length of them.
 
-    Position a·s + b turns by the product of the rotations of a·s and b, which is taken in float64.
+    Position a·s + b turns by the product of the rotations of a·s and b, which adds one rounding.
     """
-    exact = _angle_dtype(device)
     step = max(1, math.isqrt(length))
     fine, coarse = (
-        rope_rotation(positions, width, base=base, dtype=exact)
+        rope_rotation(positions, width, base=base, dtype=dtype)
         for positions in (torch.arange(step, device=device), torch.arange(0, length, step, device=device))
     )
     table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
-    return table.flatten(0, 1)[:length].to(dtype).unflatten(-1, (-1, 2))
+    return table.flatten(0, 1)[:length].unflatten(-1, (-1, 2))
 
 
 def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: Tensor | None = None) -> Tensor:
