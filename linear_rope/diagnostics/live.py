@@ -11,7 +11,7 @@ from linear_rope.attention import LinearRoPEAttention, RoPEAttention, SoftmaxRoP
 from linear_rope.diagnostics.health import AttentionDiagnostics, measure, warn_of_collapse
 from linear_rope.diagnostics.matrices import attention_matrices, check_arguments
 from linear_rope.features import FavorPlus
-from linear_rope.functional.linear_attention import Positions
+from linear_rope.functional.mapping import Positions
 
 
 def diagnose(

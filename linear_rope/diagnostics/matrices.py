@@ -10,7 +10,8 @@ from einops import rearrange
 from torch import Tensor
 
 from linear_rope.attention import LinearRoPEAttention, RoPEAttention, SoftmaxRoPEAttention
-from linear_rope.functional.linear_attention import Positions, check_padding_mask, linear_attention, token_positions
+from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
+from linear_rope.functional.mapping import Positions, token_positions
 from linear_rope.rotary import apply_rope
 
 
