@@ -236,10 +236,3 @@ def test_dropout_acts_in_training_only() -> None:
     module.eval()
     assert not (module(x) == 0).any()
     torch.testing.assert_close(module(x), module(x), rtol=0, atol=0)
-
-
-def test_compiles_without_graph_breaks_and_exports() -> None:
-    module, x = make("favor+, after", causal=True).eval(), random(2, 70, DIM)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    assert_near(compiled(x), module(x))
-    assert_near(torch.export.export(module, (x,)).module()(x), module(x))

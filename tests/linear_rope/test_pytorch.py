@@ -1,0 +1,202 @@
+"""At home in PyTorch: compiled, exported, without data, checkpointed and in several processes.
+
+Compiled and exported programs do the same operations in another order: 1e-10 of the largest value in float64, as in
+test_functional.py. What repeats the same operations is compared bit for bit.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from linear_rope import CausalLM, EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ModelConfig, linear_attention
+
+# Compilers take time for every operation: 70 positions are two chunks of different length, 20 are one.
+DIM, HEADS, LENGTH, SHORT = 8, 2, 70, 20
+MAPS: dict[str, Callable[[], FeatureMap]] = {"favor+": lambda: FavorPlus(4, 6), "elu+1": EluPlusOne}
+Result = tuple[Tensor, list[Tensor]]
+
+
+def make(**options: Any) -> LinearRoPEAttention:
+    torch.manual_seed(0)
+    return LinearRoPEAttention(DIM, HEADS, **{"causal": True, **options}).double()
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.detach().abs().max()))
+
+
+def gradients(function: Callable[..., Tensor], *inputs: Tensor, learned: Iterator[Tensor] | None = None) -> Result:
+    inputs = tuple(x.detach().clone().requires_grad_() for x in inputs)
+    output = function(*inputs)
+    found = torch.autograd.grad(output, [*inputs, *(learned or ())], random(*output.shape, seed=99))
+    return output.detach(), list(found)
+
+
+def assert_agree(actual: Result, expected: Result) -> None:
+    assert_near(actual[0], expected[0])
+    for got, wanted in zip(actual[1], expected[1], strict=True):
+        assert_near(got, wanted)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("rope", ["after", "before", "none"])
+@pytest.mark.parametrize("name", MAPS)
+def test_training_compiles_without_graph_breaks(name: str, rope: str) -> None:
+    module, x = make(feature_map=MAPS[name](), rope=rope), random(2, SHORT, DIM)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert_agree(gradients(compiled, x, learned=module.parameters()), gradients(module, x, learned=module.parameters()))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(("name", "rope"), [("favor+", "after"), ("elu+1", "before")])
+def test_the_function_compiles_without_graph_breaks(name: str, rope: Any) -> None:
+    feature_map = MAPS[name]()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return linear_attention(q, k, v, feature_map=feature_map, rope=rope, causal=True)
+
+    qkv = [random(2, HEADS, LENGTH, 4, seed=seed) for seed in range(3)]
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    assert_agree(gradients(compiled, *qkv), gradients(attend, *qkv))
+
+
+def train(module: nn.Module, forward: Callable[[Tensor], Tensor], steps: int) -> list[Tensor]:
+    """The outputs of some steps of gradient descent, each on other inputs."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    outputs = []
+    for step in range(steps):
+        x = random(2, SHORT, DIM, seed=step).requires_grad_()
+        y = forward(x)
+        optimizer.zero_grad()
+        y.square().sum().div(y.numel()).backward()
+        optimizer.step()
+        outputs.append(y.detach())
+    return outputs
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_compiled_training_loop_redraws_as_an_eager_one() -> None:
+    eager, module = (make(num_features=6, redraw_every=2) for _ in range(2))
+    compiled = torch.compile(module, backend="aot_eager")
+    for actual, expected in zip(train(module, compiled, 5), train(eager, eager, 5), strict=True):
+        assert_near(actual, expected)
+    assert torch.equal(module.feature_map.get_buffer("omega"), eager.feature_map.get_buffer("omega"))
+    first = make(num_features=6).feature_map.get_buffer("omega")
+    assert not torch.equal(module.feature_map.get_buffer("omega"), first)
+
+
+@pytest.mark.parametrize(("rope", "redraw_every"), [("after", 1), ("before", None), ("none", None)])
+def test_inference_is_exported(rope: str, redraw_every: int | None) -> None:
+    module, x = make(rope=rope, redraw_every=redraw_every).eval(), random(2, SHORT, DIM)
+    exported = torch.export.export(module, (x,)).module()
+    for inputs in (x, random(2, SHORT, DIM, seed=1)):
+        assert_near(exported(inputs), module(inputs))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rope", ["after", "before", "none"])
+def test_training_reads_no_value(rope: str, causal: bool) -> None:
+    """On the meta device there is none to read, so nothing that runs there can make a GPU wait for the host."""
+    module = make(rope=rope, causal=causal, redraw_every=2).to("meta")
+    mask = torch.zeros(2, LENGTH, dtype=torch.bool, device="meta")
+    for _ in range(5):
+        x = torch.randn(2, LENGTH, DIM, device="meta", dtype=torch.float64, requires_grad=True)
+        for padding in (None, mask):
+            y = module(x, key_padding_mask=padding)
+            assert (y.shape, y.dtype, y.device.type) == (x.shape, x.dtype, "meta")
+            y.sum().backward()
+        assert x.grad is not None
+
+
+@pytest.mark.parametrize("position", ["rope-after", "rope-before", "learned"])
+def test_training_a_language_model_reads_no_value(position: Any) -> None:
+    model = CausalLM(ModelConfig(vocab_size=50, dim=DIM, heads=HEADS, position=position, redraw_every=1)).to("meta")
+    tokens = torch.zeros(2, LENGTH, dtype=torch.long, device="meta")
+    for _ in range(3):
+        logits = model(tokens)
+        nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+        assert logits.shape == (2, LENGTH, 50)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_module_can_be_moved_and_copied_between_steps(dtype: torch.dtype) -> None:
+    module, twin = (make(redraw_every=2) for _ in range(2))
+    train(module, module, 3)
+    train(twin, twin, 3)
+    moved = copy.deepcopy(module).to(dtype)
+    assert all(x.dtype == dtype for x in moved.state_dict().values() if x.is_floating_point())
+    for _ in range(3):  # over a redraw
+        y = moved(random(2, LENGTH, DIM).to(dtype))
+        assert y.dtype == dtype
+        assert y.isfinite().all()
+    assert moved.feature_map.get_buffer("omega").dtype == dtype
+    nowhere = copy.deepcopy(module).to("meta")
+    assert nowhere(torch.empty(1, 3, DIM, device="meta", dtype=torch.float64)).device.type == "meta"
+    # The copies counted for themselves.
+    for actual, expected in zip(train(module, module, 3), train(twin, twin, 3), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_activation_checkpointing_changes_nothing(causal: bool, use_reentrant: bool) -> None:
+    """Outputs of later steps also depend on the gradients of those before."""
+    plain, module = (make(causal=causal, redraw_every=2) for _ in range(2))
+
+    def forward(x: Tensor) -> Tensor:
+        result: Tensor = checkpoint(module, x, use_reentrant=use_reentrant)
+        return result
+
+    for actual, expected in zip(train(module, forward, 5), train(plain, plain, 5), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    for name, expected in plain.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], expected, rtol=0, atol=0)
+    assert int(module.state_dict()["feature_map._extra_state"]) == 5
+
+
+def _train_one_of_two(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    module = LinearRoPEAttention(DIM, HEADS, causal=True, redraw_every=1)
+    first = module.feature_map.get_buffer("omega").clone()
+    parallel = DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        parallel(torch.randn(2, LENGTH, DIM)).square().mean().backward()
+        optimizer.step()
+    torch.save({"first": first, "state": module.state_dict()}, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_stay_equal(tmp_path: Path) -> None:
+    """Different inputs and global seeds; the features are drawn in each process, from the module's own seed."""
+    spawn(_train_one_of_two, (str(tmp_path),), nprocs=2)
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert one["state"].keys() == other["state"].keys()
+    for name, expected in one["state"].items():
+        torch.testing.assert_close(other["state"][name], expected, rtol=0, atol=0)
+    assert not torch.equal(one["state"]["feature_map.omega"], one["first"])
+    assert int(one["state"]["feature_map._extra_state"]) == 3
