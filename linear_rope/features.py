@@ -198,7 +198,6 @@ class FavorPlus(FeatureMap):
         if self.training and self.redraw_every is not None:
             self._count_call(self.redraw_every)
 
-    @torch.compiler.disable(reason="redrawing random features changes a module")
     def _count_call(self, redraw_every: int) -> None:
         if torch._C._current_graph_task_id() != -1:
             return

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, Saved, block_gradients, block_sums, blocks
 from linear_rope.functional.mapped import Mapped, MappedByAutograd, mapped
@@ -60,8 +59,12 @@ class _Stream(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the causal chunked form of linear attention can be differentiated once, and a graph of its gradient "
+                '(create_graph=True) was asked for; give implementation="reference" for second derivatives'
+            )
         mapping: Mapping = ctx.mapping
         q, k, v, output, *rest = ctx.saved_tensors
         # As they were in the forward pass, whatever the module holds by now: features may have been redrawn.
