@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from linear_rope.eager import is_eager
 from linear_rope.features import FavorPlus, FeatureMap, make_feature_map
 from linear_rope.functional.chunked import prefix_sums
 from linear_rope.functional.linear_attention import (
@@ -15,7 +16,7 @@ from linear_rope.functional.linear_attention import (
 )
 from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.streaming import can_stream, stream_with_state
+from linear_rope.functional.streaming import stream_with_state
 from linear_rope.functional.terms import attention_output, full_precision
 from linear_rope.multi_head import RoPEAttention, next_position, without_padding
 
@@ -161,7 +162,7 @@ class LinearRoPEAttention(RoPEAttention):
         q, k, v = self._project(*without_padding(x, None, key_padding_mask))
         with full_precision(x.device):
             mapping = self._mapping(q, k, v, key_padding_mask, None)
-            if can_stream() and not torch.is_grad_enabled():
+            if is_eager(q, k, v) and not torch.is_grad_enabled():
                 y, sums = stream_with_state(mapping, q, k, v)
             else:
                 terms = mapping.terms(q, k, v)

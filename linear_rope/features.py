@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from linear_rope.eager import in_backward_pass
+
 
 class Features(NamedTuple):
     """Mapped vectors, φ(x) = ``values`` · exp(``log_scale``).
@@ -30,8 +32,8 @@ class FeatureMap(nn.Module):
     """A positive map of queries and keys; subclass it and define :meth:`features` to add one.
 
     ``queries`` and ``keys`` are what attention calls. Called as a module it gives φ(x) itself, which may overflow.
-    A map is a function of each position by itself, and of its own parameters and buffers: causal attention maps
-    stretches of a sequence one after another, and once more in the backward pass.
+    A map is a function of each position by itself and of its own parameters and buffers, without random numbers:
+    causal attention maps stretches of a sequence one after another, and once more in the backward pass.
 
     Args:
         head_dim: D, or None where any D will do.
@@ -187,7 +189,9 @@ class FavorPlus(FeatureMap):
 
         By a new tensor: a forward pass that is still to be differentiated keeps the features it had.
         """
-        self.omega = self._draw(draw).to(self.omega)
+        # An evaluation in inference mode must not leave a tensor that training cannot use.
+        with torch.inference_mode(False):
+            self.omega = self._draw(draw).to(self.omega.device, self.omega.dtype)
 
     def maybe_redraw(self) -> None:
         """Count a training call, and redraw when ``redraw_every`` of them have passed; does nothing in eval mode.
@@ -199,7 +203,7 @@ class FavorPlus(FeatureMap):
             self._count_call(self.redraw_every)
 
     def _count_call(self, redraw_every: int) -> None:
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward_pass():
             return
         if self._calls and self._calls % redraw_every == 0:
             self.redraw(self._calls // redraw_every)

@@ -66,6 +66,9 @@ def rope_table(
 
     Position a·s + b turns by the product of the rotations of a·s and b, which adds one rounding.
     """
+    if torch.compiler.is_compiling():
+        # A length that is a symbol has no square root.
+        return rope_rotation(torch.arange(length, device=device), width, base=base, dtype=dtype)
     step = max(1, math.isqrt(length))
     fine, coarse = (
         rope_rotation(positions, width, base=base, dtype=dtype)
@@ -100,7 +103,10 @@ def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: 
 
 
 def _as_complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
+    x = x.contiguous()
+    # A view that begins in the middle of a pair is no sequence of complex numbers.
+    x = x.clone() if x.storage_offset() % 2 else x
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from linear_rope.attention import LinearRoPEAttention
 from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
 from linear_rope.functional.mapping import Positions, token_positions
+from linear_rope.functional.terms import full_precision
 from linear_rope.multi_head import RoPEAttention
 from linear_rope.rotary import apply_rope
 from linear_rope.softmax_attention import SoftmaxRoPEAttention
@@ -68,7 +69,7 @@ def attention_matrices(
     Raises:
         ValueError: no query sees a key.
     """
-    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+    with torch.no_grad(), full_precision(x.device):
         visible = _visible(attention, x, key_padding_mask, context)
         if not visible.any():
             raise ValueError("key_padding_mask is True everywhere; give one that leaves a key to see")

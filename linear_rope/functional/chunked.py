@@ -40,14 +40,12 @@ class Saved(NamedTuple):
 
     Attributes:
         weights: (G, C, C), masked and scaled.
-        states: (S, n, M, D), the memory before each chunk. With a denominator of the same features, D + 1.
-        normalisers: (S, n', M), before each of the denominator's chunks; None if it has no features of its own.
-        stabiliser: (B, H, 1) before the block, or None.
+        memory, normaliser, stabiliser: the state before the block; None where there is none.
     """
 
     weights: Tensor
-    states: Tensor
-    normalisers: Tensor | None
+    memory: Tensor | None
+    normaliser: Tensor | None
     stabiliser: Tensor | None
 
 
@@ -96,18 +94,16 @@ def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[S
     width = v.shape[-1]
 
     weights = torch.bmm(q, k.mT) * factors.pairs
-    scaled_v = v if factors.key is None else v * factors.key
-    increments = torch.bmm(k.mT, scaled_v, out=take("increments", (q.shape[0], features, width), q))
-    increments = increments.view(batch * heads, -1, features * width)
-    memory = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
-    states = states_before(increments, factors, memory, None)
-    memory = state_after(increments, factors, memory).view(batch, heads, features, width)
+    carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
+    increments = _increments(k, v, factors, take)
+    states = states_before(increments, factors, carried, take("states", increments.shape, k))
     states = states.view(-1, features, width)
+    memory = state_after(increments, factors, carried).view(batch, heads, features, width)
     sums = torch.bmm(weights, v)
     sums = sums.baddbmm_(q, states) if factors.query is None else sums.addcmul_(torch.bmm(q, states), factors.query)
     sums = sums.view(batch, heads, length, width)
 
-    denominator = normaliser = normalisers = None
+    denominator = normaliser = None
     if _shares_weights(terms):
         sums, denominator = sums[..., :-1], sums[..., -1]
         memory, normaliser = memory[..., :-1], memory[..., -1]
@@ -115,13 +111,14 @@ def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[S
         size = _normaliser_size(length)
         factors = _factors(terms, before, stabiliser, size)
         carried = None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1)
-        denominator, normalisers, normaliser = normaliser_sums(
+        denominator, normaliser = normaliser_sums(
             _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried, take
         )
         denominator = denominator.view(batch, heads, length)
         normaliser = normaliser.view(batch, heads, features)
     after = State(memory, normaliser, None if stabiliser is None else stabiliser[..., -1:])
-    return Sums(sums, denominator, stabiliser), after, Saved(weights, states, normalisers, before)
+    saved = Saved(weights, *((None, None, None) if state is None else state))
+    return Sums(sums, denominator, stabiliser), after, saved
 
 
 def block_gradients(
@@ -146,6 +143,11 @@ def block_gradients(
     grad_sums = _chunks(grad_sums, size)
     grad_read = grad_sums if factors.query is None else grad_sums * factors.query
     scaled_v = v if factors.key is None else v * factors.key
+    state = None if saved.memory is None else State(saved.memory, saved.normaliser, saved.stabiliser)
+    carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
+    increments = _increments(k, v, factors, take)
+    states = states_before(increments, factors, carried, take("states", increments.shape, k))
+    states = states.view(-1, features, width)
     grad_memory = None if grad_after is None else _memory(terms, grad_after).reshape(batch * heads, -1)
 
     grad_weights = torch.bmm(grad_sums, v.mT).mul_(factors.pairs)
@@ -153,10 +155,11 @@ def block_gradients(
     grad_states = torch.bmm(q.mT, grad_read, out=take("grad states", shape, q)).view(
         batch * heads, -1, features * width
     )
+    # The increments are in the states by now.
     out = take("increments", grad_states.shape, q)
     grad_increments = increment_gradients(grad_states, factors, grad_memory, out).view(shape)
     grad_memory = state_gradient(grad_states, factors, grad_memory).view(batch, heads, features, width)
-    grad_q = torch.bmm(grad_weights, k, out=take("grad q", q.shape, q)).baddbmm_(grad_read, saved.states.mT)
+    grad_q = torch.bmm(grad_weights, k, out=take("grad q", q.shape, q)).baddbmm_(grad_read, states.mT)
     grad_k = torch.bmm(grad_weights.mT, q, out=take("grad k", k.shape, k)).baddbmm_(scaled_v, grad_increments.mT)
     grad_v = torch.bmm(k, grad_increments)
     if factors.key is not None:
@@ -169,14 +172,13 @@ def block_gradients(
         grad_memory, grad_normaliser = grad_memory[..., :-1], grad_memory[..., -1]
     elif terms.denominator_q is not None and terms.denominator_k is not None:
         assert grad_denominator is not None
-        assert saved.normalisers is not None
         size = _normaliser_size(length)
         carried = None if grad_after is None or grad_after.normaliser is None else grad_after.normaliser.flatten(0, 1)
         grad_denominator_q, grad_denominator_k, grad_normaliser = normaliser_gradients(
             _chunks(terms.denominator_q, size),
             _chunks(terms.denominator_k, size),
             _factors(terms, before, stabiliser, size),
-            saved.normalisers,
+            None if saved.normaliser is None else saved.normaliser.flatten(0, 1),
             grad_denominator.reshape(-1, size),
             carried,
             take,
@@ -188,6 +190,14 @@ def block_gradients(
         grad_q.reshape(terms.q.shape), grad_k.reshape(terms.k.shape), grad_v, grad_denominator_q, grad_denominator_k
     )
     return gradients, State(grad_memory, grad_normaliser, None)
+
+
+def _increments(k: Tensor, v: Tensor, factors: ChunkFactors, take: Take) -> Tensor:
+    """What each chunk adds to the memory, (S, n, M·D)."""
+    shape = (k.shape[0], k.shape[-1], v.shape[-1])
+    scaled_v = v if factors.key is None else v * factors.key
+    increments = torch.bmm(k.mT, scaled_v, out=take("increments", shape, k))
+    return increments.view(-1, factors.carry.shape[-1], shape[1] * shape[2])
 
 
 def _shares_weights(terms: Terms) -> bool:

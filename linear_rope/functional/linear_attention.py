@@ -1,16 +1,18 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from linear_rope.eager import is_eager
 from linear_rope.features import FeatureMap
 from linear_rope.functional.chunked import chunked
 from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope, check_positions, rotations
 from linear_rope.functional.recurrent import recurrent
 from linear_rope.functional.reference import reference
-from linear_rope.functional.streaming import can_stream, stream
+from linear_rope.functional.streaming import stream
 from linear_rope.functional.terms import Sums, attention_output, full_precision
 
 IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
@@ -74,6 +76,9 @@ def linear_attention(
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
     name = "chunked" if implementation == "auto" else implementation
+    if q.shape[0] == 0 or q.shape[1] == 0:
+        # Nothing to attend to or from, which the definition has no trouble with.
+        name = "reference"
     with full_precision(q.device):
         mapping = make_mapping(
             q,
@@ -86,7 +91,7 @@ def linear_attention(
             positions=positions,
             rope_base=rope_base,
         )
-        if name == "chunked" and causal and can_stream():
+        if name == "chunked" and causal and is_eager(q, k, v):
             return stream(mapping, q, k, v)
         terms = mapping.terms(q, k, v)
         return attention_output(IMPLEMENTATIONS[name](terms, causal=causal), terms.query_scale).to(v.dtype)
@@ -107,6 +112,8 @@ def make_mapping(
     """What turns these queries, keys and values into terms; the arguments are those of :func:`linear_attention`."""
     check_choice("rope", rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
+    if not 0 < rope_base < math.inf:
+        raise ValueError(f"rope_base is {rope_base}; give a positive finite number, such as 10000")
     check_positions(positions, q, k)
     feature_map.check_width(q)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
@@ -143,6 +150,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_padding_ma
             raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, heads, length, width)")
         if not x.is_floating_point():
             raise ValueError(f"{name} has dtype {x.dtype}; give a floating-point tensor")
+        if x.device != q.device:
+            raise ValueError(f"q is on {q.device} and {name} on {x.device}; move them to one device")
         if x.shape[2] == 0:
             raise ValueError(f"{name} has length 0; give at least one position")
     if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
@@ -164,6 +173,8 @@ def check_padding_mask(key_padding_mask: Tensor | None, batch: int, keys: int) -
     """Raises ValueError unless the mask is None or (batch, keys) of bool."""
     if key_padding_mask is None:
         return
+    if not isinstance(key_padding_mask, Tensor):
+        raise ValueError(f"key_padding_mask is of type {type(key_padding_mask).__name__}; give a tensor of torch.bool")
     if key_padding_mask.dtype != torch.bool or key_padding_mask.shape != (batch, keys):
         raise ValueError(
             f"key_padding_mask has dtype {key_padding_mask.dtype} and shape {tuple(key_padding_mask.shape)}; give "

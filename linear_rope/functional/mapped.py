@@ -18,10 +18,10 @@ class Mapped(Protocol):
     """One feature map as it was when an attention call began.
 
     Attributes:
-        splits: whether some heads, or some sequences, can be mapped without the others.
+        gradients: of the map's own tensors by name, as far as the backward pass has come.
     """
 
-    splits: bool
+    gradients: dict[str, Tensor]
 
     def features(self, x: Tensor, name: str, take: Take) -> Features:
         """Map ``x`` (..., D), contiguous, into the buffer ``name``."""
@@ -33,9 +33,8 @@ class Mapped(Protocol):
 class MappedFavorPlus:
     """:class:`FavorPlus`: values exp(h − max h) + ε, where |x'|²/2 is a part of h for the derivative only."""
 
-    splits = True
-
     def __init__(self, feature_map: FavorPlus, omega: Tensor) -> None:
+        self.gradients: dict[str, Tensor] = {}
         assert feature_map.head_dim is not None
         self.hyperbolic = feature_map.hyperbolic
         self.eps = feature_map.eps
@@ -68,7 +67,8 @@ class MappedFavorPlus:
 class MappedEluPlusOne:
     """:class:`EluPlusOne`."""
 
-    splits = True
+    def __init__(self) -> None:
+        self.gradients: dict[str, Tensor] = {}
 
     def features(self, x: Tensor, name: str, take: Take) -> Features:
         values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=take(name, x.shape, x))
@@ -81,9 +81,8 @@ class MappedEluPlusOne:
 class MappedRelu:
     """:class:`ReluFeatures`."""
 
-    splits = True
-
     def __init__(self, feature_map: ReluFeatures) -> None:
+        self.gradients: dict[str, Tensor] = {}
         self.eps = feature_map.eps
 
     def features(self, x: Tensor, name: str, take: Take) -> Features:
@@ -102,8 +101,6 @@ class MappedByAutograd:
         held: its parameters and buffers by name.
     """
 
-    splits = False
-
     def __init__(self, feature_map: FeatureMap, side: str, held: dict[str, Tensor]) -> None:
         self.side = _Side(feature_map, side)
         self.held = {f"feature_map.{name}": x for name, x in held.items()}
@@ -112,22 +109,25 @@ class MappedByAutograd:
 
     def features(self, x: Tensor, name: str, take: Take) -> Features:
         with torch.no_grad():
-            return self._features(x)
+            return self.map(x)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
         with torch.enable_grad():
-            values = self._features(x).values
+            values = self.map(x).values
         if not values.requires_grad:
             return torch.zeros_like(x)
         wanted = (x, *self.wanted.values())
         found = torch.autograd.grad(values, wanted, grad_values, allow_unused=True)
         for name, gradient in zip(self.wanted, found[1:], strict=True):
             if gradient is not None:
+                # Summed over blocks in float32 or better, whatever the parameter's own dtype.
+                gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
                 self.gradients[name] = self.gradients.get(name, 0) + gradient
         return torch.zeros_like(x) if found[0] is None else found[0]
 
-    def _features(self, x: Tensor) -> Features:
+    def map(self, x: Tensor) -> Features:
+        """The features, differentiable."""
         features: Features = functional_call(self.side, self.held, (x,))
         return features
 
@@ -143,13 +143,36 @@ class _Side(nn.Module):
         return features
 
 
-def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: torch.dtype) -> Mapped:
+BY_HAND = (FavorPlus, EluPlusOne, ReluFeatures)
+
+
+def has_derivative_by_hand(feature_map: FeatureMap, held: dict[str, Tensor]) -> bool:
+    """Whether the map is one of those above, with nothing in it to be learned."""
+    return type(feature_map) in BY_HAND and not any(x.requires_grad for x in held.values())
+
+
+def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: torch.dtype, *, by_hand: bool) -> Mapped:
     """``feature_map`` with the parameters and buffers ``held``, for queries or keys of a dtype."""
-    if not any(x.requires_grad for x in held.values()):
-        if type(feature_map) is FavorPlus:
-            return MappedFavorPlus(feature_map, held["omega"].to(dtype))
-        if type(feature_map) is EluPlusOne:
-            return MappedEluPlusOne()
-        if type(feature_map) is ReluFeatures:
-            return MappedRelu(feature_map)
-    return MappedByAutograd(feature_map, side, held)
+    if not by_hand:
+        return MappedByAutograd(feature_map, side, held)
+    if isinstance(feature_map, FavorPlus):
+        return MappedFavorPlus(feature_map, held["omega"].to(dtype))
+    return MappedRelu(feature_map) if isinstance(feature_map, ReluFeatures) else MappedEluPlusOne()
+
+
+def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> None:
+    """Raises ValueError for a map that cannot be mapped once more in a backward pass, found out on one position."""
+    constants = {name: x.detach() for name, x in held.items()}
+    before = torch.get_rng_state()
+    with torch.enable_grad():
+        values = MappedByAutograd(feature_map, "queries", constants).map(q[:, :, :1].detach()).values
+    if values.requires_grad:
+        raise ValueError(
+            f"feature_map {type(feature_map).__name__} uses a tensor that requires a gradient and is not one of its "
+            "parameters; make it an nn.Parameter of the feature map"
+        )
+    if not torch.equal(before, torch.get_rng_state()):
+        raise ValueError(
+            f"feature_map {type(feature_map).__name__} draws random numbers, so a backward pass could "
+            'not map again; draw them beforehand, or give implementation="reference"'
+        )

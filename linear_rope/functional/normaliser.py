@@ -23,7 +23,7 @@ CHUNK_SIZE = 16
 
 def normaliser_sums(
     q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None, take: Take
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Sum over a block of chunks and the keys before it.
 
     Args:
@@ -33,33 +33,34 @@ def normaliser_sums(
         take: where to work.
 
     Returns:
-        (G, C) sums, (S, n, M) the state before each chunk, (S, M) the state after the block.
+        (G, C) sums, and (S, M) the state after the block.
     """
     product = take("product", q.shape, q)
-    scaled = k if factors.key is None else torch.mul(k, factors.key, out=product)
-    increments = scaled.sum(1).view(-1, factors.carry.shape[-1], k.shape[-1])
+    increments = _increments(k, factors, product)
     states = states_before(increments, factors, state, None)
     read = torch.mul(q, states.view(-1, 1, q.shape[-1]), out=product).sum(-1)
     if factors.query is not None:
         read = read * factors.query.squeeze(-1)
     sums = (torch.bmm(q, k.mT) * factors.pairs).sum(-1) + read
-    return sums, states, state_after(increments, factors, state)
+    return sums, state_after(increments, factors, state)
 
 
 def normaliser_gradients(
     q: Tensor,
     k: Tensor,
     factors: ChunkFactors,
-    states: Tensor,
+    state: Tensor | None,
     grad_sums: Tensor,
     grad_after: Tensor | None,
     take: Take,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of ``q``, ``k`` and the state before the block, from those of the sums and the state after it."""
+    product = take("product", q.shape, q)
+    states = states_before(_increments(k, factors, product), factors, state, None)
     grad_sums = grad_sums.unsqueeze(-1)
     grad_read = grad_sums if factors.query is None else grad_sums * factors.query
     grad_weights = grad_sums * factors.pairs
-    grad_states = torch.mul(q, grad_read, out=take("product", q.shape, q)).sum(1).view_as(states)
+    grad_states = torch.mul(q, grad_read, out=product).sum(1).view_as(states)
     grad_increments = increment_gradients(grad_states, factors, grad_after, None).view(-1, 1, k.shape[-1])
     grad_q = torch.bmm(grad_weights, k, out=take("grad denominator q", q.shape, q))
     grad_q.addcmul_(grad_read, states.view(-1, 1, q.shape[-1]))
@@ -69,3 +70,9 @@ def normaliser_gradients(
     else:
         grad_k.addcmul_(factors.key, grad_increments)
     return grad_q, grad_k, state_gradient(grad_states, factors, grad_after)
+
+
+def _increments(k: Tensor, factors: ChunkFactors, product: Tensor | None) -> Tensor:
+    """What each chunk adds to the state, (S, n, M)."""
+    scaled = k if factors.key is None else torch.mul(k, factors.key, out=product)
+    return scaled.sum(1).view(-1, factors.carry.shape[-1], k.shape[-1])

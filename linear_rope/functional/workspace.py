@@ -1,7 +1,8 @@
 """Memory that is used again from block to block and from call to call.
 
 Fresh memory of a few megabytes costs a CPU several times as long as the arithmetic on it: the system hands it out page
-by page, and nothing of it is in a cache. Buffers are of the size of one block, so they stay small.
+by page, and nothing of it is in a cache. Buffers are of the size of one block; those that are larger than what a cache
+could hold anyway are not kept.
 """
 
 import math
@@ -20,6 +21,9 @@ def fresh(name: str, shape: Sequence[int], like: Tensor) -> None:
     return None
 
 
+LARGEST_KEPT = 2**24  # elements
+
+
 class Workspace:
     """Named buffers that grow to the largest shape that was asked for."""
 
@@ -30,6 +34,8 @@ class Workspace:
         """The buffer of that name, uninitialised, of the dtype and device of ``like``."""
         elements = math.prod(shape)
         buffer = self._buffers.get((name, like.dtype))
+        if elements > LARGEST_KEPT:
+            return torch.empty(*shape, dtype=like.dtype, device=like.device)
         if buffer is None or buffer.numel() < elements:
             # Outlives an inference mode that it may have been made in.
             with torch.inference_mode(False):

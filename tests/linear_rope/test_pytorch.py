@@ -57,23 +57,24 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
+# A compiler takes seconds for each: one of them always, over a whole chunk and a shorter one.
 @pytest.mark.usefixtures("fresh_compiler")
-# A compiler takes seconds for each.
 @pytest.mark.parametrize(
-    ("name", "rope"),
+    ("name", "rope", "backend"),
     [
-        ("favor+", "after"),
+        ("favor+", "after", "aot_eager"),
+        pytest.param("favor+", "after", "inductor", marks=pytest.mark.slow),
         *(
-            pytest.param(name, rope, marks=pytest.mark.slow)
+            pytest.param(name, rope, "aot_eager", marks=pytest.mark.slow)
             for name in MAPS
             for rope in ("after", "before", "none")
             if (name, rope) != ("favor+", "after")
         ),
     ],
 )
-def test_training_compiles_without_graph_breaks(name: str, rope: str) -> None:
-    module, x = make(feature_map=MAPS[name](), rope=rope), random(2, SHORT, DIM)
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+def test_training_compiles_without_graph_breaks(name: str, rope: str, backend: str) -> None:
+    module, x = make(feature_map=MAPS[name](), rope=rope), random(2, LENGTH, DIM)
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
     assert_agree(gradients(compiled, x, learned=module.parameters()), gradients(module, x, learned=module.parameters()))
 
 

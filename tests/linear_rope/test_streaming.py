@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, linear_attention
 from linear_rope.features import Features
@@ -443,7 +445,7 @@ def kept_for_backward(length: int, feature_map: FeatureMap, **options: Any) -> f
         storages[storage.data_ptr()] = storage.nbytes() / x.element_size()
         return x
 
-    qkv = random_qkv(length, batch=2, heads=2, width=16)
+    qkv = random_qkv(length, batch=1, heads=4, width=64)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         output = linear_attention(*qkv, feature_map=feature_map, causal=True, **options)
     assert output.requires_grad
@@ -454,14 +456,123 @@ def kept_for_backward(length: int, feature_map: FeatureMap, **options: Any) -> f
 def test_what_is_kept_for_backward_is_narrower_than_features(
     rope: str, denominator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """q, k, v and the output of width D, the gain, C weights a token, for each chunk M·(D + 1) numbers of state and for
-    each 16 tokens M of the denominator's; 10 % for the last, shorter chunk and what belongs to no token. One tensor of
-    features would be M = 64 more."""
-    feature_map, width, features = FavorPlus(16, 64), 16, 64
-    bound = 1.1 * (4 * width + 1 + CHUNK_SIZE + features * (width + 1) / CHUNK_SIZE + features / 16)
-    kept = {n: kept_for_backward(n, feature_map, rope=rope, denominator=denominator) for n in (512, 550, 1024)}
+    """q, k, v and the output of width D, the gain, C weights a token; before each block of 1024 positions M·(D + 1)
+    numbers of state and M of the denominator's; the rotations, M a token for all four heads together; 10 % for the
+    last, shorter chunk and what belongs to no token. One tensor of features would be M = 256 more."""
+    width, features, heads = 64, 256, 4
+    feature_map = FavorPlus(width, features)
+    bound = 1.1 * (4 * width + 1 + CHUNK_SIZE + features * (width + 2) / 1024 + features / heads)
+    kept = {n: kept_for_backward(n, feature_map, rope=rope, denominator=denominator) for n in (550, 1024, 2048)}
     assert max(kept.values()) <= bound
-    assert kept[1024] == pytest.approx(kept[512], rel=0.05)
     # The same sums, differentiated by autograd: the bound tells them apart.
-    monkeypatch.setattr(importlib.import_module("linear_rope.functional.linear_attention"), "can_stream", lambda: False)
-    assert kept_for_backward(512, feature_map, rope=rope, denominator=denominator) > bound + features
+    module = importlib.import_module("linear_rope.functional.linear_attention")
+    monkeypatch.setattr(module, "is_eager", lambda *tensors: False)
+    assert kept_for_backward(550, feature_map, rope=rope, denominator=denominator) > bound + features
+
+
+def test_fake_tensors_neither_see_nor_leave_buffers() -> None:
+    """They have shapes and no values; a buffer that came from them would be garbage for the next call."""
+    options = dict(feature_map=EluPlusOne(), causal=True)
+    qkv = random_qkv(70)
+    expected = gradients(qkv, "reference", **options)
+
+    def real() -> tuple[Tensor, list[Tensor]]:
+        return gradients(qkv, **options)
+
+    def fake() -> None:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert linear_attention(*(torch.empty(B, H, 70, D) for _ in range(3)), **options).shape == (B, H, 70, D)
+
+    for order in ((fake, real), (real, fake, real)):
+        with ThreadPoolExecutor(1) as fresh_thread:
+            results = [fresh_thread.submit(step).result() for step in order]
+        assert_agree(results[-1], expected)
+
+
+def test_changing_a_mask_or_positions_before_the_backward_pass_is_an_error() -> None:
+    mask = torch.zeros(B, 70, dtype=torch.bool)
+    output = linear_attention(*random_qkv(70), feature_map=EluPlusOne(), causal=True, key_padding_mask=mask)
+    mask[:, :3] = True
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_redraws_in_inference_mode_do_not_break_training() -> None:
+    module = LinearRoPEAttention(8, 2, causal=True, redraw_every=1)
+    x = torch.randn(1, 5, 8)
+    module(x)
+    with torch.inference_mode():
+        module(x)
+    module(x).sum().backward()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@BY_NAME
+def test_an_empty_batch_gives_an_empty_output(name: str, causal: bool) -> None:
+    qkv = random_qkv(7, batch=0)
+    output = linear_attention(*qkv, feature_map=MAPS[name](), causal=causal)
+    assert output.shape == (0, H, 7, D)
+    output.sum().backward()
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in qkv)
+
+
+def test_values_may_have_another_width_and_begin_anywhere_in_memory() -> None:
+    """Rotation takes pairs of channels as complex numbers, which cannot begin in the middle of a pair."""
+    flat = random(1 + B * H * 70 * D)[1:]
+    q = flat.view(B, H, 70, D).requires_grad_()
+    qkv = [q, random_qkv(70)[1], random(B, H, 70, 5).requires_grad_()]
+    for rope in ("after", "before"):
+        options = dict(feature_map=FavorPlus(D, M), rope=rope, causal=True)
+        assert_agree(gradients(qkv, **options), gradients(qkv, "reference", **options))
+
+
+class Noisy(Plain):
+    """Draws random numbers at each call."""
+
+    def features(self, x: Tensor) -> Features:
+        return Features(nn.functional.dropout(super().features(x).values, 0.5), None)
+
+
+class Unregistered(Plain):
+    """Learns a tensor that is not one of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [torch.ones(D, dtype=torch.float64, requires_grad=True)]
+
+    def features(self, x: Tensor) -> Features:
+        return Features(super().features(x).values * self.hidden[0].to(x.dtype), None)
+
+
+@pytest.mark.parametrize(("make", "says"), [(Noisy, "random numbers"), (Unregistered, "nn.Parameter")])
+def test_maps_that_cannot_map_again_are_refused(make: Callable[[], FeatureMap], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        linear_attention(*random_qkv(7), feature_map=make(), causal=True)
+
+
+# PyTorch's own tables of forward-mode derivatives are written in TorchScript.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives_equal_those_of_the_reference() -> None:
+    qkv = [x.detach() for x in random_qkv(70)]
+    tangent = random(*qkv[0].shape, seed=7)
+    found = []
+    for implementation in ("chunked", "reference"):
+        with forward_ad.dual_level():
+            q = forward_ad.make_dual(qkv[0], tangent)
+            options = dict(feature_map=FavorPlus(D, M), causal=True, implementation=implementation)
+            found.append(forward_ad.unpack_dual(linear_attention(q, *qkv[1:], **options)).tangent)
+    assert_near(*found)
+
+
+def test_freezing_features_before_the_backward_pass_changes_nothing() -> None:
+    feature_map = FavorPlus(D, M).double()
+    feature_map.omega.requires_grad_(True)
+    options = dict(feature_map=feature_map, causal=True)
+    qkv = random_qkv(70)
+    expected = gradients(qkv, **options)
+    output = linear_attention(*qkv, **options)
+    wanted = [*qkv, feature_map.omega]
+    frozen = feature_map.omega
+    feature_map.omega = frozen.detach().clone()
+    found = torch.autograd.grad(output, wanted, random(*output.shape, seed=99))
+    assert_identical((output.detach(), list(found)), expected)
