@@ -91,12 +91,12 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
         left.plot(rows["length"], rows["dense_share"], label=f"{direction}, counting whole chunks", **dense)
         right.plot(rows["length"], rows["cost"], marker="v", label=direction, **style)
     left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
-    left.set(ylim=(0, None), ylabel="share of the sgemm rate")
+    left.set(ylim=(0, max(1.1 * target, left.get_ylim()[1])), ylabel="share of the sgemm rate")
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     right.set(ylim=(0, None), ylabel="time of a token / mean over the lengths")
     for axes in (left, right):
         _length_axis(axes, rate["length"])
-    _legend(figure, left)
+    _legend(figure, left, columns=3)
     return figure
 
 
@@ -137,7 +137,7 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
-    if top < 100 * bottom:
+    if top < 300 * bottom:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -171,7 +171,7 @@ def _mark_crossovers(
                 continue
             where = crossover(list(both.index), list(both[ours]), list(both[other]))
             if where is not None:
-                found.append((axes, place, where, f"{ours} below {other}\nfrom N = {where:,.0f}"))
+                found.append((axes, place, where, f"{ours}\nbelow {other} from N = {where:,.0f}"))
     if not found:
         return
     bottom, top = panels[0].get_ylim()
@@ -194,12 +194,12 @@ def _mark_crossovers(
         )
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _legend(figure: Figure, axes: Axes, columns: int = 4) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(4 if figure.get_figwidth() > 8 else 3, len(labels)),
+        ncols=min(columns if figure.get_figwidth() > 8 else 3, len(labels)),
         frameon=False,
     )

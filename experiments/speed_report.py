@@ -109,7 +109,8 @@ _RATE = FigureEntry(
     "4·N·M·D + N·(C + 1)·(M + D) forward and twice that backward, with C the chunk size: inside a chunk only the pairs "
     "that the causal mask keeps, and no denominator, feature map or recomputation. The target is about this count. "
     "Grey: the dense count, with all C·C pairs of a chunk, 4·N·M·D + 2·N·C·(M + D). Right: "
-    "time over N, over its mean over all lengths in the same round; flat means linear. All lengths and the matrix product are timed in turn in every round.",
+    "time over N, over its mean over all lengths in the same round; flat means linear. All lengths and the matrix "
+    "product are timed in turn in every round.",
 )
 _RATE_TABLE = (
     "Share of the rate of a float32 matrix product by the strict count, the fewest operations: median over rounds "
