@@ -69,8 +69,9 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
-        # Each process imports its module and the command line, which is the main module: here once for all of them.
-        context.set_forkserver_preload([function.__module__, "experiments.cli"])
+        # What each process imports, here once for all of them: its module, the command line, which is the main module,
+        # and what an optimiser's first step imports.
+        context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
     process.start()
