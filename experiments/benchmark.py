@@ -27,8 +27,10 @@ _MALLOC_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's mallopt
 
 def time_in_turn(
     calls: Mapping[Key, Call], *, threads: int, sample_seconds: float, rounds: int, fewest_rounds: int, budget: float
-) -> dict[Key, list[float]]:
-    """Seconds per call of every competitor, a value for each round.
+) -> tuple[dict[Key, list[float]], dict[Key, str]]:
+    """Seconds per call of every competitor, a value for each round; and why the others are missing.
+
+    A competitor that raises is dropped, and the others go on.
 
     Args:
         calls: what is timed.
@@ -40,13 +42,23 @@ def time_in_turn(
     """
     timers = {key: Timer("call()", globals={"call": call}, num_threads=threads) for key, call in calls.items()}
     seconds: dict[Key, list[float]] = {key: [] for key in calls}
+    failures: dict[Key, str] = {}
     begun = time.monotonic()
     for index in range(rounds):
         if index >= fewest_rounds and time.monotonic() - begun > budget:
             break
-        for key, timer in timers.items():
-            seconds[key].append(timer.blocked_autorange(min_run_time=sample_seconds).median)
-    return seconds
+        for key in list(seconds):
+            try:
+                seconds[key].append(timers[key].blocked_autorange(min_run_time=sample_seconds).median)
+            except Exception as error:
+                failures[key] = reason(error)
+                del seconds[key]
+    return seconds, failures
+
+
+def reason(error: Exception) -> str:
+    """An exception in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -57,8 +69,9 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
-        # Each process imports its module and the command line, which is the main module: here once for all of them.
-        context.set_forkserver_preload([function.__module__, "experiments.cli"])
+        # What each process imports, here once for all of them: its module, the command line, which is the main module,
+        # and what an optimiser's first step imports.
+        context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
     process.start()
@@ -78,7 +91,7 @@ def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[A
     try:
         sender.send((True, function(*arguments)))
     except Exception as error:
-        sender.send((False, f"{type(error).__name__}: {error}"))
+        sender.send((False, reason(error)))
 
 
 def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:

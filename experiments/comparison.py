@@ -16,6 +16,9 @@ from experiments import environment
 from experiments.cli import RunCommand
 from experiments.record import write_atomically
 
+CONTINUED = "continued with another"
+"""how the notes of add_changes begin"""
+
 
 def comparison_directory(command: RunCommand) -> Path:
     return command.out or Path("results/runs") / command.experiment
@@ -57,7 +60,7 @@ def differing_settings(there: dict[str, Any], comparison: dict[str, Any]) -> lis
 def add_changes(merged: dict[str, Any], comparison: dict[str, Any]) -> None:
     """Note what is no longer as it was when the comparison in ``merged`` was begun."""
     changed = [what for what in ("command", "git", "versions", "machine") if merged[what] != comparison[what]]
-    add_notes(merged, [f"continued with another {what}: {comparison[what]}" for what in changed])
+    add_notes(merged, [f"{CONTINUED} {what}: {comparison[what]}" for what in changed])
 
 
 def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:

@@ -10,17 +10,20 @@ import psutil
 import torch
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
+OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton".split()
+"""named only where they are installed"""
 ROOT = Path(__file__).parent.parent
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OPTIONAL_PACKAGES):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
+            if package in PACKAGES:
+                found[package] = "not installed"
     return found
 
 

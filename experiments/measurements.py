@@ -8,8 +8,8 @@ from typing import Any
 from experiments.catalogue import make_console
 from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.comparison import (
+    CONTINUED,
     add_changes,
-    add_notes,
     check_same_experiment,
     comparison_directory,
     differing_settings,
@@ -42,10 +42,11 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
         "seeds": [],
         "data": [],
         "evaluated_windows": {},
-        "notes": experiment.left_out(config),
     }
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(experiment.missing(root, config)))
+    continued = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
+    comparison["notes"] = continued + experiment.notes(root, config)
     missing = experiment.missing(root, config)
     console.print(f"{len(missing)} measurements to make on {comparison['machine']['device']}")
     for note in comparison["notes"]:
@@ -60,6 +61,9 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
     with only_one_run(root):
         write_json(root / "comparison.json", comparison)
         failures = experiment.measure(root, comparison, None)
+        # Of what failed before, some may have succeeded now.
+        comparison["notes"] = continued + experiment.notes(root, config)
+        write_json(root / "comparison.json", comparison)
         report = write_report(root)
     for failure in failures:
         console.print(f"failed: {failure}", soft_wrap=True)
@@ -90,5 +94,4 @@ def _continued(root: Any, comparison: dict[str, Any], unfinished: bool) -> dict[
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
     if unfinished:
         add_changes(there, comparison)
-    add_notes(there, comparison["notes"])
     return there

@@ -44,8 +44,11 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is not readable as JSON ({error}); remove it and run again") from None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; an unfinished last line (its writer was killed) is left out."""
+def read_metrics(path: Path, remedy: str = "remove the cell's directory") -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; an unfinished last line (its writer was killed) is left out.
+
+    Raises ValueError that names a damaged line and says what to do.
+    """
     if not path.exists():
         return []
     rows = []
@@ -53,7 +56,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError:
-            raise ValueError(f"{path}, line {number} is not JSON; remove the cell's directory and run again") from None
+            raise ValueError(f"{path}, line {number} is not JSON; {remedy} and run again") from None
         rows.append(row)
     return rows
 

@@ -6,8 +6,8 @@ sentences about what could not be measured) and
 ``figures(root, comparison, curves, summary)`` (its figures, from files alone).
 
 An experiment that trains nothing has no ``VARIANTS``. It says what it measures with ``settings(preset, device)`` (a
-frozen dataclass), ``left_out(settings)`` (sentences about what is not part of it) and ``missing(root, settings)`` (the
-measurements still to make); its ``measure`` returns a sentence for each that failed.
+frozen dataclass), ``missing(root, settings)`` (the measurements still to make) and ``notes(root, settings)`` (sentences
+about what is not part of it and what failed, as things are now); its ``measure`` returns a sentence for each failure.
 """
 
 from types import ModuleType

@@ -7,15 +7,15 @@ import dataclasses
 import gc
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from experiments.benchmark import in_fresh_process, time_in_turn
+from experiments.benchmark import in_fresh_process, reason, time_in_turn
 from experiments.catalogue import make_console
-from experiments.record import read_metrics
 from experiments.speed_cases import (
     BACKWARD,
     FORWARD,
@@ -31,10 +31,10 @@ from experiments.speed_cases import (
     settings,
 )
 from experiments.speed_report import figures
-from experiments.speed_results import RECORDS, read_config
+from experiments.speed_results import RECORDS, Record, read_config, read_records
 from linear_rope.functional.chunked import CHUNK_SIZE
 
-__all__ = ["QUESTION", "VARIANTS", "figures", "left_out", "measure", "missing", "settings"]
+__all__ = ["QUESTION", "VARIANTS", "figures", "measure", "missing", "notes", "settings"]
 
 QUESTION = (
     "What does linear attention with RoPE cost in time and memory, and from which length on does it pay? The causal "
@@ -84,48 +84,65 @@ def planned(config: SpeedConfig) -> Iterator[Measurement]:
             names = competitors(topic, directions[-1], length, config)
             for direction in directions:
                 yield Measurement("time", topic, direction, length, tuple((name, length) for name in names))
-            for name in names:
-                yield Measurement("memory", topic, directions[-1], length, ((name, length),))
+            if config.memory_lengths is None or length in config.memory_lengths:
+                for name in names:
+                    yield Measurement("memory", topic, directions[-1], length, ((name, length),))
 
 
 def missing(root: Path, config: SpeedConfig) -> list[Measurement]:
-    """What is planned and not on record."""
-    done = {
-        Measurement(
-            row["kind"], row["topic"], row["direction"], row["length"], tuple((name, n) for name, n in row["cases"])
-        )
-        for row in read_metrics(root / RECORDS)
-    }
+    """What is planned and not on record, or on record with a failure."""
+    done = {_measurement(row) for row in read_records(root) if not row.get("failures")}
     return [measurement for measurement in planned(config) if measurement not in done]
+
+
+def notes(root: Path, config: SpeedConfig) -> list[str]:
+    """What a run with these settings does not measure, and what failed when it was last tried; a sentence each."""
+    tried = {_measurement(row): row for row in read_records(root)}
+    failed = [
+        sentence
+        for measurement in planned(config)
+        if measurement in tried
+        for sentence in _failures(measurement, tried[measurement])
+    ]
+    return left_out(config) + [f"failed: {sentence}" for sentence in failed]
 
 
 def measure(root: Path, comparison: dict[str, Any], task: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
     config = read_config(comparison)
     console = make_console()
+    run = uuid.uuid4().hex[:12]
     failures = []
     todo = missing(root, config)
     for index, measurement in enumerate(todo, start=1):
         console.print(f"{index} of {len(todo)}: {measurement}", soft_wrap=True)
-        take = _time if measurement.kind == "time" else _memory
-        try:
-            result = take(measurement, config)
-        except (RuntimeError, ValueError, NotImplementedError) as error:  # what PyTorch and its extensions raise
-            failures.append(f"{measurement}: {type(error).__name__}: {error}")
-            continue
-        _append(root / RECORDS, measurement._asdict() | result)
+        result = (_time if measurement.kind == "time" else _memory)(measurement, config)
+        failures += _failures(measurement, result)
+        _append(root / RECORDS, measurement._asdict() | {"run": run} | result)
     return failures
 
 
-def _time(measurement: Measurement, config: SpeedConfig) -> dict[str, Any]:
+def _measurement(row: Record) -> Measurement:
+    cases = tuple((name, length) for name, length in row["cases"])
+    return Measurement(row["kind"], row["topic"], row["direction"], row["length"], cases)
+
+
+def _failures(measurement: Measurement, row: Record) -> list[str]:
+    what = f"{measurement.kind} of {measurement.topic}, {measurement.direction}"
+    return [f"{what}, N = {each['length']:,}: {each['case']}: {each['reason']}" for each in row.get("failures", [])]
+
+
+def _time(measurement: Measurement, config: SpeedConfig) -> Record:
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads)
+    calls, failures = {}, {}
     try:
-        calls = {
-            (name, length): build(measurement.topic, measurement.direction, name, length, config)
-            for name, length in measurement.cases
-        }
-        seconds = time_in_turn(
+        for name, length in measurement.cases:
+            try:
+                calls[name, length] = build(measurement.topic, measurement.direction, name, length, config)
+            except Exception as error:
+                failures[name, length] = reason(error)
+        seconds, failed = time_in_turn(
             {key: call.run for key, call in calls.items()},
             threads=config.threads,
             sample_seconds=config.sample_seconds,
@@ -133,20 +150,29 @@ def _time(measurement: Measurement, config: SpeedConfig) -> dict[str, Any]:
             fewest_rounds=config.fewest_rounds,
             budget=config.group_seconds,
         )
-        samples = [
-            {"case": name, "length": length, "seconds": seconds[name, length]} | calls[name, length].facts
-            for name, length in measurement.cases
-        ]
     finally:
         torch.set_num_threads(threads)
         gc.collect()
-    return {"samples": samples, "chunk_size": CHUNK_SIZE}
+    samples = [
+        {"case": name, "length": length, "seconds": values} | calls[name, length].facts
+        for (name, length), values in seconds.items()
+    ]
+    return {"samples": samples, "chunk_size": CHUNK_SIZE} | _failed(failures | failed)
 
 
-def _memory(measurement: Measurement, config: SpeedConfig) -> dict[str, Any]:
+def _memory(measurement: Measurement, config: SpeedConfig) -> Record:
     ((name, length),) = measurement.cases
     arguments = (measurement.topic, measurement.direction, name, length, dataclasses.asdict(config))
-    return {"case": name} | in_fresh_process(memory_here, *arguments)
+    try:
+        return {"case": name} | in_fresh_process(memory_here, *arguments)
+    except Exception as error:
+        return {"case": name} | _failed({(name, length): str(error)})
+
+
+def _failed(reasons: dict[tuple[str, int], str]) -> Record:
+    """The part of a record that says what failed; nothing if all went well."""
+    failures = [{"case": name, "length": length, "reason": why} for (name, length), why in reasons.items()]
+    return {"failures": failures} if failures else {}
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.benchmark import keep_no_freed_memory, peak_memory
+from experiments.models import check_parameters_match
 from linear_rope import CausalLM, FeatureMap, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
 from linear_rope.features import Features
 from linear_rope.model import Block
@@ -51,6 +53,8 @@ class SpeedConfig:
     """N of a training step"""
     contexts: tuple[int, ...] = (128, 512, 1024, 4096, 16384, 65536)
     """tokens before the one that is decoded"""
+    memory_lengths: tuple[int, ...] | None = None
+    """the lengths at which memory is measured; all of them if None"""
     performer_contexts: tuple[int, ...] = (128, 512, 1024)
     """the contexts at which performer-pytorch decodes: it computes the whole context anew for a token"""
     layers: int = 4
@@ -98,6 +102,7 @@ PRESETS = {
         fewer_features=8,
         training_lengths=(32,),
         contexts=(16, 32),
+        memory_lengths=(32,),
         performer_contexts=(16,),
         layers=1,
         dim=32,
@@ -186,6 +191,12 @@ def left_out(config: SpeedConfig) -> list[str]:
     notes = []
     if config.device == "cuda" and config.lengths == _GPU.lengths:
         notes.append("On a GPU the presets cpu and gpu are the same: the sizes of the gpu preset.")
+    if _takes_flash_attention(config):
+        notes.append(
+            "Softmax attention in the operation, the module and the training step is FlashAttention: "
+            "scaled_dot_product_attention in bfloat16, held to that backend. Decoding is in float32, by the backend "
+            "that PyTorch picks."
+        )
     for topic, lengths, heads, layers in (
         ("The operation", config.lengths, config.heads, 1),
         ("The training step", config.training_lengths, config.model_heads, config.layers),
@@ -231,19 +242,18 @@ def why_no_fla(config: SpeedConfig) -> str | None:
     return None
 
 
-def operation_flops(
-    length: int, config: SpeedConfig, direction: str, chunk_size: int, *, causal_half: bool = False
-) -> int:
-    """The fewest floating-point operations of chunked causal linear attention, over all heads.
+def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int, *, dense: bool = False) -> int:
+    """The fewest floating-point operations of chunked causal linear attention (the strict count), over all heads.
 
-    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks, 2·N·C·(M + D);
-    the backward pass costs twice that. Denominator, feature map and recomputation are not counted.
+    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks, of which only
+    the pairs that the causal mask keeps are needed, (C + 1)/2 of C for a query: N·(C + 1)·(M + D). The backward pass
+    costs twice that. Denominator, feature map and recomputation are not counted.
 
     Args:
-        causal_half: count only the pairs of a chunk that the causal mask keeps, (C + 1)/2 of C for a query.
+        dense: count all C·C pairs of a chunk instead, 2·N·C·(M + D): what whole matrix products calculate.
     """
     chunk = min(chunk_size, length)
-    pairs = length * (chunk + 1) // 2 if causal_half else length * chunk
+    pairs = length * chunk if dense else length * (chunk + 1) // 2
     features, width = config.num_features, config.head_dim
     forward = config.heads * (4 * length * features * width + 2 * pairs * (features + width))
     return forward if direction == FORWARD else 3 * forward
@@ -263,18 +273,21 @@ def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> C
     q, k = (torch.rand(1, config.heads, length, width, **place).requires_grad_() for _ in range(2))
     v = torch.randn(1, config.heads, length, config.head_dim, **place).requires_grad_()
     operation = _operations()[name]
-    return _differentiated(direction, lambda: operation(q, k, v), [q, k, v], torch.randn_like(v), v)
+
+    def forward() -> Tensor:
+        with _softmax_backend(config):
+            return operation(q, k, v)
+
+    return _differentiated(direction, forward, [q, k, v], torch.randn_like(v), v)
 
 
 def _operations() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
-
     mapped = _Mapped()
     return {
         OURS: partial(_ours, feature_map=mapped, rope="none"),
         EQ_19: partial(_ours, feature_map=mapped, rope="after"),
         SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
-        PERFORMER: causal_linear_attention_noncuda,
+        PERFORMER: _performer,
         FAST_TRANSFORMERS: _fast_transformers,
         FLA: _fla,
     }
@@ -282,6 +295,13 @@ def _operations() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
 
 def _ours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return linear_attention(q, k, v, causal=True, **options)
+
+
+def _performer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
+
+    output: Tensor = causal_linear_attention_noncuda(q, k, v)
+    return output
 
 
 def _fast_transformers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -334,8 +354,23 @@ def _differentiated(
     return Call(run, returned + sum(x.numel() * x.element_size() for x in inputs))
 
 
+def _takes_flash_attention(config: SpeedConfig) -> bool:
+    return config.device == "cuda" and config.precision == "bfloat16"
+
+
+def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[object]:
+    """Within it PyTorch's softmax attention is FlashAttention or raises, where the settings allow FlashAttention."""
+    if _takes_flash_attention(config):
+        backend: contextlib.AbstractContextManager[object] = sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+        return backend
+    return contextlib.nullcontext()
+
+
 def _autocast(config: SpeedConfig, model: nn.Module, *inputs: Tensor) -> Tensor:
-    with torch.autocast(config.device, dtype=config.dtype, enabled=config.precision == "bfloat16"):
+    with (
+        _softmax_backend(config),
+        torch.autocast(config.device, dtype=config.dtype, enabled=config.precision == "bfloat16"),
+    ):
         output: Tensor = model(*inputs)
     return output
 
@@ -377,6 +412,10 @@ def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
 
 def _training(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     model = language_model(name, length, config)
+    parameters = sum(p.numel() for p in model.parameters())
+    with torch.device("meta"):
+        ours = language_model(AFTER, length, replace(config, device="meta"))
+    check_parameters_match({name: (parameters, 0), AFTER: (sum(p.numel() for p in ours.parameters()), 0)})
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (1, length + 1), device=config.device)
 
@@ -389,7 +428,6 @@ def _training(direction: str, name: str, length: int, config: SpeedConfig) -> Ca
     # The optimiser makes its averages in its first step; they belong to the model, not to a step.
     step(min(length, 16))
     optimizer.zero_grad()
-    parameters = sum(p.numel() for p in model.parameters())
     return Call(step, 4 * parameters, {"parameters": parameters})
 
 

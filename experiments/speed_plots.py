@@ -66,11 +66,12 @@ def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), w
     return figure
 
 
-def memory_figure(memory: pd.DataFrame, column: str = "extra") -> Figure:
-    """Peak memory against length."""
+def memory_figure(memory: pd.DataFrame, column: str = "extra", crossing: Sequence[tuple[str, str]] = ()) -> Figure:
+    """Peak memory against length, the crossovers of the pairs (ours, other) marked."""
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.subplots()
     _curves(axes, memory, column, scale=2**-20)
+    _mark_crossovers([axes], [memory], crossing, column)
     words = {"extra": "extra memory", "rise": "memory"}[column]
     axes.set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
     _legend(figure, axes)
@@ -84,18 +85,18 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     looks = {FORWARD: (0, (5, 2)), BACKWARD: "-"}
     for direction, rows in rate.groupby("direction", sort=False):
         style: dict[str, Any] = {"color": "#D55E00", "linestyle": looks[str(direction)]}
-        left.plot(rows["length"], rows["share"], marker="v", label=direction, **style)
-        left.fill_between(rows["length"], rows["share_low"], rows["share_high"], color="#D55E00", alpha=0.15, lw=0)
-        causal = style | {"color": MUTED, "linewidth": 1}
-        left.plot(rows["length"], rows["causal_share"], label=f"{direction}, causal half only", **causal)
+        left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **style)
+        left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#D55E00", alpha=0.15, lw=0)
+        dense = style | {"color": MUTED, "linewidth": 1}
+        left.plot(rows["length"], rows["dense_share"], label=f"{direction}, counting whole chunks", **dense)
         right.plot(rows["length"], rows["cost"], marker="v", label=direction, **style)
     left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
-    left.set(ylim=(0, None), ylabel="share of the sgemm rate")
+    left.set(ylim=(0, max(1.1 * target, left.get_ylim()[1])), ylabel="share of the sgemm rate")
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     right.set(ylim=(0, None), ylabel="time of a token / mean over the lengths")
     for axes in (left, right):
         _length_axis(axes, rate["length"])
-    _legend(figure, left)
+    _legend(figure, left, columns=3)
     return figure
 
 
@@ -107,6 +108,7 @@ def decoding_figure(times: pd.DataFrame, state: pd.DataFrame) -> Figure:
     left.set_ylabel("time of one token (ms, logarithmic axis)")
     _mark_crossovers([left], [times], [(AFTER, SOFTMAX)])
     _curves(right, state, "value", scale=2**-20)
+    _mark_crossovers([right], [state], [(AFTER, SOFTMAX)], "value")
     right.set_ylabel("state of one sequence (MiB, logarithmic axis)")
     for axes in (left, right):
         axes.set_xlabel("context (tokens, logarithmic axis)")
@@ -135,7 +137,7 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
-    if top < 100 * bottom:
+    if top < 300 * bottom:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -150,18 +152,26 @@ def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
     axes.set_xlabel(LENGTH)
 
 
-def _mark_crossovers(panels: Sequence[Axes], tables: Sequence[pd.DataFrame], pairs: Sequence[tuple[str, str]]) -> None:
-    """A dotted line where ours becomes faster, with its N in a strip of its own below the curves of all panels."""
+def _mark_crossovers(
+    panels: Sequence[Axes],
+    tables: Sequence[pd.DataFrame],
+    pairs: Sequence[tuple[str, str]],
+    column: str = "median",
+) -> None:
+    """A dotted line where ours becomes less, with its N in a strip of its own below the curves of all panels."""
     found = []
     for axes, rows in zip(panels, tables, strict=True):
-        medians = rows.pivot(index="length", columns="case", values="median").sort_index()
+        medians = rows.pivot(index="length", columns="case", values=column).sort_index()
         for place, (ours, other) in enumerate(pairs):
             if not {ours, other} <= set(medians):
                 continue
             both = medians[[ours, other]].dropna()
+            both = both[(both > 0).all(axis=1)]
+            if both.empty:
+                continue
             where = crossover(list(both.index), list(both[ours]), list(both[other]))
             if where is not None:
-                found.append((axes, place, where, f"{ours} below {other}\nfrom N = {where:,.0f}"))
+                found.append((axes, place, where, f"{ours}\nbelow {other} from N = {where:,.0f}"))
     if not found:
         return
     bottom, top = panels[0].get_ylim()
@@ -184,12 +194,12 @@ def _mark_crossovers(panels: Sequence[Axes], tables: Sequence[pd.DataFrame], pai
         )
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _legend(figure: Figure, axes: Axes, columns: int = 4) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(4 if figure.get_figwidth() > 8 else 3, len(labels)),
+        ncols=min(columns if figure.get_figwidth() > 8 else 3, len(labels)),
         frameon=False,
     )

@@ -17,6 +17,7 @@ from experiments.speed_results import (
     rate_table,
     read_config,
     read_records,
+    run_table,
     targets,
     time_table,
 )
@@ -34,6 +35,9 @@ def figures(
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
         write_atomically(root / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
     entries: list[FigureEntry | TableEntry] = [TableEntry("Targets", judged, _TARGETS)]
+    runs = run_table(records)
+    if runs["run"].nunique() > 1:
+        entries.append(TableEntry("Process runs", runs, _RUNS))
     if not rate.empty:
         entries.append(draw(root / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
         entries.append(TableEntry("The operation beside a matrix product", rate_cells(rate), _RATE_TABLE))
@@ -50,7 +54,7 @@ def figures(
             entries.append(TableEntry(f"{time_entry.title}: the numbers", time_cells(times, topic), _TIME_TABLE))
         if not in_memory.empty:
             column = "rise" if topic == "training" else "extra"
-            entries.append(draw(root / "figures", memory_entry, speed_plots.memory_figure, in_memory, column))
+            entries.append(draw(root / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
             entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
     parameters = fact_table(records, "parameters")
     if not parameters.empty:
@@ -68,10 +72,14 @@ _HOW = (
     "length once, in turn, because the machine's speed drifts by more than the differences that matter. The dotted "
     "line is where ours becomes the faster one, between two measured lengths on a straight line through the medians."
 )
+_LESS_MEMORY = (
+    "The dotted line is where ours becomes the one that needs less, found as for time; without one there is no such "
+    "length between the first and the last."
+)
 _EXTRA = (
     "How far memory rises above its level before the call, at its highest point, with inputs and weights in place, "
     "less the output and the gradients that every competitor has to return. Forward and backward pass, in a process "
-    "of its own after a call at a tiny length; on the CPU the peak of resident memory."
+    f"of its own after a call at a tiny length; on the CPU the peak of resident memory. {_LESS_MEMORY}"
 )
 _TIME_TABLE = (
     "Median time of a call; then the median over rounds [quartiles] of its time over that of the competitor without "
@@ -82,22 +90,32 @@ _MEMORY_TABLE = (
     "the inputs and weights, with them."
 )
 _TARGETS = (
-    "What the project set out to reach on two CPU threads, and what was measured: medians with quartiles in brackets. "
-    "Ratios are taken within a round. A target is met or missed by the median; it is not measured where its sizes "
-    "are not part of the run."
+    "What the project set out to reach on two CPU threads in float32, with 8 heads of width 64 and 256 features, and "
+    "what was measured: medians with quartiles in brackets. Ratios are taken within a round. A target is met or missed "
+    "by the median; it is not measured where its sizes are not part of the run, or it failed. There is no target "
+    "where none was set, and with other settings. The share of the sgemm rate is judged by the strict count of "
+    "operations, the fewest: of the products inside a chunk only the half that the causal mask keeps."
+)
+_RUNS = (
+    "The numbers of this report come from more than one run of the command: the run was stopped and gone on with. "
+    "Ratios, shares and costs of a token are always of one run; figures and tables have both beside each other. "
+    "Measurements of a version that did not record its runs count as one."
 )
 _RATE = FigureEntry(
     "rate",
     "The operation beside a matrix product",
     "Left: floating-point operations of the chunked algorithm a second, over those of a product of two large float32 "
-    "matrices in the same round. Counted are the fewest that it needs: a head takes 4·N·M·D + 2·N·C·(M + D) forward "
-    "and twice that backward, with C the chunk size; no denominator, feature map or recomputation. Grey: with only "
-    "the pairs that the causal mask keeps. Right: time over N, over its mean over all lengths in the same round; flat "
-    "means linear. All lengths and the matrix product are timed in turn in every round.",
+    "matrices in the same round. Coloured: the strict count, the fewest that it needs; a head takes "
+    "4·N·M·D + N·(C + 1)·(M + D) forward and twice that backward, with C the chunk size: inside a chunk only the pairs "
+    "that the causal mask keeps, and no denominator, feature map or recomputation. The target is about this count. "
+    "Grey: the dense count, with all C·C pairs of a chunk, 4·N·M·D + 2·N·C·(M + D). Right: "
+    "time over N, over its mean over all lengths in the same round; flat means linear. All lengths and the matrix "
+    "product are timed in turn in every round.",
 )
 _RATE_TABLE = (
-    "Share of the rate of a float32 matrix product: median over rounds [quartiles]; beside it the share that counts "
-    "only the causal half of the products inside a chunk. Cost of a token: relative to the mean over the lengths."
+    "Share of the rate of a float32 matrix product by the strict count, the fewest operations: median over rounds "
+    "[quartiles]; beside it the dense count, with all pairs of a chunk. Cost of a token: relative "
+    "to the mean over the lengths."
 )
 _TOPICS = {
     "operation": (
@@ -131,7 +149,8 @@ _TOPICS = {
             "training-memory",
             "A training step: memory",
             "How far memory rises in one step above the model and its optimiser's averages, at its highest point: "
-            "activations and gradients. In a process of its own; on the CPU the peak of resident memory.",
+            "activations and gradients. In a process of its own; on the CPU the peak of resident memory. "
+            f"{_LESS_MEMORY}",
         ),
     ),
 }

@@ -15,8 +15,8 @@ def time_cells(times: pd.DataFrame, topic: str) -> pd.DataFrame:
         row = {"what": direction, "N": f"{length:,}"}
         for entry in group.to_dict("records"):
             cell, low, high = _time(entry["median"]), entry["ratio_low"], entry["ratio_high"]
-            is_reference = low == high == 1
-            row[entry["case"]] = cell if is_reference else f"{cell}; {entry['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+            is_alone = low == high == 1 or pd.isna(entry["ratio"])
+            row[entry["case"]] = cell if is_alone else f"{cell}; {entry['ratio']:.2f} [{low:.2f}, {high:.2f}]"
         rows.append(row | {"rounds": str(group["rounds"].iloc[0])})
     table = pd.DataFrame(rows).fillna(NOTHING)
     return table[[*table.columns.drop("rounds", errors="ignore"), *(["rounds"] if rows else [])]]
@@ -41,10 +41,10 @@ def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:
             "N": rate["length"].map("{:,}".format),
             "time": rate["median"].map(_time),
             "share of sgemm": [
-                f"{row['share']:.0%} [{row['share_low']:.0%}, {row['share_high']:.0%}]"
+                f"{row['causal_share']:.0%} [{row['causal_low']:.0%}, {row['causal_high']:.0%}]"
                 for row in rate.to_dict("records")
             ],
-            "causal half only": rate["causal_share"].map("{:.0%}".format),
+            "counting whole chunks": rate["dense_share"].map("{:.0%}".format),
             "cost of a token": rate["cost"].map("{:.2f}".format),
             "rounds": rate["rounds"].map(str),
         }
