@@ -1,5 +1,6 @@
 """The README's Python runs as written, and its commands are those that exist."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -42,3 +43,11 @@ def test_the_table_of_results_is_the_committed_report_s():
     for difference in ("0.2275", "0.1945", "0.2605", "0.1053", "0.0791", "0.1314"):
         assert difference in README
         assert difference in report
+
+
+def test_the_table_of_speed_is_the_committed_one():
+    with (Path(__file__).parents[1] / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
+        targets = list(csv.DictReader(file))
+    assert len(targets) > 10
+    for row in targets:
+        assert "| " + " | ".join((row["what"], row["target"], row["measured"], row["verdict"])) + " |" in README

@@ -15,7 +15,7 @@ COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.j
 
 
 def test_the_references_of_the_readme_are_there():
-    assert {"convergence", "decay"} <= set(COMPARISONS)
+    assert {"convergence", "decay", "speed"} <= set(COMPARISONS)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
