@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.benchmark import keep_no_freed_memory, peak_memory
 from experiments.models import check_parameters_match
-from linear_rope import CausalLM, FeatureMap, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
-from linear_rope.features import Features
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
+from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
 from linear_rope.softmax_attention import KeyValueCache
 
@@ -259,13 +259,6 @@ def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size
     return forward if direction == FORWARD else 3 * forward
 
 
-class _Mapped(FeatureMap):
-    """For inputs that are features already."""
-
-    def features(self, x: Tensor) -> Features:
-        return Features(x, None)
-
-
 def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     softmax = name == SDPA
     width = config.head_dim if softmax else config.num_features
@@ -282,10 +275,10 @@ def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> C
 
 
 def _operations() -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    mapped = _Mapped()
+    given = GivenFeatures()
     return {
-        OURS: partial(_ours, feature_map=mapped, rope="none"),
-        EQ_19: partial(_ours, feature_map=mapped, rope="after"),
+        OURS: partial(_ours, feature_map=given, rope="none"),
+        EQ_19: partial(_ours, feature_map=given, rope="after"),
         SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
         PERFORMER: _performer,
         FAST_TRANSFORMERS: _fast_transformers,

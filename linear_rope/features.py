@@ -116,6 +116,20 @@ class ReluFeatures(FeatureMap):
         return Features(x.relu() + self.eps, None)
 
 
+class GivenFeatures(FeatureMap):
+    """φ(x) = x, for queries and keys that are features already: non-negative, and not all zero; M = D.
+
+    Args:
+        head_dim: D; None takes any.
+    """
+
+    def __init__(self, head_dim: int | None = None) -> None:
+        super().__init__(head_dim, head_dim)
+
+    def features(self, x: Tensor) -> Features:
+        return Features(x, None)
+
+
 class FavorPlus(FeatureMap):
     """Positive orthogonal random features, FAVOR+ (Choromanski et al. 2020, arXiv 2009.14794, lemma 1 and section 2.4).
 

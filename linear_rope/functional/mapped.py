@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from linear_rope.features import SMALLEST_EXPONENT, EluPlusOne, FavorPlus, FeatureMap, Features, ReluFeatures
+from linear_rope.features import (
+    SMALLEST_EXPONENT,
+    EluPlusOne,
+    FavorPlus,
+    FeatureMap,
+    Features,
+    GivenFeatures,
+    ReluFeatures,
+)
 from linear_rope.functional.workspace import Take
 
 
@@ -92,6 +100,19 @@ class MappedRelu:
         return grad_values.mul_(x > 0)
 
 
+class MappedGiven:
+    """:class:`GivenFeatures`."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, Tensor] = {}
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        return Features(x, None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        return grad_values
+
+
 class MappedByAutograd:
     """Any feature map: mapped once more in the backward pass, and differentiated by autograd.
 
@@ -143,7 +164,7 @@ class _Side(nn.Module):
         return features
 
 
-BY_HAND = (FavorPlus, EluPlusOne, ReluFeatures)
+BY_HAND = (FavorPlus, EluPlusOne, ReluFeatures, GivenFeatures)
 
 
 def has_derivative_by_hand(feature_map: FeatureMap, held: dict[str, Tensor]) -> bool:
@@ -157,7 +178,9 @@ def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: t
         return MappedByAutograd(feature_map, side, held)
     if isinstance(feature_map, FavorPlus):
         return MappedFavorPlus(feature_map, held["omega"].to(dtype))
-    return MappedRelu(feature_map) if isinstance(feature_map, ReluFeatures) else MappedEluPlusOne()
+    if isinstance(feature_map, ReluFeatures):
+        return MappedRelu(feature_map)
+    return MappedEluPlusOne() if isinstance(feature_map, EluPlusOne) else MappedGiven()
 
 
 def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> None:

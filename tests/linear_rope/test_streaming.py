@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, linear_attention
-from linear_rope.features import Features
+from linear_rope.features import Features, GivenFeatures
 from linear_rope.functional import chunked, streaming
 from linear_rope.functional.chunked import CHUNK_SIZE
 from linear_rope.functional.mapping import Rope
@@ -524,6 +524,17 @@ def test_values_may_have_another_width_and_begin_anywhere_in_memory() -> None:
     for rope in ("after", "before"):
         options = dict(feature_map=FavorPlus(D, M), rope=rope, causal=True)
         assert_agree(gradients(qkv, **options), gradients(qkv, "reference", **options))
+
+
+@pytest.mark.parametrize(("rope", "denominator"), SETTINGS)
+def test_given_features_are_used_and_left_as_they_are(rope: str, denominator: str) -> None:
+    """No copy is made of them, so nothing may be written into them."""
+    qkv = [x.detach().abs().requires_grad_() for x in random_qkv(150)]
+    before = [x.detach().clone() for x in qkv]
+    for mask in (None, some_padding(B, 150)):
+        options = options_of(GivenFeatures(), rope, denominator, 150) | {"key_padding_mask": mask}
+        assert_agree(gradients(qkv, **options), gradients(qkv, "reference", **options))
+    assert all(torch.equal(x, copy) for x, copy in zip(qkv, before, strict=True))
 
 
 class Noisy(Plain):
