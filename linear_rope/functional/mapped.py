@@ -4,6 +4,7 @@ What is written by hand is for exactly the classes in ``BY_HAND``: a subclass ma
 """
 
 import math
+import threading
 from typing import Protocol
 
 import torch
@@ -149,8 +150,20 @@ class MappedByAutograd:
 
     def map(self, x: Tensor) -> Features:
         """The features, differentiable."""
-        features: Features = functional_call(self.side, self.held, (x,))
+        now = _tensors(self.side)
+        if all(now[name] is x for name, x in self.held.items()):
+            return self.side(x)
+        # Something was replaced since. Putting it back for a moment is for one thread at a time.
+        with _SWAPPING:
+            features: Features = functional_call(self.side, self.held, (x,))
         return features
+
+
+_SWAPPING = threading.RLock()
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
 class _Side(nn.Module):
@@ -185,11 +198,10 @@ def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: t
 
 def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> None:
     """Raises ValueError for a map that cannot be mapped once more in a backward pass, found out on one position."""
-    constants = {name: x.detach() for name, x in held.items()}
     before = torch.get_rng_state()
     with torch.enable_grad():
-        values = MappedByAutograd(feature_map, "queries", constants).map(q[:, :, :1].detach()).values
-    if values.requires_grad:
+        values = feature_map.queries(q[:, :, :1].detach()).values
+    if not _depends_on_only(values, list(held.values())):
         raise ValueError(
             f"feature_map {type(feature_map).__name__} uses a tensor that requires a gradient and is not one of its "
             "parameters; make it an nn.Parameter of the feature map"
@@ -199,3 +211,19 @@ def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> No
             f"feature_map {type(feature_map).__name__} draws random numbers, so a backward pass could "
             'not map again; draw them beforehand, or give implementation="reference"'
         )
+
+
+def _depends_on_only(x: Tensor, known: list[Tensor]) -> bool:
+    """Whether no gradient of ``x`` would reach a tensor behind or beside those that are known."""
+    leaves = {id(tensor) for tensor in known}
+    seen = {tensor.grad_fn for tensor in known}
+    nodes = [x.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable") and id(node.variable) not in leaves:
+            return False
+        nodes.extend(following for following, _ in node.next_functions)
+    return True
