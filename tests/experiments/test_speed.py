@@ -165,6 +165,7 @@ def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_what_fails_is_dropped_and_noted_until_it_succeeds(smoke, tmp_path, monkeypatch, capsys):
     root = tmp_path / "failing"
     command = ["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]
