@@ -57,6 +57,8 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
+# PyTorch's own compiler still uses TorchScript.
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
 # A compiler takes seconds for each: one of them always, over a whole chunk and a shorter one.
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(
