@@ -43,9 +43,10 @@ def stream(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def stream_with_state(mapping: Mapping, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, State]:
     """:func:`stream` without gradients, and the state after the last position."""
     held = _held(mapping)
+    call = _Call.begin(mapping, held, q)
     with torch.no_grad():
-        output, state, _ = _forward(_Call.begin(mapping, held, q), mapping, held, q, k, v, keep=False)
-    return output.transpose(1, 2).to(v.dtype), state
+        output, states, _ = _forward(call, mapping, held, q, k, v, keep=False)
+    return output.transpose(1, 2).to(v.dtype), _joined(states, call.groups, q)
 
 
 class _Call(NamedTuple):
@@ -145,8 +146,8 @@ class _Stream(torch.autograd.Function):
 
 def _forward(
     call: _Call, mapping: Mapping, held: dict[str, Tensor], q: Tensor, k: Tensor, v: Tensor, *, keep: bool
-) -> tuple[Tensor, State, list[tuple[Tensor | None, ...]]]:
-    """The output (B, N, H, D), the last state, and if asked for, what the backward pass needs of each block."""
+) -> tuple[Tensor, list[State], list[tuple[Tensor | None, ...]]]:
+    """The output (B, N, H, D), each group's last state, and if asked for, what backward needs of each block."""
     map_q, map_k = call.maps(held)
     take = workspace(q.device).take
     # In this layout merging the heads copies nothing.
@@ -165,7 +166,7 @@ def _forward(
                 kept.append((*saved, gain))
         assert state is not None
         states.append(state)
-    return output, _joined(states, call.groups, q), kept
+    return output, states, kept
 
 
 def _plan(mapping: Mapping, q: Tensor, *, splits: bool) -> tuple[list[tuple[slice, slice]], list[slice]]:
