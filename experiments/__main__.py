@@ -2,7 +2,19 @@
 
 import sys
 
-from experiments.cli import main
+from experiments.signals import Stopped, stop_signals_raise
+
+
+def run() -> int:
+    try:
+        with stop_signals_raise():
+            # Here, because a signal may come while the libraries load.
+            from experiments.cli import main
+
+            return main(sys.argv[1:])
+    except Stopped as stop:
+        return 128 + stop.signal_number
+
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())

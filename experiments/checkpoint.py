@@ -1,25 +1,30 @@
 """Checkpoints that are whole or are not there.
 
 ``<cell>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
-``manifest.json`` with the step and the sha256 of both. A new one is written under another name and renamed; the one
-before it is kept until then and beyond, so that a damaged newest one costs some steps and not the run.
+``manifest.json`` with the step and the sha256 of both. A new one is written under another name, flushed and renamed;
+the one before it is kept until then and beyond, so that a damaged newest one costs some steps and not the run.
+Nothing that is loaded is executed.
 """
 
 import hashlib
 import io
 import os
+import pickle
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import nn
 
-from experiments.record import read_json, write_atomically, write_json
+from experiments.record import read_json, sync_directory, write_atomically, write_json
 
 KEPT = 2
+WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
 
 
 @dataclass(frozen=True)
@@ -32,49 +37,90 @@ class Checkpoint:
 
 
 def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the checkpoint of ``step`` into ``directory``, then remove all but the newest two."""
+    """Write the checkpoint of ``step`` into ``directory``, then remove all but it and the one before.
+
+    Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
+    """
     final = directory / f"step{step:08d}"
     temporary = directory / f".step{step:08d}.tmp"
     for leftover in directory.glob(".step*.tmp"):
         shutil.rmtree(leftover)
-    temporary.mkdir(parents=True)
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
     contents = {
-        "model.safetensors": save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}),
-        "optimizer.pt": buffer.getvalue(),
+        WEIGHTS: save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}),
+        OPTIMIZER: buffer.getvalue(),
     }
-    for name, content in contents.items():
-        write_atomically(temporary / name, content)
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    write_json(temporary / "manifest.json", {"step": step, "sha256": sha256})
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(temporary, final)
-    for old in _checkpoints(directory)[:-KEPT]:
-        shutil.rmtree(old)
+    try:
+        temporary.mkdir(parents=True)
+        for name, content in contents.items():
+            write_atomically(temporary / name, content)
+        write_json(temporary / "manifest.json", {"step": step, "sha256": sha256})
+        if final.exists():
+            # Only one that was passed over as damaged can be in the way: the training loop saves a step once.
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(directory)
+    there = _checkpoints(directory)
+    kept = [path for path in there if _step_of(path) <= step][-KEPT:]
+    for other in there:
+        # A later one was damaged, or training would have gone on from it.
+        if other not in kept:
+            shutil.rmtree(other)
 
 
-def load_newest_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest undamaged checkpoint, or None, and a sentence about each one that had to be passed over."""
+def load_newest_checkpoint(directory: Path, model: nn.Module) -> tuple[Checkpoint | None, list[str]]:
+    """The newest undamaged checkpoint of ``model``, or None, and a sentence about each one that was passed over.
+
+    The model itself is not changed.
+    """
     notes: list[str] = []
     for path in reversed(_checkpoints(directory)):
         try:
-            return _load(path), notes
-        except (ValueError, OSError, KeyError) as error:
+            checkpoint = _load(path)
+            _check_fits(checkpoint.model, model)
+            return checkpoint, notes
+        except (ValueError, OSError) as error:
             notes.append(f"checkpoint {path.name} is damaged and was passed over: {error}")
     return None, notes
 
 
 def _load(path: Path) -> Checkpoint:
+    """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
     manifest = read_json(path / "manifest.json")
-    contents = {}
-    for name, sha256 in manifest["sha256"].items():
-        contents[name] = (path / name).read_bytes()
-        if hashlib.sha256(contents[name]).hexdigest() != sha256:
+    step = _step_of(path)
+    sha256 = manifest.get("sha256") if isinstance(manifest, dict) else None
+    if not isinstance(sha256, dict) or set(sha256) != {WEIGHTS, OPTIMIZER} or manifest.get("step") != step:
+        raise ValueError("manifest.json is not that of this checkpoint")
+    contents = {name: (path / name).read_bytes() for name in sha256}
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != sha256[name]:
             raise ValueError(f"{name} does not match its checksum")
-    optimizer = torch.load(io.BytesIO(contents["optimizer.pt"]), map_location="cpu", weights_only=True)
-    return Checkpoint(manifest["step"], load(contents["model.safetensors"]), optimizer)
+    try:
+        optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
+        return Checkpoint(step, load(contents[WEIGHTS]), optimizer)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
+
+
+def _check_fits(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
+    """Raises ValueError unless the weights are, by name, shape and type, those of the model."""
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+    found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
+    if found != expected:
+        differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+        raise ValueError(f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)")
 
 
 def _checkpoints(directory: Path) -> list[Path]:
-    return sorted(directory.glob("step*")) if directory.is_dir() else []
+    """The checkpoints there are, whole or not, in ascending order of their steps."""
+    found = directory.glob("step*") if directory.is_dir() else []
+    return sorted((path for path in found if re.fullmatch(r"step[0-9]{8,12}", path.name)), key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step"))

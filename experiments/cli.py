@@ -18,9 +18,15 @@ import tyro
 
 from experiments.config import Config
 from experiments.presets import PRESETS
+from experiments.signals import Stopped, stop_signals_raise
 
 PROGRAM = "python -m experiments"
-EXIT_FAILED, EXIT_WRONG_USE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
+"""a stopped run's exit status is EXIT_STOPPED and the signal's number"""
+
+
+class RunFailed(Exception):
+    """A run that began and cannot go on, for a reason that lies outside; what was recorded is kept."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class RunCommand:
     """where to train and measure"""
     workers: int | None = None
     """cells trained at the same time; default: one a core on the CPU, one on a GPU"""
+    cell_timeout: float = 1800
+    """seconds without a sign of life (a step, a batch of an evaluation) after which a cell is killed and fails"""
     dry_run: bool = False
     """print the cells, tokens, parameters and an estimate of the time, and train nothing"""
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
@@ -104,16 +112,21 @@ def main(arguments: list[str]) -> int:
     try:
         if name not in COMMANDS:
             raise ValueError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
-        return _dispatch(_parse(name, rest), arguments)
+        with stop_signals_raise():
+            return _dispatch(_parse(name, rest), arguments)
     except BrokenPipeError:
         # The reader of our output (head, say) has gone; nothing more can be told to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from what was recorded", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    except Stopped as stop:
+        print(f"stopped by {stop}; the same command goes on from the last checkpoints:")
+        print(f"  {_command_line(arguments)}", flush=True)
+        return EXIT_STOPPED + stop.signal_number
+    except RunFailed as error:
+        print(f"error: {_on_one_line(error)}", file=sys.stderr)
+        return EXIT_FAILED
     except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {_on_one_line(error)}", file=sys.stderr)
         return EXIT_WRONG_USE
 
 
@@ -121,7 +134,7 @@ def _dispatch(command: object, arguments: list[str]) -> int:
     if isinstance(command, RunCommand):
         from experiments.run import run
 
-        return run(command, f"{PROGRAM} {shlex.join(arguments)}")
+        return run(command, _command_line(arguments))
     if isinstance(command, ReportCommand):
         from experiments.report import write_report
 
@@ -165,6 +178,14 @@ def _parse(name: str, arguments: list[str]) -> object:
     if isinstance(command, RunCommand) and command.data_file is not None and _option(arguments, "data") is None:
         return dataclasses.replace(command, config=dataclasses.replace(command.config, data="text"))
     return command
+
+
+def _command_line(arguments: list[str]) -> str:
+    return f"{PROGRAM} {shlex.join(arguments)}"
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _option(arguments: list[str], name: str) -> str | None:

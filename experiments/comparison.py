@@ -1,23 +1,31 @@
 """A comparison's directory: its description, who may write to it, and the notes it gathers."""
 
 import os
+import re
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from filelock import FileLock, Timeout
+from rich.console import Console
 
 from experiments import environment
-from experiments.cli import RunCommand
+from experiments.cli import RunCommand, RunFailed
 from experiments.record import write_atomically
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
+ENDED = " (ended)"
+"""what is added to the name of a lock's holder when it lets go by itself"""
+OWNER_SECONDS = 2
+"""how long the holder of a lock may take to write down who it is"""
 
 
 def comparison_directory(command: RunCommand) -> Path:
@@ -48,19 +56,51 @@ def check_same_experiment(root: Path, there: dict[str, Any], comparison: dict[st
         )
 
 
-def differing_settings(there: dict[str, Any], comparison: dict[str, Any]) -> list[str]:
-    """For each setting that two comparisons do not share: its name and both values."""
+def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """For each setting that two configurations do not share: its name and both values."""
+    missing = "nothing"
     return [
-        f"{name} ({there['config'].get(name)!r} there, {value!r} now)"
-        for name, value in comparison["config"].items()
-        if there["config"].get(name) != value
+        f"{name} ({there.get(name, missing)!r} there, {now.get(name, missing)!r} now)"
+        for name in [*now, *(name for name in there if name not in now)]
+        if there.get(name, missing) != now.get(name, missing)
     ]
 
 
-def add_changes(merged: dict[str, Any], comparison: dict[str, Any]) -> None:
-    """Note what is no longer as it was when the comparison in ``merged`` was begun."""
-    changed = [what for what in ("command", "git", "versions", "machine") if merged[what] != comparison[what]]
-    add_notes(merged, [f"{CONTINUED} {what}: {comparison[what]}" for what in changed])
+def refuse_if_differing(root: Path, differing: list[str]) -> None:
+    """Raises ValueError that names what differs, if anything does."""
+    if differing:
+        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+
+
+def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:
+    """Note what is no longer as it was when the comparison in ``merged`` was begun.
+
+    When all of it was done before, only the code and the versions still matter: they measured and reported.
+    """
+    kinds = ("versions",) if all_done else ("command", "versions", "machine")
+    changed = [kind for kind in kinds if merged[kind] != comparison[kind]]
+    add_notes(merged, [f"{CONTINUED} {kind}: {_difference(merged[kind], comparison[kind])}" for kind in changed])
+    there, now = merged["git"], comparison["git"]
+    if {**now, **there} != now:  # an older record does not tell the hash of the code
+        add_notes(merged, [_code_change(there, now)])
+
+
+def _difference(there: Any, now: Any) -> str:
+    if not isinstance(now, dict):
+        return str(now)
+    names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
+    return ", ".join(f"{name} {now.get(name)} (before: {there.get(name)})" for name in names)
+
+
+def _code_change(there: dict[str, Any], now: dict[str, Any]) -> str:
+    def named(git: dict[str, Any]) -> str:
+        return git["commit"][:12] + (" with uncommitted changes" if git["dirty"] else "")
+
+    same = there.get("code_sha256") == now["code_sha256"]
+    consequence = (
+        "the files of the code are the same" if same else "what was measured before and since then may not compare"
+    )
+    return f"{CONTINUED} state of the code: commit {named(now)}, begun with {named(there)}; {consequence}"
 
 
 def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
@@ -68,7 +108,7 @@ def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
 
 
 @contextmanager
-def only_one_run(root: Path) -> Iterator[None]:
+def only_one_run(root: Path, console: Console) -> Iterator[None]:
     """Hold the directory's lock. The system lets go of it however this process ends.
 
     Raises:
@@ -79,13 +119,46 @@ def only_one_run(root: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        holder = owner.read_text() if owner.exists() else "another process"
-        raise ValueError(f"--out {root} is being written by {holder}; wait for it, or give another --out") from None
+        raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
+    me = f"process {os.getpid()} on {socket.gethostname()}"
     try:
-        write_atomically(owner, f"process {os.getpid()} on {socket.gethostname()}")
+        if owner.exists() and not _read_owner(owner).endswith(ENDED):
+            console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
+        write_atomically(owner, me)
         yield
     finally:
+        with suppress(OSError):
+            write_atomically(owner, me + ENDED)
         lock.release()
+
+
+@contextmanager
+def failing_after_it_began(root: Path) -> Iterator[None]:
+    """Turn what goes wrong from here on into RunFailed: it is not the user's wrong use any more."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        kept = f"what was recorded in {root} is kept, and the same command goes on from it"
+        raise RunFailed(f"{type(error).__name__}: {error}; {kept}") from error
+
+
+def _holder(owner: Path) -> str:
+    """Who holds the lock: a moment passes between a process's taking it and its saying so."""
+    deadline = time.monotonic() + OWNER_SECONDS
+    while True:
+        holder = _read_owner(owner)
+        number = re.search(r"process ([0-9]+) on (.*)", holder)
+        is_dead = number and number[2] == socket.gethostname() and not psutil.pid_exists(int(number[1]))
+        if (number and not is_dead and not holder.endswith(ENDED)) or time.monotonic() > deadline:
+            return holder.removesuffix(ENDED)
+        time.sleep(0.05)
+
+
+def _read_owner(owner: Path) -> str:
+    try:
+        return owner.read_text(errors="replace")
+    except OSError:
+        return "another process"
 
 
 def make_directory(root: Path) -> None:

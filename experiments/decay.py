@@ -130,11 +130,11 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     for name, seed in comparison_cells(comparison):
         if cell_status(root, name, seed)["state"] != "done":
             continue
-        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint")
+        model = build_model(ALL_VARIANTS[name], config, seed)
+        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:
             notes.append(f"attention by distance leaves out {name} seed {seed}: its final weights are damaged or gone")
             continue
-        model = build_model(ALL_VARIANTS[name], config, seed)
         model.load_state_dict(checkpoint.model)
         model.eval()
         for layer, weights in enumerate(attention_maps(model, tokens)):

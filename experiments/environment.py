@@ -1,5 +1,6 @@
 """What a comparison ran on: versions, machine, code."""
 
+import hashlib
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -39,13 +40,23 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def git() -> dict[str, Any]:
-    """The commit of the code, and whether files differ from it; "unknown" outside a git checkout."""
+    """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
-        return {"commit": "unknown", "dirty": False}
-    return {"commit": commit, "dirty": bool(changed)}
+        commit, changed = "unknown", ""
+    return {"commit": commit, "dirty": bool(changed), "code_sha256": _code_sha256()}
+
+
+def _code_sha256() -> str:
+    """Of every Python file of the two packages, with its path: what a commit does not tell when there are changes."""
+    digest = hashlib.sha256()
+    for package in ("linear_rope", "experiments"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def _git(*arguments: str) -> str:

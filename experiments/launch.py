@@ -1,7 +1,6 @@
-"""Running the cells of a comparison: each in a process of its own, several at a time.
+"""Running the cells of a comparison: each in a process of its own, several at a time (worker.py).
 
-A cell's process sends its progress through a pipe, writes its files, and stops by itself, after a checkpoint, when it
-is told to (SIGTERM) or when nobody listens any more. Whatever ends it, its status.json says so.
+Whatever ends a cell's process, the others go on, and its status.json says what happened.
 """
 
 import multiprocessing
@@ -9,43 +8,19 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock, Timeout
-
-from experiments.config import Config
 from experiments.record import cell_directory, cell_status, write_json
+from experiments.signals import Stopped, stop_signals_are_collected
+from experiments.worker import Advanced, Cell, Ended, Job, run_cell, write_status
 
-LOCK_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A variant's name and a seed."""
-
-    variant: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.variant} seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a cell's process needs to know; all of it can be sent to another process."""
-
-    root: Path
-    config: Config
-    data_dir: Path | None
-    data_file: Path | None
-    data_sha256: str
-    device: str
+RESERVE_BYTES = 8 * 2**20
+"""more than a report and the statuses take"""
 
 
 class Display(Protocol):
@@ -56,189 +31,221 @@ class Display(Protocol):
     def ended(self, cell: Cell, state: str, reason: str | None) -> None: ...
 
 
-class Stopped(Exception):
-    """The comparison was stopped by a signal; every running cell wrote a checkpoint first."""
+@dataclass(frozen=True)
+class Failure:
+    """A cell that is not done; ``recorded`` tells whether its status.json says so."""
 
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal.Signals(signal_number).name)
-        self.signal_number = signal_number
+    ended: Ended
+    recorded: bool = True
+
+    @property
+    def reason(self) -> str:
+        return self.ended.reason or self.ended.state
 
 
 @dataclass
 class _Running:
     process: Any
-    progress: Connection
-    open: bool = field(default=True)
+    pipe: Connection
+    heard: float = field(default_factory=time.monotonic)
+    step: int = 0
+    open: bool = True
+    ended: Ended | None = None
+    cut_off: bool = False
+
+    @property
+    def is_alive(self) -> bool:
+        # When the fork server is killed, its children seem to have ended; their end of the pipe tells.
+        return self.open or self.process.is_alive()
+
+    @property
+    def sign(self) -> Any:
+        """What becomes ready when there is something to do."""
+        return self.pipe if self.open else self.process.sentinel
+
+    def send_signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
 
-def run_cells(job: Job, cells: list[Cell], workers: int, display: Display) -> dict[Cell, str | None]:
-    """Run every cell that is not done; returns the failed ones' reasons by cell (an empty dict if all is well).
+def run_cells(
+    job: Job, cells: list[Cell], workers: int, display: Display, cell_timeout: float = float("inf")
+) -> dict[Cell, Failure]:
+    """Run every cell that is not done; returns the failed ones by cell (an empty dict if all is well).
+
+    A cell that gives no sign of life (a step, a batch of an evaluation) for ``cell_timeout`` seconds is killed and
+    counts as failed.
 
     Raises:
         Stopped: SIGINT or SIGTERM came.
     """
+    failures: dict[Cell, Failure] = {}
+    with _room_for_the_end(job.root):
+        _run(job, cells, workers, display, cell_timeout, failures)
+    for cell, failure in failures.items():
+        if not failure.recorded:
+            failures[cell] = _record(job, cell, failure.ended) or failure
+    return failures
+
+
+def _run(
+    job: Job,
+    cells: list[Cell],
+    workers: int,
+    display: Display,
+    cell_timeout: float,
+    failures: dict[Cell, Failure],
+) -> None:
     # A fork server imports PyTorch once; the processes forked from it start in milliseconds.
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload(["experiments.train", "experiments.tasks"])
-    for cell in cells:
-        _write_config(job, cell)
-    queue = [cell for cell in cells if _state(job, cell) != "done"]
-    for cell in queue:
-        _write_status(job, cell, "queued")
+    queue: list[Cell] = []
     running: dict[Cell, _Running] = {}
-    failures: dict[Cell, str | None] = {}
-    with _stop_signals() as stop:
+    for cell in cells:
+        try:
+            if _prepare(job, cell):
+                queue.append(cell)
+        except OSError as error:
+            ended = Ended("failed", f"{type(error).__name__}: {error}")
+            failures[cell] = Failure(ended, recorded=False)
+            display.started(cell)
+            display.ended(cell, ended.state, ended.reason)
+    with stop_signals_are_collected() as stop:
         while queue or running:
             if stop:
-                _stop_all(running, stop)
+                _stop_all(running, stop, cell_timeout)
                 raise Stopped(stop[0])
             while queue and len(running) < workers:
                 cell = queue.pop(0)
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_run_cell, args=(job, cell, sender), name=str(cell))
-                process.start()
-                sender.close()
-                running[cell] = _Running(process, receiver)
+                running[cell] = _start(context, job, cell)
                 display.started(cell)
-            waiting: list[Any] = [entry.process.sentinel for entry in running.values()]
-            wait(waiting + [entry.progress for entry in running.values() if entry.open], timeout=0.5)
+            wait([entry.sign for entry in running.values()], timeout=0.5)
             for cell, entry in list(running.items()):
-                ended = not entry.process.is_alive()
-                _forward_progress(cell, entry, display)
-                if ended:
+                _listen(cell, entry, display)
+                if entry.is_alive and time.monotonic() - entry.heard > cell_timeout:
+                    _kill_silent(entry, cell_timeout)
+                if entry.cut_off or not entry.is_alive:
                     del running[cell]
-                    state, reason = _final_status(job, cell, entry.process.exitcode)
-                    if state != "done":
-                        failures[cell] = reason
-                    display.ended(cell, state, reason)
-    return failures
+                    ended = entry.ended or _unexpected_end(entry.process.exitcode)
+                    failure = _record(job, cell, ended)
+                    if failure is not None:
+                        failures[cell] = failure
+                        ended = failure.ended
+                    display.ended(cell, ended.state, ended.reason)
 
 
-def _forward_progress(cell: Cell, entry: _Running, display: Display) -> None:
-    latest = None
-    try:
-        while entry.open and entry.progress.poll():
-            latest = entry.progress.recv()
-    except EOFError:
-        entry.open = False
-    if latest is not None:
-        display.advanced(cell, *latest)
-
-
-def _final_status(job: Job, cell: Cell, exitcode: int | None) -> tuple[str, str | None]:
-    status = cell_status(job.root, cell.variant, cell.seed)
-    if status["state"] == "running" or (status["state"] == "queued" and exitcode):
-        # The process ended without a word: killed, out of memory, or its files could not be written.
-        cause = f"signal {signal.Signals(-exitcode).name}" if exitcode and exitcode < 0 else f"exit status {exitcode}"
-        _write_status(job, cell, "failed", f"its process ended with {cause}; see {_log_path(job, cell)}")
-        status = cell_status(job.root, cell.variant, cell.seed)
-    return status["state"], status["reason"]
-
-
-def _stop_all(running: dict[Cell, _Running], received: list[int]) -> None:
-    """Let every cell stop after a checkpoint; a second signal does not wait for that."""
-    for entry in running.values():
-        entry.process.terminate()
-    while any(entry.process.is_alive() for entry in running.values()):
-        if len(received) > 1:
-            for entry in running.values():
-                entry.process.kill()
-        wait([entry.process.sentinel for entry in running.values() if entry.process.is_alive()], timeout=0.2)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM add their number to, while the context lasts."""
-    received: list[int] = []
-    previous = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _run_cell(job: Job, cell: Cell, sender: Connection) -> None:
-    """The body of a cell's process."""
-    stop: list[int] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
-    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
-    with open(_log_path(job, cell), "a") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-
-    import torch
-
-    from experiments.data import load_corpus
-    from experiments.tasks.language_model import ByteLanguageModel
-    from experiments.train import CellFailed, CellStopped, train_cell
-    from experiments.variants import VARIANTS
-
-    last_sent = 0.0
-
-    def progress(step: int, loss: float, tokens_per_second: float) -> None:
-        nonlocal last_sent
-        if time.monotonic() - last_sent < 0.2 and step != job.config.steps:
-            return
-        last_sent = time.monotonic()
-        try:
-            sender.send((step, loss, tokens_per_second))
-        except OSError:
-            stop.append(signal.SIGTERM)
-
-    directory = cell_directory(job.root, cell.variant, cell.seed)
-    try:
-        # An orphan of a killed run lets go within a step.
-        lock = FileLock(directory / ".lock")
-        lock.acquire(timeout=LOCK_SECONDS)
-    except Timeout:
-        raise SystemExit(f"another process is training {cell} in {job.root}") from None
-    _write_status(job, cell, "running")
-    state, reason, notes = "done", None, []
-    try:
-        corpus = load_corpus(job.config.data, job.data_dir, job.data_file)
-        if corpus.describe()["sha256"] != job.data_sha256:
-            raise CellFailed("the data set changed while the comparison ran")
-        task = ByteLanguageModel(corpus, job.config.context, job.config.batch_size)
-        notes = train_cell(
-            directory,
-            VARIANTS[cell.variant],
-            cell.seed,
-            job.config,
-            task,
-            torch.device(job.device),
-            progress=progress,
-            should_stop=lambda: bool(stop),
-        )
-    except CellStopped as error:
-        state, reason = "queued", str(error)
-    except CellFailed as error:
-        state, reason = "failed", str(error)
-    except Exception as error:
-        traceback.print_exc()
-        state, reason = "failed", f"{type(error).__name__}: {error}"
-    _write_status(job, cell, state, reason, notes)
-
-
-def _state(job: Job, cell: Cell) -> str:
-    return str(cell_status(job.root, cell.variant, cell.seed)["state"])
-
-
-def _write_config(job: Job, cell: Cell) -> None:
+def _prepare(job: Job, cell: Cell) -> bool:
+    """Write what is known of a cell before it runs; False if it is done. Raises OSError if it cannot be written."""
+    if cell_status(job.root, cell.variant, cell.seed)["state"] == "done":
+        return False
     directory = cell_directory(job.root, cell.variant, cell.seed)
     directory.mkdir(parents=True, exist_ok=True)
     description = {"variant": cell.variant, "seed": cell.seed, "data_sha256": job.data_sha256}
     write_json(directory / "config.json", description | {"config": asdict(job.config)})
+    write_status(job, cell, "queued")
+    return True
 
 
-def _write_status(job: Job, cell: Cell, state: str, reason: str | None = None, notes: list[str] | None = None) -> None:
-    directory = cell_directory(job.root, cell.variant, cell.seed)
-    write_json(directory / "status.json", {"state": state, "reason": reason, "notes": notes or [], "time": time.time()})
+def _start(context: Any, job: Job, cell: Cell) -> _Running:
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=run_cell, args=(job, cell, sender), name=str(cell))
+    process.start()
+    sender.close()
+    return _Running(process, receiver)
 
 
-def _log_path(job: Job, cell: Cell) -> Path:
-    return cell_directory(job.root, cell.variant, cell.seed) / "log.txt"
+def _listen(cell: Cell, entry: _Running, display: Display) -> None:
+    """Hear all that a cell has said; only the newest progress is shown."""
+    latest = None
+    for message in _drain(entry):
+        entry.heard = time.monotonic()
+        if isinstance(message, Advanced):
+            latest = message
+            entry.step = message.step
+        elif isinstance(message, Ended):
+            entry.ended = message
+    if latest is not None:
+        display.advanced(cell, latest.step, latest.loss, latest.tokens_per_second)
+
+
+def _drain(entry: _Running) -> list[Any]:
+    messages = []
+    try:
+        while entry.open and entry.pipe.poll():
+            messages.append(entry.pipe.recv())
+    except (EOFError, OSError):
+        entry.open = False
+    return messages
+
+
+def _kill_silent(entry: _Running, cell_timeout: float) -> None:
+    entry.send_signal(signal.SIGUSR1)  # it writes to its log where it hangs
+    time.sleep(0.2)
+    entry.send_signal(signal.SIGKILL)
+    entry.process.join(timeout=5)  # not longer: it may hang in the system, where no signal reaches it
+    entry.cut_off = True
+    entry.ended = Ended(
+        "failed", f"no sign of life for {cell_timeout:g} s after step {entry.step} (--cell-timeout), so it was killed"
+    )
+
+
+def _unexpected_end(exitcode: int | None) -> Ended:
+    """What is known of a process that ended without a word."""
+    if exitcode == -signal.SIGKILL:
+        cause = "was killed (SIGKILL), as the system does when memory runs out"
+    elif exitcode is not None and exitcode < 0:
+        cause = f"ended with signal {signal.Signals(-exitcode).name}"
+    else:
+        cause = f"ended with exit status {exitcode} and without a word"
+    return Ended("failed", f"its process {cause}")
+
+
+def _record(job: Job, cell: Cell, ended: Ended) -> Failure | None:
+    """See to it that status.json says how a cell ended; None if it is done and on record as such."""
+    try:
+        try:
+            status = cell_status(job.root, cell.variant, cell.seed)
+            recorded = Ended(status["state"], status["reason"])
+        except ValueError:
+            recorded = Ended("damaged", None)
+        if recorded != ended:
+            write_status(job, cell, ended.state, ended.reason)
+    except OSError as error:
+        return Failure(Ended("failed", ended.reason or f"it is done, but that could not be recorded: {error}"), False)
+    return None if ended.state == "done" else Failure(ended)
+
+
+def _stop_all(running: dict[Cell, _Running], received: list[int], cell_timeout: float) -> None:
+    """Let every cell stop after a checkpoint; a second signal, or the time a cell may be silent, ends the waiting."""
+    begun = time.monotonic()
+    for entry in running.values():
+        entry.send_signal(signal.SIGTERM)
+    while alive := [entry for entry in running.values() if entry.is_alive]:
+        if len(received) > 1 or time.monotonic() - begun > cell_timeout:
+            for entry in alive:
+                entry.send_signal(signal.SIGKILL)
+        wait([entry.sign for entry in alive], timeout=0.2)
+        for entry in alive:
+            _drain(entry)
+
+
+@contextmanager
+def _room_for_the_end(root: Path) -> Iterator[None]:
+    """Hold some of the disk while cells train, so that on a full one there is room to write down what failed."""
+    reserve = root / ".reserve"
+    try:
+        with open(reserve, "wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+    except OSError:
+        _remove(reserve)  # there is not that much; the room is better used by the cells
+    try:
+        yield
+    finally:
+        _remove(reserve)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

@@ -13,9 +13,11 @@ from experiments.comparison import (
     check_same_experiment,
     comparison_directory,
     differing_settings,
+    failing_after_it_began,
     make_directory,
     new_comparison,
     only_one_run,
+    refuse_if_differing,
 )
 from experiments.models import resolve_device
 from experiments.record import write_json
@@ -58,7 +60,7 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
         return 0
 
     make_directory(root)
-    with only_one_run(root):
+    with only_one_run(root, console), failing_after_it_began(root):
         write_json(root / "comparison.json", comparison)
         failures = experiment.measure(root, comparison, None)
         # Of what failed before, some may have succeeded now.
@@ -87,11 +89,9 @@ def _continued(root: Any, comparison: dict[str, Any], unfinished: bool) -> dict[
     check_same_experiment(root, there, comparison)
     # Through JSON a tuple has become a list.
     comparison["config"] = {k: list(v) if isinstance(v, tuple) else v for k, v in comparison["config"].items()}
-    differing = differing_settings(there, comparison)
+    differing = differing_settings(there["config"], comparison["config"])
     if there["machine"]["device"] != comparison["machine"]["device"]:
         differing.append(f"the device ({there['machine']['device']} there, {comparison['machine']['device']} now)")
-    if differing:
-        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
-    if unfinished:
-        add_changes(there, comparison)
+    refuse_if_differing(root, differing)
+    add_changes(there, comparison, all_done=not unfinished)
     return there

@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from experiments.launch import Cell
+from experiments.worker import Cell
 
 PLAIN_SECONDS = 15
 

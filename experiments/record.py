@@ -7,13 +7,15 @@ it. ``comparison.json`` holds what was run, on what, and with what.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 
 METRIC_INDEX = ("step", "tokens", "split")
+WALL_CLOCK = ("seconds", "tokens_per_second")
+"""metrics that differ from run to run; all others are the same on the same machine"""
 CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
 
 
@@ -22,14 +24,41 @@ def cell_directory(root: Path, variant: str, seed: int) -> Path:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that at any moment either the old or the new content is there, whole."""
+    """Write a file so that at any moment, also after a power cut, either the old or the new content is there, whole.
+
+    What UTF-8 cannot hold (a name of bytes that are not text) is written as its escape, which JSON reads back.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    data = content.encode() if isinstance(content, str) else content
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        # On a full disk what was half written would take the room that the next record needs.
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the renames in a directory durable, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed left half written in a directory; its lock must be held."""
+    for leftover in directory.glob(".*.tmp"):
+        if not leftover.is_dir():
+            leftover.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -90,35 +119,47 @@ class MetricsLog:
     """The metrics.jsonl of a cell, open for appending. A row that is already there is not written twice.
 
     So a cell that resumes from a checkpoint older than its last row repeats the steps, and only the rows after that
-    row are new; on the CPU the repeated ones would be equal.
+    row are new. The repeated ones must equal the recorded ones, as they do on the CPU; ``note`` is told if not.
     """
 
-    def __init__(self, file: IO[bytes], written: set[tuple[int, str]]) -> None:
-        self._file = file
-        self._written = written
-
-    @classmethod
-    def open(cls, path: Path) -> tuple["MetricsLog", list[str]]:
-        """The log at ``path``, made if needed, and a sentence if an unfinished last line had to be dropped."""
-        notes = []
+    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._differed = False
         if path.exists():
             content = path.read_bytes()
             whole = content.rfind(b"\n") + 1
             if whole < len(content):
                 os.truncate(path, whole)
-                notes.append(f"an unfinished last line of {path.name} was dropped")
-        written = {(row["step"], row["split"]) for row in read_metrics(path)}
-        return cls(open(path, "ab"), written), notes
+                note(f"an unfinished last line of {path.name} was dropped")
+        self._written = {(row["step"], row["split"]): row for row in read_metrics(path)}
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
 
     def append(self, step: int, tokens: int, split: str, metrics: dict[str, float]) -> None:
-        """Append one row, on the disk before this returns."""
-        if (step, split) in self._written:
-            return
-        self._written.add((step, split))
+        """Append one row, on the disk before this returns. Raises OSError if it cannot be written; then no part is."""
         row = {"step": step, "tokens": tokens, "split": split, **metrics}
-        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if (step, split) in self._written:
+            self._compare(row, self._written[step, split])
+            return
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            os.truncate(self._file.fileno(), end)
+            raise
+        self._written[step, split] = row
+
+    def _compare(self, row: dict[str, Any], recorded: dict[str, Any]) -> None:
+        differing = [key for key in row if key not in WALL_CLOCK and row[key] != recorded.get(key)]
+        if differing and not self._differed:
+            self._differed = True
+            key = differing[0]
+            self._note(
+                f"step {row['step']} was trained again from a checkpoint and did not repeat exactly: {row['split']} "
+                f"{key} {row[key]!r}, on record {recorded.get(key)!r}; the curve is of two trajectories"
+            )
 
     def __enter__(self) -> "MetricsLog":
         return self

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import signal
 import statistics
 import time
 from pathlib import Path
@@ -20,23 +19,26 @@ from experiments.comparison import (
     check_same_experiment,
     comparison_directory,
     differing_settings,
+    failing_after_it_began,
     make_directory,
     new_comparison,
     only_one_run,
+    refuse_if_differing,
 )
 from experiments.config import Config
 from experiments.data import Corpus, load_corpus
-from experiments.launch import Cell, Job, Stopped, run_cells
+from experiments.launch import Failure, run_cells
 from experiments.measurements import run_measurements
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_status, comparison_cells, write_json
+from experiments.record import cell_directory, cell_status, comparison_cells, read_json, remove_leftovers, write_json
 from experiments.registry import get
 from experiments.report import read_comparison, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
 from experiments.variants import Variant, parse_variants
+from experiments.worker import Cell, Job, log_path
 
 
 def run(command: RunCommand, command_line: str) -> int:
@@ -59,6 +61,8 @@ def run(command: RunCommand, command_line: str) -> int:
         workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
     if workers < 1:
         raise ValueError(f"--workers is {workers}; give 1 or more")
+    if not command.cell_timeout > 0:
+        raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
     parameters = {variant.name: _parameters(variant, config) for variant in variants}
     check_parameters_match(parameters)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
@@ -80,19 +84,12 @@ def run(command: RunCommand, command_line: str) -> int:
         _print_plan(console, comparison, variants, config, task, device, workers)
         return 0
 
-    comparison = _merge_with_existing(root, comparison)
+    _merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
     make_directory(root)
-    with only_one_run(root):
-        try:
+    with only_one_run(root, console):
+        comparison = _merge_with_existing(root, comparison)  # again: another run may have ended in between
+        with failing_after_it_began(root):
             return _run_comparison(console, root, comparison, command, task, device, workers)
-        except Stopped as stop:
-            name = signal.Signals(stop.signal_number).name
-            console.print(f"stopped by {name}; the same command goes on from the last checkpoints:")
-            console.print(f"  {command_line}", soft_wrap=True)
-            return 128 + stop.signal_number
-        except (ValueError, OSError) as error:
-            # Not the user's wrong use any more: exit status 1, and a traceback to report.
-            raise RuntimeError(f"the run failed; what was recorded in {root} is kept") from error
 
 
 def _run_comparison(
@@ -104,20 +101,31 @@ def _run_comparison(
     device: torch.device,
     workers: int,
 ) -> int:
+    remove_leftovers(root)
+    remove_leftovers(root / "figures")
+    comparison["unrecorded"] = []
     write_json(root / "comparison.json", comparison)
     cells = [Cell(variant["name"], seed) for seed in comparison["seeds"] for variant in comparison["variants"]]
     config = Config(**comparison["config"])
     job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
     _print_head(console, comparison, task.corpus, device, workers)
-    failures = _train(console, job, cells, workers)
+    failures = _train(console, job, cells, workers, command.cell_timeout)
+    comparison["unrecorded"] = [
+        {"variant": cell.variant, "seed": cell.seed, "state": failure.ended.state, "reason": failure.reason}
+        for cell, failure in failures.items()
+        if not failure.recorded
+    ]
 
     console.print("measuring the trained models and writing the report")
     add_notes(comparison, get(command.experiment).measure(root, comparison, task))
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
-    for cell, reason in failures.items():
-        console.print(f"failed: {cell}: {reason}")
+    for cell, failure in failures.items():
+        console.print(f"{failure.ended.state}: {cell}: {failure.reason}", markup=False, soft_wrap=True)
+        console.print(f"  its log: {log_path(job, cell)}", markup=False, soft_wrap=True)
+    if failures:
+        console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
 
@@ -127,12 +135,12 @@ def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _train(console: Console, job: Job, cells: list[Cell], workers: int) -> dict[Cell, str | None]:
+def _train(console: Console, job: Job, cells: list[Cell], workers: int, cell_timeout: float) -> dict[Cell, Failure]:
     done = sum(cell_status(job.root, cell.variant, cell.seed)["state"] == "done" for cell in cells)
     if done:
         console.print(f"{done} of {len(cells)} cells are done already")
     with make_display(console, cells, done, job.config.steps) as display:
-        return run_cells(job, cells, workers, display)
+        return run_cells(job, cells, workers, display, cell_timeout)
 
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
@@ -170,18 +178,27 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
         return comparison
     there = read_comparison(root)
     check_same_experiment(root, there, comparison)
-    differing = differing_settings(there, comparison)
-    if there["data"][0]["sha256"] != comparison["data"][0]["sha256"]:
-        differing.append("the content of the data set")
-    if differing:
-        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+    differing = differing_settings(there["config"], comparison["config"])
+    contents = [record["data"][0]["sha256"][:12] for record in (there, comparison)]
+    if contents[0] != contents[1]:
+        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    refuse_if_differing(root, differing)
+    for name, seed in comparison_cells(there):
+        _check_cell_config(cell_directory(root, name, seed), comparison["config"])
     merged = dict(there)
     names = {variant["name"] for variant in there["variants"]}
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
-    if any(cell_status(root, name, seed)["state"] != "done" for name, seed in comparison_cells(merged)):
-        add_changes(merged, comparison)
+    cells = comparison_cells(merged)
+    add_changes(merged, comparison, all(cell_status(root, *cell)["state"] == "done" for cell in cells))
     return merged
+
+
+def _check_cell_config(directory: Path, config: dict[str, Any]) -> None:
+    """Raises ValueError if a cell was made with another configuration: copied from elsewhere, or edited."""
+    path = directory / "config.json"
+    if path.is_file():
+        refuse_if_differing(directory, differing_settings(read_json(path)["config"], config))
 
 
 def _print_head(

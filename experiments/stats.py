@@ -85,12 +85,14 @@ def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
 def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
     """Every cell with its ``state`` and ``reason``.
 
-    The state is that of status.json, except that a cell counts as done only with its test figure on record.
+    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A cell
+    counts as done only with its test figure on record.
     """
     tested = set(_values(curves, "test", "bits_per_byte"))
+    unrecorded = {(cell["variant"], cell["seed"]): cell for cell in comparison.get("unrecorded", [])}
     rows = []
     for variant, seed in comparison_cells(comparison):
-        status = cell_status(root, variant, seed)
+        status = unrecorded.get((variant, seed)) or cell_status(root, variant, seed)
         state, reason = status["state"], status.get("reason")
         if state == "done" and (variant, seed) not in tested:
             state, reason = "unfinished", "its status is done, but no test figure is on record"

@@ -44,35 +44,37 @@ def train_cell(
     *,
     progress: Progress = lambda step, loss, rate: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[str]:
+    note: Callable[[str], None] = lambda sentence: None,
+) -> None:
     """Train from the newest checkpoint, or from the start, to the end; metrics go to ``directory``/metrics.jsonl.
 
-    Returns:
-        Sentences about what went on besides: damaged files that were passed over, the step it was resumed at.
+    ``should_stop`` is asked before every step and every batch of an evaluation; ``note`` is told, in a sentence, what
+    went on besides: damaged files that were passed over, the step it was resumed at.
 
     Raises:
         CellFailed: a loss or a gradient is not finite; the update of that step was not made.
         CellStopped: ``should_stop`` said so; a checkpoint was written.
+        OSError: a record or a checkpoint could not be written; those written before are whole.
     """
     torch.set_num_threads(config.threads)
     model = build_model(variant, config, seed).to(device)
     optimizer = make_optimizer(model, config)
-    log, notes = MetricsLog.open(directory / "metrics.jsonl")
-    checkpoint, damaged = load_newest_checkpoint(directory / "checkpoint")
-    notes += damaged
-    step = 0
-    if checkpoint is not None:
-        step = checkpoint.step
-        model.load_state_dict(checkpoint.model)
-        optimizer.load_state_dict(checkpoint.optimizer)
-        notes.append(f"resumed at step {step}")
+    log = MetricsLog(directory / "metrics.jsonl", note)
+    step = resume(directory / "checkpoint", model, optimizer, note)
+    saved_step = step or None  # a run stopped before its first step leaves a checkpoint too
 
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
     with log:
 
+        def save() -> None:
+            nonlocal saved_step
+            if step != saved_step:
+                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                saved_step = step or None  # a run stopped before its first step leaves a checkpoint too
+
         def stop_if_asked() -> None:
             if should_stop():
-                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                save()
                 raise CellStopped(f"stopped at step {step}")
 
         def log_evaluation(split: str, windows: int) -> None:
@@ -111,10 +113,26 @@ def train_cell(
                 })  # fmt: skip
                 trained_seconds, trained_steps = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
-                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                save()
 
         log_evaluation("test", config.test_windows)
-    return notes
+
+
+def resume(
+    directory: Path, model: CausalLM, optimizer: torch.optim.Optimizer, note: Callable[[str], None] = lambda _: None
+) -> int:
+    """Bring model and optimizer to the newest undamaged checkpoint of a directory; returns its step, 0 without one."""
+    checkpoint, damaged = load_newest_checkpoint(directory, model)
+    for sentence in damaged:
+        note(sentence)
+    if checkpoint is None:
+        if damaged:
+            note("no undamaged checkpoint is left, so training began again at step 0")
+        return 0
+    model.load_state_dict(checkpoint.model)
+    optimizer.load_state_dict(checkpoint.optimizer)
+    note(f"resumed at step {checkpoint.step}")
+    return checkpoint.step
 
 
 def training_step(

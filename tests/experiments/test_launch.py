@@ -5,9 +5,10 @@ import psutil
 import pytest
 
 from experiments.data import load_corpus
-from experiments.launch import Cell, Job, run_cells
+from experiments.launch import run_cells
 from experiments.presets import PRESETS
 from experiments.record import cell_directory, cell_status, read_metrics, write_json
+from experiments.worker import Cell, Job
 
 CONFIG = dataclasses.replace(PRESETS["smoke"]().config, steps=60, data="text")
 
@@ -66,7 +67,7 @@ def test_a_killed_process_is_a_failed_cell_with_a_reason_and_the_next_run_repeat
 def test_a_data_set_that_changed_is_not_trained_on(job):
     job.data_file.write_text("another text altogether\n" * 500)
     failures = run_cells(job, [Cell("softmax-none", 0)], 1, Watcher())
-    assert "the data set changed" in failures[Cell("softmax-none", 0)]
+    assert "the data set changed" in failures[Cell("softmax-none", 0)].reason
 
 
 def test_an_exception_is_the_reason_and_its_traceback_is_in_the_log(job):
@@ -74,7 +75,7 @@ def test_an_exception_is_the_reason_and_its_traceback_is_in_the_log(job):
     directory.mkdir(parents=True)
     (directory / "metrics.jsonl").write_text("nonsense\n")
     failures = run_cells(job, [Cell("softmax-none", 0)], 1, Watcher())
-    assert "metrics.jsonl, line 1 is not JSON" in failures[Cell("softmax-none", 0)]
+    assert "metrics.jsonl, line 1 is not JSON" in failures[Cell("softmax-none", 0)].reason
     assert "Traceback" in (directory / "log.txt").read_text()
 
 

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from experiments.launch import Cell
 from experiments.progress import Bars, Lines, make_display
+from experiments.worker import Cell
 
 CELLS = [Cell("softmax-none", 0), Cell("elu+1-rope-after", 0)]
 

@@ -7,8 +7,8 @@ from experiments.record import MetricsLog, read_json, read_metrics, write_atomic
 
 def test_rows_are_appended_and_read_back(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    log, notes = MetricsLog.open(path)
-    with log:
+    notes = []
+    with MetricsLog(path, notes.append) as log:
         log.append(1, 10, "train", {"loss": 2.5})
         log.append(1, 10, "validation", {"bits_per_byte": 3.0})
     assert notes == []
@@ -20,12 +20,17 @@ def test_rows_are_appended_and_read_back(tmp_path):
 
 def test_a_row_that_is_there_is_not_written_twice(tmp_path):
     path = tmp_path / "metrics.jsonl"
+    notes = []
     for loss in (2.5, 7.0):
-        log, _ = MetricsLog.open(path)
-        with log:
+        with MetricsLog(path, notes.append) as log:
             log.append(1, 10, "train", {"loss": loss})
             log.append(2, 20, "train", {"loss": loss})
     assert [row["loss"] for row in read_metrics(path)] == [2.5, 2.5]
+    assert len(notes) == 1, "two rows differ from those on record, which is told once"
+    assert (
+        "step 1 was trained again from a checkpoint and did not repeat exactly: train loss 7.0, on record 2.5"
+        in notes[0]
+    )
 
 
 def test_an_unfinished_last_line_is_dropped_with_a_note(tmp_path):
@@ -33,8 +38,8 @@ def test_an_unfinished_last_line_is_dropped_with_a_note(tmp_path):
     whole = json.dumps({"step": 1, "tokens": 10, "split": "train", "loss": 2.5}) + "\n"
     path.write_text(whole + '{"step": 2, "tok')
     assert len(read_metrics(path)) == 1
-    log, notes = MetricsLog.open(path)
-    with log:
+    notes = []
+    with MetricsLog(path, notes.append) as log:
         log.append(2, 20, "train", {"loss": 2.0})
     assert "dropped" in notes[0]
     assert [row["step"] for row in read_metrics(path)] == [1, 2]
@@ -54,9 +59,35 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed here"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_that_is_not_json_names_the_file(tmp_path):
     (tmp_path / "status.json").write_text("{")
     with pytest.raises(ValueError, match=r"status\.json"):
         read_json(tmp_path / "status.json")
+
+
+def test_a_repeated_row_may_differ_in_wall_clock_time_only(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    notes = []
+    for seconds in (1.0, 2.0):
+        with MetricsLog(path, notes.append) as log:
+            log.append(1, 10, "train", {"loss": 2.5, "seconds": seconds, "tokens_per_second": 10 / seconds})
+    assert notes == []
+
+
+def test_a_row_that_cannot_be_written_whole_leaves_no_part_of_itself(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path, print) as log:
+        log.append(1, 10, "train", {"loss": 2.5})
+        whole = path.read_bytes()
+        monkeypatch.setattr(
+            "os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        with pytest.raises(OSError, match="No space left"):
+            log.append(2, 20, "train", {"loss": 2.0})
+        monkeypatch.undo()
+        assert path.read_bytes() == whole
+        log.append(2, 20, "train", {"loss": 2.0})
+    assert [row["step"] for row in read_metrics(path)] == [1, 2]

@@ -40,7 +40,7 @@ def rows(directory):
 
 def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
     directory.mkdir(exist_ok=True)
-    return train_cell(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+    train_cell(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
 
 
 def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
@@ -72,7 +72,8 @@ def test_a_stopped_cell_ends_with_the_same_metrics_and_weights(tmp_path, task, v
             tmp_path / "stopped", task, variant, config,
             progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
         )  # fmt: skip
-    notes = train(tmp_path / "stopped", task, variant, config)
+    notes = []
+    train(tmp_path / "stopped", task, variant, config, note=notes.append)
     assert f"resumed at step {stop_at}" in notes
     assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
     weights = [
@@ -94,7 +95,8 @@ def test_a_cell_killed_between_checkpoints_repeats_no_row(tmp_path, task):
 
     with pytest.raises(Killed):
         train(tmp_path / "killed", task, progress=kill_at_nine)
-    notes = train(tmp_path / "killed", task)
+    notes = []
+    train(tmp_path / "killed", task, note=notes.append)
     assert "resumed at step 5" in notes
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 

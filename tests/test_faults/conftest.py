@@ -1,11 +1,27 @@
 """Everything here provokes faults for real, so it is slow; what was provoked is counted and printed at the end."""
 
+import csv
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
+from experiments.record import cell_status, read_metrics
+
+PROJECT = Path(__file__).parents[2]
 COUNTS = pytest.StashKey[Counter]()
+WALL_CLOCK = ("seconds", "tokens_per_second")
+PATIENCE = 120
+"""seconds that anything waited for may take on a busy machine"""
+DROP_CAPABILITY = 24  # PR_CAPBSET_DROP of prctl(2)
+CAPABILITIES_BEYOND_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
 def pytest_configure(config):
@@ -30,3 +46,134 @@ def pytest_terminal_summary(terminalreporter, config):
 def counts(request):
     """How often what was provoked, by its name; printed when all tests have run."""
     return request.config.stash[COUNTS]
+
+
+def obey_permissions():
+    """Without these capabilities even root is refused what the permissions of a file refuse."""
+    for capability in CAPABILITIES_BEYOND_PERMISSIONS:
+        ctypes.CDLL(None).prctl(DROP_CAPABILITY, capability, 0, 0, 0)
+
+
+class Comparison:
+    """A small comparison that real processes work on: three arms of about 80 records each, in ``out``."""
+
+    arms = ("softmax-rope", "favor+-rope-after", "elu+1-rope-after")
+    steps = 60
+    checkpoint_every = 4
+    evaluate_every = 5
+
+    def __init__(self, out, output_path, text, *options):
+        self.out = out
+        self.output_path = output_path
+        self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke"]
+        self.command += ["--data-file", str(text), "--variants", ",".join(self.arms), "--out", str(out)]
+        self.command += ["--steps", str(self.steps), "--evaluate-every", str(self.evaluate_every), "--log-every", "1"]
+        self.command += ["--checkpoint-every", str(self.checkpoint_every), "--evaluation-windows", "24", *options]
+        self.process = None
+
+    def start(self, *, as_root=True):
+        """Start the command in a process group of its own; its output goes to a file."""
+        with open(self.output_path, "wb") as output:
+            self.process = subprocess.Popen(
+                self.command, cwd=PROJECT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                preexec_fn=None if as_root else obey_permissions,
+            )  # fmt: skip
+        return self
+
+    @property
+    def output(self):
+        return self.output_path.read_text()
+
+    def wait(self):
+        """The exit status, when the command has ended."""
+        return self.process.wait(timeout=PATIENCE)
+
+    def wait_until(self, condition):
+        """True when the condition holds, False if the command ended before."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.001)
+        return True
+
+    def signal_all(self, number):
+        os.killpg(self.process.pid, number)
+
+    def workers(self):
+        """The cells' processes: children of the fork server, which is a child of the command."""
+        return [p for p in psutil.Process(self.process.pid).children(recursive=True) if p.ppid() != self.process.pid]
+
+    def directory(self, arm):
+        return self.out / arm / "seed0"
+
+    def rows(self, arm):
+        path = self.directory(arm) / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def all_rows(self):
+        return sum(self.rows(arm) for arm in self.arms)
+
+    def status(self, arm):
+        return cell_status(self.out, arm, 0)
+
+    def results(self):
+        """All that must not depend on what happened on the way: the records, the summary, the final weights."""
+        found = {}
+        for arm in self.arms:
+            found[arm, "metrics"] = [
+                {key: value for key, value in row.items() if key not in WALL_CLOCK}
+                for row in read_metrics(self.directory(arm) / "metrics.jsonl")
+            ]
+            for name in ("model.safetensors", "optimizer.pt"):
+                checkpoint = self.directory(arm) / "checkpoint" / f"step{self.steps:08d}"
+                found[arm, name] = (checkpoint / name).read_bytes()
+        with open(self.out / "summary.csv", newline="") as file:
+            found["summary"] = [row for row in csv.DictReader(file) if row["metric"] != "tokens_per_second"]
+        found["attention"] = (self.out / "attention.csv").read_bytes()
+        return found
+
+    def leftovers(self):
+        return [path for path in self.out.rglob(".*") if path.name not in (".lock", ".owner")]
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a text"
+    path.write_text(
+        "".join(f"{number} bottles of beer on the wall, {number} bottles of beer\n" for number in range(500))
+    )
+    return path
+
+
+@pytest.fixture
+def comparison(tmp_path, text):
+    """A function that makes a Comparison in a new directory, or in the one given."""
+    made = []
+
+    def make(*options, out=None):
+        number = len(made)
+        output = tmp_path / f"output {number}"
+        made.append(Comparison(out or tmp_path / f"comparison {number}", output, text, *options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process is not None and each.process.poll() is None:
+            each.signal_all(signal.SIGKILL)
+            each.process.wait()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, text):
+    """The results of a comparison that nothing happened to."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    whole = Comparison(directory / "whole", directory / "output", text, "--workers", "2").start()
+    assert whole.wait() == 0, whole.output
+    results = whole.results()
+    for arm in whole.arms:
+        recorded = [(row["step"], row["split"]) for row in results[arm, "metrics"]]
+        assert len(set(recorded)) == len(recorded) == whole.steps + whole.steps // whole.evaluate_every + 2
+    assert whole.leftovers() == []
+    return results

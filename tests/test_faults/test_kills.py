@@ -1,0 +1,104 @@
+"""Killed anywhere, nothing is lost."""
+
+import random
+import signal
+import time
+
+import pytest
+
+KILLS_IN_A_COMPARISON = [
+    "start",
+    "start",
+    "training",
+    "training",
+    "evaluation",
+    "evaluation",
+    "checkpoint",
+    "checkpoint",
+]
+"""in an order of its own for each comparison; then come two while the report is written"""
+REPORT_BEGINS = "writing the report"
+
+
+def wait_for(comparison, phase, chance):
+    """Let the comparison come to a random moment of a phase; False if it ended before."""
+    before = comparison.all_rows()
+    rows = chance.randint(1, 12)
+
+    conditions = {
+        "start": lambda: True,
+        "training": lambda: comparison.all_rows() >= before + rows,
+        "evaluation": lambda: comparison.all_rows() > before and is_evaluating(comparison),
+        "checkpoint": lambda: comparison.all_rows() > before and is_saving(comparison),
+        "report": lambda: REPORT_BEGINS in comparison.output,
+    }
+    if not comparison.wait_until(conditions[phase]):
+        return False
+    longest = {"start": 4.0, "training": 0.02, "evaluation": 0.0, "checkpoint": 0.002, "report": 3.0}[phase]
+    time.sleep(chance.random() * longest)
+    return comparison.process.poll() is None
+
+
+def is_saving(comparison):
+    return any(comparison.out.glob("*/seed0/checkpoint/.step*.tmp"))
+
+
+def is_evaluating(comparison):
+    """Whether the last row of an arm is that of a step after which the validation split is evaluated."""
+    evaluated = {f'"step": {step},'.encode() for step in range(0, comparison.steps + 1, comparison.evaluate_every)}
+    for arm in comparison.arms:
+        path = comparison.directory(arm) / "metrics.jsonl"
+        last = path.read_bytes().split(b"\n")[-2:] if path.exists() else []
+        if last[1:] == [b""] and b'"split": "train"' in last[0] and any(step in last[0] for step in evaluated):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_comparison_killed_ten_times_ends_as_if_it_had_not_been(comparison, undisturbed, counts, seed):
+    chance = random.Random(seed)
+    phases = [*PHASES, *PHASES]
+    chance.shuffle(phases)
+    killed = comparison("--workers", "2")
+    for number, phase in enumerate([*phases, "report", "report"]):
+        killed.start()
+        assert wait_for(killed, phase, chance), f"it ended before kill {number}, in {phase}:\n{killed.output}"
+        if number % 2:
+            killed.signal_all(signal.SIGKILL)
+        else:
+            killed.process.kill()  # its workers live on for a moment, while the next run begins
+        killed.process.wait()
+        counts["kills survived (SIGKILL)"] += 1
+        if is_saving(killed):
+            counts["- of them with a checkpoint half written"] += 1
+        if is_evaluating(killed):
+            counts["- of them within an evaluation"] += 1
+    assert killed.start().wait() == 0, killed.output
+    assert killed.results() == undisturbed
+    assert killed.leftovers() == []
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, undisturbed, counts, number, status):
+    chance = random.Random(status)
+    stopped = comparison("--workers", "2")
+    for phase in ("training", "evaluation", "checkpoint", "report"):
+        stopped.start()
+        assert wait_for(stopped, phase, chance), stopped.output
+        reached = stopped.all_rows()
+        stopped.process.send_signal(number)
+        assert stopped.wait() == status, stopped.output
+        assert f"stopped by {number.name}; the same command goes on from the last checkpoints:" in stopped.output
+        assert "  python -m experiments run convergence --preset smoke --data-file" in stopped.output
+        # Each of the two workers ends its step, and has a row of training and one of validation at most to write.
+        assert stopped.all_rows() <= reached + 2 * 2 * 2
+        counts["stops survived (SIGINT, SIGTERM)"] += 1
+    assert stopped.start().wait() == 0, stopped.output
+    assert stopped.results() == undisturbed
+    assert stopped.leftovers() == []
+
+
+def test_the_number_of_workers_changes_nothing(comparison, undisturbed):
+    alone = comparison("--workers", "1").start()
+    assert alone.wait() == 0, alone.output
+    assert alone.results() == undisturbed
