@@ -12,7 +12,7 @@ from rich.table import Table
 from experiments.plots import FigureEntry, TableEntry
 from experiments.record import read_curves, read_json, write_atomically
 from experiments.stats import summarise
-from experiments.tables import RULE, main_table, statements, terminal_table, unfinished_cells
+from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells
 
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = (
@@ -97,6 +97,8 @@ def _content(
         "rule": RULE,
         "entries": [_shown(root, entry) for entry in entries],
         "unfinished": unfinished_cells(root, comparison, curves),
+        "happenings": happenings(root, comparison),
+        "repeatability": repeatability(comparison),
         "git": comparison["git"],
         "environment": {**comparison["machine"], **comparison["versions"]},
     }

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from experiments.comparison import (
 )
 from experiments.config import Config
 from experiments.data import Corpus, load_corpus
+from experiments.determinism import nondeterministic_operations
 from experiments.launch import Failure, run_cells
 from experiments.measurements import run_measurements
 from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
@@ -37,7 +39,7 @@ from experiments.registry import get
 from experiments.report import read_comparison, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
-from experiments.variants import Variant, parse_variants
+from experiments.variants import VARIANTS, Variant, parse_variants
 from experiments.worker import Cell, Job, log_path
 
 
@@ -109,6 +111,9 @@ def _run_comparison(
     config = Config(**comparison["config"])
     job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
     _print_head(console, comparison, task.corpus, device, workers)
+    if device.type == "cuda":
+        comparison["nondeterministic"] = _nondeterministic(comparison, config, task, device)
+        write_json(root / "comparison.json", comparison)
     failures = _train(console, job, cells, workers, command.cell_timeout)
     comparison["unrecorded"] = [
         {"variant": cell.variant, "seed": cell.seed, "state": failure.ended.state, "reason": failure.reason}
@@ -253,22 +258,38 @@ def _print_plan(
 def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
     """Seconds of a cell, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
-    sequences = max(1, min(config.batch_size, 1024 // config.context))
-    # A learning rate of almost nothing: the steps are timed, and must not diverge.
-    small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
-    model = build_model(variant, small, seed=0).to(device)
-    optimizer = make_optimizer(model, small)
-    tokens = task.batch(0, 0)[:sequences].to(device)
+    trial, sequences = _trial_step(variant, config, task, device)
     times = []
     for step in range(3):
         begun = time.perf_counter()
-        training_step(model, optimizer, tokens, small, step)
+        trial(step)
         times.append(time.perf_counter() - begun)
     per_sequence = statistics.median(times[1:]) * config.layers / sequences
     evaluations = config.steps // config.evaluate_every + 1
     # A forward pass is a third of a training step.
     evaluated = (evaluations * config.evaluation_windows + config.test_windows) / 3
     return per_sequence * (config.steps * config.batch_size + evaluated)
+
+
+def _trial_step(
+    variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device
+) -> tuple[Callable[[int], object], int]:
+    """A training step of a one-layer model, to be called with its number, and the sequences it takes."""
+    sequences = max(1, min(config.batch_size, 1024 // config.context))
+    # A learning rate of almost nothing: the steps are a trial, and must not diverge.
+    small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
+    model = build_model(variant, small, seed=0).to(device)
+    optimizer = make_optimizer(model, small)
+    tokens = task.batch(0, 0)[:sequences].to(device)
+    return lambda step: training_step(model, optimizer, tokens, small, step), sequences
+
+
+def _nondeterministic(
+    comparison: dict[str, Any], config: Config, task: ByteLanguageModel, device: torch.device
+) -> list[str]:
+    """The operations of the arms that give other bits when they are run again, by PyTorch's account."""
+    trials = [_trial_step(VARIANTS[arm["name"]], config, task, device)[0] for arm in comparison["variants"]]
+    return nondeterministic_operations(lambda: [trial(0) for trial in trials])
 
 
 def _duration(seconds: float) -> str:

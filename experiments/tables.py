@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from experiments.record import cell_directory, cell_status, comparison_cells
 from experiments.stats import SMALLEST_SAMPLE, cell_states, contrasts
 
 RULE = (
@@ -73,12 +74,43 @@ def statements(summary: pd.DataFrame, comparison: dict[str, Any]) -> list[Statem
 
 
 def unfinished_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> list[dict[Any, Any]]:
-    """``variant``, ``seed``, ``state`` and ``reason`` of every cell that is not done."""
+    """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every cell that is not done."""
     states = cell_states(root, comparison, curves)
     return [
-        cell | {"reason": cell["reason"] or "no reason recorded"}
+        cell
+        | {"reason": cell["reason"] or "no reason recorded"}
+        | {"log": (cell_directory(root, cell["variant"], cell["seed"]) / "log.txt").relative_to(root).as_posix()}
         for cell in states[states["state"] != "done"].to_dict("records")
     ]
+
+
+def happenings(root: Path, comparison: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What the cells' processes noted on the way (resumptions, damaged files): each cell's name and its sentences."""
+    noted = [
+        (f"{variant}, seed {seed}", cell_status(root, variant, seed).get("notes", []))
+        for variant, seed in comparison_cells(comparison)
+    ]
+    return [(cell, notes) for cell, notes in noted if notes]
+
+
+def repeatability(comparison: dict[str, Any]) -> str:
+    """Whether the same command gives the same numbers again."""
+    if comparison["machine"].get("device") == "cpu":
+        return (
+            "Trained on a CPU: the same command gives the same metrics and weights bit for bit on the same machine "
+            "with the same versions, with any number of workers and whether or not it was stopped on the way. "
+            "tokens_per_second and seconds are wall-clock times and differ; another processor or version sums in "
+            "another order, and so differs in the last bits at first and visibly later."
+        )
+    found = comparison.get("nondeterministic", [])
+    named = f" PyTorch names in a training step of these arms: {'; '.join(found)}." if found else ""
+    return (
+        "Trained on a GPU: metrics are not the same bit for bit when the command is run again. Gradients that several "
+        "threads add to one place (those of the token embedding and of attention) are added in an order that is not "
+        "fixed, and matrix products may choose another algorithm. Batches, initial weights and feature draws are the "
+        "same again. A resumed cell repeats the steps after its last checkpoint with such differences; where that "
+        f"changed a recorded number, it is noted above.{named}"
+    )
 
 
 def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:

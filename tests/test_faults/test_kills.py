@@ -6,17 +6,8 @@ import time
 
 import pytest
 
-KILLS_IN_A_COMPARISON = [
-    "start",
-    "start",
-    "training",
-    "training",
-    "evaluation",
-    "evaluation",
-    "checkpoint",
-    "checkpoint",
-]
-"""in an order of its own for each comparison; then come two while the report is written"""
+PHASES = ("start", "training", "evaluation", "checkpoint")
+"""a comparison is killed twice in each of them, in an order of its own; then twice while its report is written"""
 REPORT_BEGINS = "writing the report"
 
 
