@@ -34,6 +34,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["counts"] = dict(session.config.stash[COUNTS])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[COUNTS].update(getattr(node, "workeroutput", {}).get("counts", {}))
+
+
 def pytest_terminal_summary(terminalreporter, config):
     counts = config.stash[COUNTS]
     if counts:
