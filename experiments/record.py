@@ -104,14 +104,25 @@ def cell_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
 
 
 def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:
-    """Every recorded number of a comparison as a long table with the columns of curves.csv."""
-    records = [
-        (variant, seed, row["step"], row["tokens"], row["split"], metric, value)
-        for variant, seed in comparison_cells(comparison)
-        for row in read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
-        for metric, value in row.items()
-        if metric not in METRIC_INDEX
-    ]
+    """Every recorded number of a comparison as a long table with the columns of curves.csv.
+
+    Raises ValueError that names the file and line if the records of a finished cell are damaged; those of another cell
+    are left out, as its status says why it failed.
+    """
+    records = []
+    for variant, seed in comparison_cells(comparison):
+        try:
+            rows = read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
+        except ValueError:
+            if cell_status(root, variant, seed)["state"] == "done":
+                raise
+            continue
+        records += [
+            (variant, seed, row["step"], row["tokens"], row["split"], metric, value)
+            for row in rows
+            for metric, value in row.items()
+            if metric not in METRIC_INDEX
+        ]
     return pd.DataFrame.from_records(records, columns=CURVE_COLUMNS)
 
 
