@@ -148,14 +148,15 @@ class Report:
             return list(csv.DictReader(file))
 
     def section(self, heading):
-        """The lines below a heading, up to the next."""
-        below = self.markdown.split(f"# {heading}\n", 1)[1]
-        return below.split("\n#", 1)[0].splitlines()
+        """The lines below a heading, up to the next; a figure and a table may have the same."""
+        sections = self.markdown.split(f"# {heading}\n")[1:]
+        return [line for below in sections for line in below.split("\n#", 1)[0].splitlines()]
 
     def table(self, heading):
-        """The cells of the table below a heading, without its head."""
-        rows = [line for line in self.section(heading) if line.startswith("|")]
-        return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows[2:]]
+        """The rows of the table below a heading, each from column to cell."""
+        lines = [line.strip("| ").split(" | ") for line in self.section(heading) if line.startswith("|")]
+        columns, _, *rows = [[cell.strip() for cell in line] for line in lines]
+        return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last cell was stripped
 
     @staticmethod
     def lines(axes):
@@ -196,6 +197,11 @@ def convergence(tmp_path_factory):
 @pytest.fixture(scope="session")
 def decay(tmp_path_factory):
     return rebuild_reference("decay", tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def speed(tmp_path_factory):
+    return rebuild_reference("speed", tmp_path_factory.mktemp("reference"))
 
 
 @pytest.fixture(scope="session")

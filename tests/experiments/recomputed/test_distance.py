@@ -75,7 +75,7 @@ def test_the_bound_s_figure_and_table(decay):
         assert line[1][distance] == pytest.approx(bound(distance), rel=1e-8)
     found = decay.lines(decay.figures["bound"].axes[0])
     assert_line(found["computed here"], *line)
-    cells = decay.table("Values of the bound")
+    cells = [list(row.values()) for row in decay.table("Values of the bound")]
     assert [row[:2] for row in cells] == [[str(d), f"{bound(d):.2f}"] for d in (0, 1, 50, 100, 200, 256)]
     ((distances, values),) = found["what Figure 2 of RoFormer must show"]
     assert [[f"{x:.0f}", y] for x, y in zip(distances, values, strict=True)] == [[x, float(y)] for x, _, y in cells]
