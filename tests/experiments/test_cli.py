@@ -22,6 +22,24 @@ def quick_run(out, *more, experiment="convergence"):
     return main(["run", experiment, *QUICK, "--out", str(out), *more])
 
 
+def assert_same_cells(root, other, cells):
+    """Every cell of ``root`` has, to the last bit, the metrics and weights it has in ``other``; the times apart."""
+    found = sorted(path.parent.relative_to(root) for path in root.glob("*/*/metrics.jsonl"))
+    assert len(found) == cells
+    for cell in found:
+        mine, others = (
+            [
+                json.dumps({key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")})
+                for row in read_metrics(place / cell / "metrics.jsonl")
+            ]
+            for place in (root, other)
+        )
+        assert mine == others
+        assert {json.loads(row)["split"] for row in mine} == {"train", "validation", "test"}
+        weights = cell / "checkpoint" / "step00000004" / "model.safetensors"
+        assert (root / weights).read_bytes() == (other / weights).read_bytes()
+
+
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "smoke"
@@ -95,12 +113,10 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert quick_run(out, "--workers", "1", "--variants", "elu+1-rope-after", "--seeds", "2") == 0
     record = json.loads((out / "comparison.json").read_text())
     assert [variant["name"] for variant in record["variants"]] == ["softmax-none", "elu+1-rope-after"]
-    for cell in ("softmax-none/seed0", "elu+1-rope-after/seed1"):
-        rows = [
-            [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in read_metrics(path)]
-            for path in (out / cell / "metrics.jsonl", comparison / cell / "metrics.jsonl")
-        ]
-        assert rows[0] == rows[1]
+    assert_same_cells(out, comparison, 4)
+    first, second = ((root / "attention.csv").read_text().splitlines() for root in (out, comparison))
+    assert len(first) > 1
+    assert set(first) <= set(second)
 
 
 def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, comparison):
@@ -115,12 +131,7 @@ def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, 
     process.wait()
     finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
-    for cell in ("favor+-rope-after/seed0", "softmax-rope/seed1"):
-        rows = [
-            [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in read_metrics(path)]
-            for path in (tmp_path / "killed" / cell / "metrics.jsonl", comparison / cell / "metrics.jsonl")
-        ]
-        assert rows[0] == rows[1]
+    assert_same_cells(tmp_path / "killed", comparison, 4)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

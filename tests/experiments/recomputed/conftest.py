@@ -1,0 +1,217 @@
+"""Every number that a report shows is worked out again from the records, with Python's own arithmetic alone.
+
+Nothing of the suite's statistics, tables or readers is used here, so that both would have to be wrong alike.
+"""
+
+import csv
+import json
+import math
+import shutil
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import plots
+from experiments.cli import main
+
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+
+STUDENT_T = {2: 4.302652729911275, 3: 3.182446305284263, 4: 2.7764451051977987}
+"""by degrees of freedom, what Student's t exceeds with a probability of 2.5 %"""
+
+BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"
+
+
+class Records:
+    """The files of a comparison, and the numbers that follow from them."""
+
+    def __init__(self, root):
+        self.comparison = json.loads((root / "comparison.json").read_text())
+        self.config = self.comparison["config"]
+        self.arms = {arm["name"]: arm for arm in self.comparison["variants"]}
+        self.seeds = self.comparison["seeds"]
+        self.rows, self.states = {}, {}
+        for arm in self.arms:
+            for seed in self.seeds:
+                cell = root / arm / f"seed{seed}"
+                lines = (cell / "metrics.jsonl").read_text().splitlines()
+                self.rows[arm, seed] = [json.loads(line) for line in lines]
+                self.states[arm, seed] = json.loads((cell / "status.json").read_text())["state"]
+
+    @property
+    def tokens_per_step(self):
+        return self.config["batch_size"] * self.config["context"]
+
+    def finished(self, arm):
+        return [seed for seed in self.seeds if self.states[arm, seed] == "done"]
+
+    def count(self, arm, state):
+        return sum(self.states[arm, seed] == state for seed in self.seeds)
+
+    def curve(self, arm, seed, split, metric="bits_per_byte"):
+        """step → value"""
+        return {row["step"]: row[metric] for row in self.rows[arm, seed] if row["split"] == split}
+
+    def last(self, arm, seed, split):
+        curve = self.curve(arm, seed, split)
+        return curve[max(curve)]
+
+    def steps_to_baseline(self, arm, seed):
+        target = self.last(self.arms[arm]["baseline"], seed, "validation")
+        reached = [step for step, value in self.curve(arm, seed, "validation").items() if value <= target]
+        return min(reached, default=None)
+
+    def compared_with(self, arm, metric):
+        """The arm that is subtracted, None if there is none."""
+        mine = self.arms[arm]
+        if metric == BASELINE:
+            return mine["baseline"] if mine["baseline"] in self.arms and mine["baseline"] != arm else None
+        if mine["position"] != "rope-after":
+            return None
+        others = [o for o in self.arms.values() if (o["kernel"], o["position"]) == (mine["kernel"], "rope-before")]
+        return others[0]["name"] if others else None
+
+    def values(self, arm, metric):
+        """seed → the value of a finished cell, None for a baseline that was never reached."""
+        seeds = self.finished(arm)
+        if metric == "test_bits_per_byte":
+            return {seed: self.last(arm, seed, "test") for seed in seeds}
+        if metric == "validation_bits_per_byte":
+            return {seed: self.last(arm, seed, "validation") for seed in seeds}
+        if metric == "tokens_per_second":
+            speeds = {seed: self.curve(arm, seed, "train", "tokens_per_second").values() for seed in seeds}
+            return {seed: statistics.median(of_seed) for seed, of_seed in speeds.items()}
+        if metric in (BASELINE, BEFORE):
+            other = self.compared_with(arm, metric)
+            both = [seed for seed in seeds if seed in self.finished(other)]
+            return {seed: self.last(arm, seed, "test") - self.last(other, seed, "test") for seed in both}
+        baseline = self.arms[arm]["baseline"]
+        both = [seed for seed in seeds if baseline in self.arms and seed in self.finished(baseline)]
+        steps = {seed: self.steps_to_baseline(arm, seed) for seed in both}
+        if metric == "steps_to_baseline":
+            return steps
+        assert metric == "tokens_to_baseline"
+        return {seed: None if step is None else step * self.tokens_per_step for seed, step in steps.items()}
+
+    def estimate(self, arm, metric):
+        """n, mean, interval and standard deviation; NaN for what there is not."""
+        values = list(self.values(arm, metric).values())
+        n = len(values)
+        found = SimpleNamespace(n=n, mean=math.nan, low=math.nan, high=math.nan, std=math.nan)
+        found.reached = sum(value is not None for value in values)
+        if n == 0 or found.reached < n:
+            return found
+        found.mean = math.fsum(values) / n
+        if n >= 2:
+            found.std = math.sqrt(math.fsum((value - found.mean) ** 2 for value in values) / (n - 1))
+        if n >= 3:
+            half = STUDENT_T[n - 1] * found.std / math.sqrt(n)
+            found.low, found.high = found.mean - half, found.mean + half
+        return found
+
+
+ENDS = {"elu+1-learned": 2.7, "elu+1-rope-before": 2.3, "elu+1-rope-after": 2.4, "softmax-rope": 2.51}
+
+
+def made_up_loss(arm, seed, step):
+    """Falls to an end of the arm, or near 2.5, with ripples; one seed of elu+1-rope-after stays above its baseline."""
+    number = sum(map(ord, arm)) + 7 * seed
+    end = ENDS.get(arm, 2.5) + 0.05 * math.sin(number) + (0.4 if (arm, seed) == ("elu+1-rope-after", 3) else 0)
+    return end + (8 - end) * 0.5 ** (step / 15) + 0.02 * math.sin(number * (step + 1))
+
+
+MADE_UP_ARMS = (
+    "softmax-none,softmax-rope,elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,"
+    "favor+-none,favor+-rope-after,relu-rope-after"
+)
+FATES = {
+    ("elu+1-rope-before", 1): ("failed", "the loss is nan at step 41"),
+    ("softmax-none", 2): ("running", None),
+    **{("favor+-none", seed): ("failed", "why") for seed in (0, 1, 2)},  # two seeds left: no interval
+    **{("favor+-rope-after", seed): ("failed", "why") for seed in (3, 4)},  # no seed in common with its baseline
+}
+
+
+class Report:
+    """A report as it was written, the figures that it was written with, and the records that it is about."""
+
+    def __init__(self, root, figures):
+        self.root = root
+        self.figures = figures
+        self.records = Records(root)
+        self.markdown = (root / "report.md").read_text()
+
+    def read_csv(self, name):
+        with (self.root / name).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def section(self, heading):
+        """The lines below a heading, up to the next; a figure and a table may have the same."""
+        sections = self.markdown.split(f"# {heading}\n")[1:]
+        return [line for below in sections for line in below.split("\n#", 1)[0].splitlines()]
+
+    def table(self, heading):
+        """The rows of the table below a heading, each from column to cell."""
+        lines = [line.strip("| ").split(" | ") for line in self.section(heading) if line.startswith("|")]
+        columns, _, *rows = [[cell.strip() for cell in line] for line in lines]
+        return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last cell was stripped
+
+    @staticmethod
+    def lines(axes):
+        """label (None for a line without one) → the (x, y) of its lines."""
+        found = {}
+        for line in axes.lines:
+            label = None if line.get_label().startswith("_") else line.get_label()
+            found.setdefault(label, []).append((list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))))
+        return found
+
+
+def rebuild(root):
+    """Rebuild the report of a comparison; its records, tables and figures, which are kept instead of rendered."""
+    figures = {}
+
+    def keep(figure, directory, stem):
+        directory.mkdir(exist_ok=True)
+        (directory / f"{stem}.svg").touch()
+        figures[stem] = figure
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plots, "save_figure", keep)
+        assert main(["report", str(root)]) == 0
+    return Report(root, figures)
+
+
+def rebuild_reference(name, directory):
+    made = shutil.ignore_patterns("figures", "report.*", "curves.csv", "summary.csv")
+    shutil.copytree(REFERENCE / name, directory / name, ignore=made)
+    return rebuild(directory / name)
+
+
+@pytest.fixture(scope="session")
+def convergence(tmp_path_factory):
+    return rebuild_reference("convergence", tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def decay(tmp_path_factory):
+    return rebuild_reference("decay", tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def speed(tmp_path_factory):
+    return rebuild_reference("speed", tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def made_up(tmp_path_factory, make_comparison):
+    root = tmp_path_factory.mktemp("made") / "up"
+    make_comparison(root, MADE_UP_ARMS, 5, steps=120, loss=made_up_loss, fates=FATES)
+    return rebuild(root)
+
+
+@pytest.fixture(params=["convergence", "decay", "made_up"])
+def report(request):
+    """Of every comparison of training runs."""
+    return request.getfixturevalue(request.param)

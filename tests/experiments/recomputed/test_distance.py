@@ -1,0 +1,100 @@
+"""What the figures and the table of the decay experiment show: attention by distance, the bound and the mask."""
+
+import cmath
+import math
+import statistics
+
+import pytest
+
+
+def binned(by_distance):
+    """Means over 0, 1, ... and ranges of distance that grow by a fixed factor, as (distances, values)."""
+    end = max(by_distance) + 1
+    edges = {int(end ** (number / 23) + 1e-9) for number in range(24)}
+    ranges = {}
+    for distance in sorted(by_distance):
+        ranges.setdefault(sum(edge <= distance for edge in edges), []).append(distance)
+    means = [[statistics.fmean(found) for found in (of, [by_distance[d] for d in of])] for of in ranges.values()]
+    return [distance for distance, _ in means], [value for _, value in means]
+
+
+def expected_weights(report, column, layer=None):
+    """arm → (distances, means over layers, if none is given, and seeds)."""
+    weights = {}
+    for row in report.read_csv("attention.csv"):
+        if layer is None or int(row["layer"]) == layer:
+            weights.setdefault(row["variant"], {}).setdefault(int(row["distance"]), []).append(float(row[column]))
+    return {
+        arm: binned({distance: statistics.fmean(values) for distance, values in of_arm.items()})
+        for arm, of_arm in weights.items()
+    }
+
+
+def assert_line(found, x, y):
+    """There is one line, and it is this one."""
+    assert found == [(pytest.approx(x, rel=1e-9), pytest.approx(y, rel=1e-9))]
+
+
+@pytest.mark.parametrize("name", ["convergence", "decay"])
+def test_every_line_of_attention_by_distance(name, request):
+    report = request.getfixturevalue(name)
+    (left, right), layers = report.figures["attention"].axes, report.figures["attention-layers"].axes
+    assert [axes.get_title(loc="left") for axes in layers] == ["layer 0", "layer 1"]
+    shown = [(left, "absolute", None), (right, "signed", None), *((a, "absolute", i) for i, a in enumerate(layers))]
+    for axes, column, layer in shown:
+        expected = expected_weights(report, column, layer)
+        assert set(expected) == set(report.records.arms)
+        found = report.lines(axes)
+        for arm, line in expected.items():
+            assert_line(found[arm], *line)
+        # Queries 128 to 255 of a window of 256: the one at position i sees i + 1 keys.
+        uniform = statistics.fmean(1 / (i + 1) for i in range(128, 256))
+        assert_line(found["uniform attention"], [0, 1], [uniform, uniform])
+
+
+def angle(pair, width):
+    return 10000 ** (-2 * pair / width)
+
+
+def bound(distance, width=128):
+    """RoFormer, section 3.4.3: (2/d) Σ_i |S_i|, S_i the sum of the first i of exp(i·distance·θ_j)."""
+    sums = [sum(cmath.exp(1j * distance * angle(j, width)) for j in range(i)) for i in range(1, width // 2 + 1)]
+    return 2 / width * sum(map(abs, sums))
+
+
+def mask(distance, features):
+    """c(Δ) = (2/M) Σ_i cos(Δ·θ_i)"""
+    return 2 / features * sum(math.cos(distance * angle(i, features)) for i in range(features // 2))
+
+
+def test_the_bound_s_figure_and_table(decay):
+    rows = decay.read_csv("bound.csv")
+    assert [int(row["distance"]) for row in rows] == list(range(257))
+    line = list(range(257)), [float(row["bound"]) for row in rows]
+    for distance in range(0, 257, 16):
+        assert line[1][distance] == pytest.approx(bound(distance), rel=1e-8)
+    found = decay.lines(decay.figures["bound"].axes[0])
+    assert_line(found["computed here"], *line)
+    cells = [list(row.values()) for row in decay.table("Values of the bound")]
+    assert [row[:2] for row in cells] == [[str(d), f"{bound(d):.2f}"] for d in (0, 1, 50, 100, 200, 256)]
+    ((distances, values),) = found["what Figure 2 of RoFormer must show"]
+    assert [[f"{x:.0f}", y] for x, y in zip(distances, values, strict=True)] == [[x, float(y)] for x, _, y in cells]
+    assert all(abs(bound(x) - y) < 0.05 for x, y in zip(distances, values, strict=True))
+
+
+def test_the_mask_s_figure(decay):
+    rows = decay.read_csv("mask.csv")
+    for axes, features in zip(decay.figures["mask"].axes, (16, 64, 256), strict=True):
+        mine = [row for row in rows if int(row["num_features"]) == features]
+        for row in mine:
+            assert float(row["expected"]) == pytest.approx(mask(int(row["distance"]), features), abs=1e-8)
+        ((distances, expected),) = decay.lines(axes)["expected, c(Δ)"]
+        assert distances == list(range(1025))
+        for distance in range(0, 1025, 64):
+            assert expected[distance] == pytest.approx(mask(distance, features), abs=1e-8)
+        ((marks, _, (bars,)),) = axes.containers
+        assert list(marks.get_xdata()) == [int(row["distance"]) for row in mine]
+        assert list(marks.get_ydata()) == [float(row["mean"]) for row in mine]
+        ends = [[low, high] for (_, low), (_, high) in bars.get_segments()]
+        assert ends == [pytest.approx([float(row["low"]), float(row["high"])], abs=1e-12) for row in mine]
+        assert axes.get_title(loc="left") == f"M = {features} features"

@@ -1,0 +1,218 @@
+"""What the figures of a comparison of training runs draw."""
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+EQUAL = {"rel": 1e-9, "abs": 1e-12}
+BASELINE = "test_bits_per_byte_minus_baseline"
+
+
+@pytest.fixture(params=["convergence", "made_up"])
+def report(request):
+    return request.getfixturevalue(request.param)
+
+
+def smoothed(curve, width):
+    """The means of ``width`` consecutive records, at their mean step, as (steps, values)."""
+    points = sorted(curve.items())
+    groups = [points[start : start + width] for start in range(0, len(points), width)]
+    return [statistics.fmean(step for step, _ in g) for g in groups], [
+        statistics.fmean(v for _, v in g) for g in groups
+    ]
+
+
+def mean_curve(curves):
+    """The mean at the steps that all have, as (steps, values)."""
+    if not curves:
+        return [], []
+    each = [dict(zip(*curve, strict=True)) for curve in curves]
+    steps = [step for step in curves[0][0] if all(step in curve for curve in each)]
+    return steps, [statistics.fmean(curve[step] for curve in each) for step in steps]
+
+
+def expected_curves(records, split):
+    """arm → seed → (steps, values) of the figure of a split, and how many records make a point."""
+    curves = {arm: {s: records.curve(arm, s, split) for s in records.seeds} for arm in records.arms}
+    width = max(1, round(max(len(curve) for of_arm in curves.values() for curve in of_arm.values()) / 50))
+    return {arm: {s: smoothed(c, width) for s, c in of_arm.items()} for arm, of_arm in curves.items()}, width
+
+
+def expected_gains(records):
+    gains = {}
+    for arm, described in records.arms.items():
+        baseline = described["baseline"]
+        if baseline == arm or baseline not in records.arms:
+            continue
+        for seed in records.finished(baseline):
+            mine, other = (records.curve(name, seed, "validation") for name in (arm, baseline))
+            steps = sorted(step for step in mine if step in other)
+            gains.setdefault(arm, {})[seed] = steps, [mine[step] - other[step] for step in steps]
+    return gains
+
+
+def expected_range(records, curves, start):
+    """Of the vertical axis: what the finished cells are after the share ``start`` of the run, and 5 % more."""
+    finished = [c for arm, of_arm in curves.items() for seed, c in of_arm.items() if seed in records.finished(arm)]
+    last = max(steps[-1] for steps, _ in finished)
+    late = [value for c in finished for step, value in zip(*c, strict=True) if step >= start * last]
+    margin = 0.05 * (max(late) - min(late))
+    return min(late) - margin, max(late) + margin
+
+
+def assert_same_lines(found, expected):
+    """Two lists of (x, y), in any order."""
+
+    def in_order(lines):
+        return sorted(lines, key=lambda line: (len(line[0]), [round(value, 6) for value in [*line[0], *line[1]]]))
+
+    assert len(found) == len(expected)
+    for (x, y), (expected_x, expected_y) in zip(in_order(found), in_order(expected), strict=True):
+        assert x == pytest.approx(expected_x, nan_ok=True, **EQUAL)
+        assert y == pytest.approx(expected_y, nan_ok=True, **EQUAL)
+
+
+def remark(records, arm):
+    """What a figure's label says of an arm whose cells did not all finish."""
+    counts = {word: records.count(arm, state) for word, state in (("failed", "failed"), ("unfinished", "running"))}
+    parts = [f"{count} of {len(records.seeds)} {word}" for word, count in counts.items() if count]
+    return f"\n({', '.join(parts)})" if parts else ""
+
+
+def assert_panel(report, axes, arms, references, curves, more_lines):
+    """Of one panel: every seed's line, every mean, the crosses where runs ended, the labels and their order."""
+    records, (low, high) = report.records, axes.get_ylim()
+    without_label, means = list(more_lines), {}
+    for arm in [*references, *arms]:
+        finished = {s: curve for s, curve in curves.get(arm, {}).items() if s in records.finished(arm)}
+        means[arm] = mean_curve(list(finished.values()))
+        for seed, (steps, values) in {} if arm in references else curves.get(arm, {}).items():
+            if len(finished) > 1 or seed not in finished:
+                without_label.append((steps, values))
+            if seed not in finished:
+                without_label.append(([steps[-1]], [min(max(values[-1], low), high)]))
+    found = report.lines(axes)
+    assert_same_lines(found.pop(None, []), without_label)
+    if any(remark(records, arm) for arm in arms):
+        assert found.pop("a run that did not finish") == [([], [])]
+    labels = {arm: f"{arm} (reference)" if arm in references else arm for arm in means}
+    for arm in means:
+        labels[arm] += remark(records, arm) or ("" if arm in curves else "\n(nothing to compare)")
+    assert set(found) == set(labels.values())
+    for arm, mean in means.items():
+        assert_same_lines(found[labels[arm]], [mean])
+    listed = [text.get_text() for text in axes.get_legend().get_texts() if text.get_text() in found]
+    ends = {labels[arm]: values[-1] if values else -math.inf for arm, (_, values) in means.items()}
+    assert listed == sorted(listed, key=lambda label: -ends[label])
+
+
+def panels(figure, records, arms):
+    """(axes, its arms), a panel per kernel."""
+    kernels = list(dict.fromkeys(records.arms[arm]["kernel"] for arm in arms))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == kernels
+    return [
+        (axes, [arm for arm in arms if records.arms[arm]["kernel"] == kernel])
+        for axes, kernel in zip(figure.axes, kernels, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("stem", "split"), [("validation", "validation"), ("training", "train")])
+def test_every_line_of_the_loss_curves(report, stem, split):
+    records, figure = report.records, report.figures[stem]
+    curves, width = expected_curves(records, split)
+    low, high = expected_range(records, curves, 0.25)
+    for axes, arms in panels(figure, records, list(records.arms)):
+        assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
+        references = [] if "softmax-rope" in arms else ["softmax-rope"]
+        assert_panel(report, axes, arms, references, curves, [])
+    note = figure.get_suptitle()
+    assert f"The vertical axis is cut at {high:.2f}" in note, "every run begins above its later losses"
+    assert (f"Each point: mean of {width} records." in note) == (width > 1)
+    if stem == "training":
+        caption = f"each point is the mean of {width} consecutive records" if width > 1 else "Not smoothed."
+        assert caption in report.markdown
+    assert figure.axes[-1].get_xlabel() == f"optimiser step (one step = {records.tokens_per_step:,} tokens)"
+
+
+def test_every_line_of_the_gains(report):
+    records, figure, gains = report.records, report.figures["validation-gain"], expected_gains(report.records)
+    low, high = expected_range(records, gains, 0)
+    shown = [arm for arm, described in records.arms.items() if described["baseline"] != arm]
+    for axes, arms in panels(figure, records, shown):
+        assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
+        assert_panel(report, axes, arms, [], gains, [([0, 1], [0, 0])])
+
+
+def dots_by_arm(axes, labels_from):
+    """arm → its row: the seeds, the mean, the interval, the arrows and the text beside it."""
+    places = [label.get_text().partition("\n")[0] for label in labels_from.get_yticklabels()]
+    rows = {}
+    for arm, height in zip(places, labels_from.get_yticks(), strict=True):
+        row = rows[arm] = SimpleNamespace(seeds=[], means=[], interval=None, arrows=[], texts=[])
+        for line in axes.lines:
+            x, y = list(map(float, line.get_xdata())), set(line.get_ydata())
+            if y == {height} and line.get_marker() not in ("|", "None"):
+                row.means += x
+            elif y == {height - 0.24}:
+                {".": row.seeds, ">": row.arrows}[line.get_marker()].extend(x)
+        for container in axes.containers:
+            assert isinstance(container, ErrorbarContainer)
+            middle, caps, (bars,) = container
+            if middle.get_ydata()[0] == height:
+                ((low, _), (high, _)) = bars.get_segments()[0]
+                assert [cap.get_xdata()[0] for cap in caps] == [low, high]
+                row.means += list(middle.get_xdata())
+                row.interval = low, high
+        row.texts = [text.get_text() for text in axes.texts if text.get_position()[1] == height]
+    return rows
+
+
+def assert_dots(row, records, arm, metric):
+    values = [value for value in records.values(arm, metric).values() if value is not None]
+    assert sorted(row.seeds) == pytest.approx(sorted(values) if len(values) > 1 else [], **EQUAL), arm
+    estimate = records.estimate(arm, metric)
+    has_interval = not math.isnan(estimate.low) and not (
+        metric == "steps_to_baseline" and records.arms[arm]["baseline"] == arm
+    )
+    assert row.means == pytest.approx([estimate.mean] * (2 if has_interval else 1), nan_ok=True, **EQUAL), arm
+    assert row.interval == (pytest.approx((estimate.low, estimate.high), **EQUAL) if has_interval else None), arm
+
+
+def test_every_dot_and_interval_of_the_final_losses(report):
+    records, (left, right) = report.records, report.figures["final"].axes
+    for arm, row in dots_by_arm(left, left).items():
+        assert_dots(row, records, arm, "test_bits_per_byte")
+    for arm, row in dots_by_arm(right, left).items():
+        if records.compared_with(arm, BASELINE):
+            assert_dots(row, records, arm, BASELINE)
+        else:
+            assert (row.seeds, row.means, row.interval) == ([], [], None)
+    assert len(dots_by_arm(left, left)) == len(records.arms)
+
+
+def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
+    records, figure = report.records, report.figures["steps-to-baseline"]
+    axes, steps = figure.axes[0], records.config["steps"]
+    for arm, row in dots_by_arm(axes, axes).items():
+        assert_dots(row, records, arm, "steps_to_baseline")
+        estimate = records.estimate(arm, "steps_to_baseline")
+        assert row.arrows == [steps] * (estimate.n - estimate.reached)
+        assert (f"{estimate.reached} of {estimate.n}" if estimate.n else "-") in row.texts
+    assert ([steps, steps], [0, 1]) in report.lines(axes)[None], "the end of the run"
+    every = records.config["evaluate_every"]
+    assert f"evaluated every {every} steps ({every * records.tokens_per_step:,} tokens)" in report.markdown
+    figure.draw_without_rendering()
+    (tokens,) = axes.child_axes
+    expected = [edge * records.tokens_per_step for edge in axes.get_xlim()]
+    assert tokens.get_xlim() == pytest.approx(expected, **EQUAL)
+
+
+def test_every_dot_and_mean_of_the_throughput(report):
+    records, (axes,) = report.records, report.figures["throughput"].axes
+    for arm, row in dots_by_arm(axes, axes).items():
+        assert_dots(row, records, arm, "tokens_per_second")
+        mean = records.estimate(arm, "tokens_per_second").mean
+        assert ("no finished seed" if math.isnan(mean) else f"{mean:,.0f}") in row.texts

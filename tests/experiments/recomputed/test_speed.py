@@ -1,0 +1,354 @@
+"""What the speed report shows, from measurements.jsonl."""
+
+import itertools
+import json
+import math
+import statistics
+
+import pytest
+
+FORWARD, BACKWARD = "forward", "forward+backward"
+PERFORMER, SOFTMAX, SDPA = "performer-pytorch", "softmax rope", "softmax (SDPA)"
+OURS, EQ_19, AFTER = "linear-rope", "linear-rope, eq. 19", "favor+ rope after"
+REFERENCES = {"operation": OURS, "module": f"{AFTER}, M=256", "training": AFTER, "decoding": AFTER}
+TITLES = {
+    "operation": "The causal operation alone",
+    "module": "The attention module",
+    "training": "A training step",
+}
+SIX_DIGITS = {"rel": 6e-6}
+MIB = 2**20
+
+
+def quartiles(values):
+    return statistics.quantiles(values, n=4, method="inclusive")
+
+
+class Measurements:
+    """The records, and the numbers that follow from them."""
+
+    def __init__(self, root):
+        rows = [json.loads(line) for line in (root / "measurements.jsonl").read_text().splitlines()]
+        assert not any("failures" in row or "run" in row for row in rows), "complete, and of one run"
+        self.seconds, self.facts, self.gemm, self.memory = {}, {}, {}, {}
+        for row in rows:
+            if row["kind"] == "memory":
+                self.memory[row["topic"], row["length"], row["case"]] = row["rise"], row["rise"] - row["returned"]
+                continue
+            for sample in row["samples"]:
+                if sample["case"] == "sgemm":
+                    self.gemm[row["direction"]] = [2 * sample["length"] ** 3 / s for s in sample["seconds"]]
+                    continue
+                key = row["topic"], row["direction"], sample["length"], sample["case"]
+                self.seconds[key] = sample["seconds"]
+                for fact in ("parameters", "state_bytes"):
+                    if fact in sample:
+                        self.facts[fact, sample["length"], sample["case"]] = sample[fact]
+
+    def times(self, topic, direction=None):
+        """(direction, length, case) → seconds by round"""
+        return {
+            (of, length, case): seconds
+            for (found, of, length, case), seconds in self.seconds.items()
+            if found == topic and direction in (None, of)
+        }
+
+    def ratio(self, topic, direction, length, case, over):
+        """Time over another's, by round."""
+        both = (self.seconds[topic, direction, length, name] for name in (case, over))
+        return [a / b for a, b in zip(*both, strict=True)]
+
+    def rates(self, direction):
+        """length → seconds, shares of the sgemm rate by the strict and the dense count, cost of a token; by round."""
+        seconds = {length: found for (_, length, _), found in self.times("rate", direction).items()}
+        mean = [
+            statistics.fmean(of_round) for of_round in zip(*([s / n for s in seconds[n]] for n in seconds), strict=True)
+        ]
+        passes, heads, features, width, chunk = (1 if direction == FORWARD else 3), 8, 256, 64, 64
+        found = {}
+        for length, of_length in seconds.items():
+            state = 4 * length * features * width
+            strict = passes * heads * (state + length * (chunk + 1) * (features + width))
+            dense = passes * heads * (state + 2 * length * chunk * (features + width))
+            rate = list(zip(of_length, self.gemm[direction], strict=True))
+            shares = [[count / s / gemm for s, gemm in rate] for count in (strict, dense)]
+            found[length] = of_length, *shares, [s / length / m for s, m in zip(of_length, mean, strict=True)]
+        return found
+
+
+@pytest.fixture(scope="module")
+def measured(speed):
+    return Measurements(speed.root)
+
+
+def test_times_csv(speed, measured):
+    rows = {(r["topic"], r["direction"], int(r["length"]), r["case"]): r for r in speed.read_csv("times.csv")}
+    assert set(rows) == {key for key in measured.seconds if key[0] != "rate"}
+    for (topic, direction, length, case), row in rows.items():
+        seconds = measured.seconds[topic, direction, length, case]
+        ratio = measured.ratio(topic, direction, length, case, REFERENCES[topic])
+        expected = [len(seconds), *quartiles(seconds), *quartiles(ratio)]
+        names = ("rounds", "low", "median", "high", "ratio_low", "ratio", "ratio_high")
+        assert [float(row[name]) for name in names] == pytest.approx(expected, **SIX_DIGITS)
+
+
+def test_memory_csv(speed, measured):
+    rows = {(r["topic"], int(r["length"]), r["case"]): r for r in speed.read_csv("memory.csv")}
+    assert {key: (int(row["rise"]), int(row["extra"])) for key, row in rows.items()} == measured.memory
+
+
+def test_rate_csv_and_its_table(speed, measured):
+    rows, cells = speed.read_csv("rate.csv"), speed.table("The operation beside a matrix product")
+    expected = [(d, n, *found) for d in (FORWARD, BACKWARD) for n, found in measured.rates(d).items()]
+    for row, cell, (direction, length, seconds, strict, dense, cost) in zip(rows, cells, expected, strict=True):
+        assert (row["direction"], int(row["length"]), int(row["rounds"])) == (direction, length, len(seconds))
+        low, share, high = quartiles(strict)
+        median, whole, of_token = (statistics.median(values) for values in (seconds, dense, cost))
+        names = ("median", "causal_low", "causal_share", "causal_high", "dense_share", "cost")
+        numbers = [median, low, share, high, whole, of_token]
+        assert [float(row[name]) for name in names] == pytest.approx(numbers, **SIX_DIGITS)
+        assert list(cell.values()) == [
+            *(direction, f"{length:,}", in_words(median), f"{share:.0%} [{low:.0%}, {high:.0%}]"),
+            *(f"{whole:.0%}", f"{of_token:.2f}", str(len(seconds))),
+        ]
+
+
+def in_words(seconds):
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def test_every_cell_of_the_tables_of_times(speed, measured):
+    for topic, title in {**TITLES, "decoding": "Decoding"}.items():
+        times, shown = measured.times(topic), 0
+        for row in speed.table(f"{title}: the numbers" if topic == "decoding" else f"{title}: time: the numbers"):
+            direction, length, rounds = row.pop("what"), int(row.pop("N").replace(",", "")), row.pop("rounds")
+            for case, cell in row.items():
+                seconds = times.get((direction, length, case))
+                if seconds is None:
+                    assert cell == "-"
+                    continue
+                shown += 1
+                assert rounds == str(len(seconds))
+                low, median, high = quartiles(measured.ratio(topic, direction, length, case, REFERENCES[topic]))
+                ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
+                assert cell == f"{in_words(statistics.median(seconds))}{ratio}"
+        assert shown == len(times)
+
+
+def test_every_cell_of_the_tables_of_memory(speed, measured):
+    for topic, title in TITLES.items():
+        found = {
+            (topic, int(row["N"].replace(",", "")), case): cell
+            for row in speed.table(f"{title}: memory: the numbers")
+            for case, cell in row.items()
+            if case != "N" and cell != "-"
+        }
+        assert found == {
+            key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})"
+            for key, (rise, extra) in measured.memory.items()
+            if key[0] == topic
+        }
+
+
+@pytest.mark.parametrize(
+    ("fact", "title"), [("parameters", "Parameters of the models"), ("state_bytes", "Decoding: bytes of state")]
+)
+def test_every_cell_of_the_tables_of_sizes(speed, measured, fact, title):
+    found = {
+        (fact, int(row["N"].replace(",", "")), case): cell
+        for row in speed.table(title)
+        for case, cell in row.items()
+        if case != "N" and cell != "-"
+    }
+    assert found == {key: f"{value:,}" for key, value in measured.facts.items() if key[0] == fact}
+
+
+def crossing(lengths, gaps):
+    """Where the gap, ln(theirs / ours), last rises above 0: on a straight line over the logarithm of the length."""
+    found = None
+    for (start, before), (end, after) in itertools.pairwise(zip(lengths, gaps, strict=True)):
+        if before <= 0 < after:
+            found = start * (end / start) ** (before / (before - after))
+    return found if gaps[-1] > 0 else None
+
+
+def verdict(is_met):
+    return "met" if is_met else "missed"
+
+
+def test_every_target(speed, measured):
+    def times(ratio):
+        low, median, high = quartiles(ratio)
+        return f"{median:.3g} times [{low:.3g}, {high:.3g}]"
+
+    def at_least(what, factor, topic, direction, length, ours, other):
+        ratio = measured.ratio(topic, direction, length, other, ours)
+        is_met = statistics.median(ratio) >= (factor or 0)
+        target = ("", "no target") if factor is None else (f"at least {factor} times", verdict(is_met))
+        return what, target[0], times(ratio), target[1]
+
+    def memory(what, factor, topic, ours, index):
+        mine, other = (measured.memory[topic, 1024, case][index] for case in (ours, PERFORMER))
+        words = f"{mine / MIB:,.1f} MiB of {other / MIB:,.0f} MiB: 1/{other / mine:.1f}"
+        return what, f"at most 1/{factor}", words, verdict(mine <= other / factor)
+
+    def faster_from(features, direction, length):
+        lengths = [512, 1024, 2048, 4096, 8192, 16384]
+        ratios = [measured.ratio("module", direction, n, SOFTMAX, f"{AFTER}, M={features}") for n in lengths]
+        medians = [statistics.median(ratio) for ratio in ratios]
+        start = crossing(lengths, [math.log(median) for median in medians])
+        is_met = all(median > 1 for n, median in zip(lengths, medians, strict=True) if n >= length)
+        what = f"module, M={features}, {direction}: faster than softmax from N ≤ {length:,}"
+        words = f"{times(ratios[lengths.index(length)])} at N = {length:,}; faster from N = {start:,.0f}"
+        return what, "faster", words, verdict(is_met)
+
+    def adds(case):
+        ratio = measured.ratio("training", "step", 1024, case, "favor+ none")
+        low, median, high = (value - 1 for value in quartiles(ratio))
+        what = f"training step, N = 1,024: what {case.removeprefix('favor+ ')} the map adds"
+        return what, "at most 5%", f"{median:+.1%} [{low:+.1%}, {high:+.1%}]", verdict(median <= 0.05)
+
+    rates = measured.rates(BACKWARD)
+    shares = {n: quartiles(strict) for n, (_, strict, _, _) in rates.items()}
+    worst = min(shares, key=lambda n: shares[n][1])
+    low, share, high = shares[worst]
+    costs = [statistics.median(cost) for *_, cost in rates.values()]
+    decoding = [seconds for (_, _, case), seconds in measured.times("decoding").items() if case == AFTER]
+    means = [statistics.fmean(of_round) for of_round in zip(*decoding, strict=True)]
+    tokens = [statistics.median(s / m for s, m in zip(seconds, means, strict=True)) for seconds in decoding]
+    sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
+    flat, even = max(costs) / min(costs) - 1, max(tokens) / min(tokens) - 1
+
+    operation = f"operation, {BACKWARD}, N = 1,024"
+    step, peer, extra = "training step, N = 1,024", "speed against performer-pytorch", "extra memory against"
+    expected = [
+        at_least(f"{operation}: {peer}", 40, "operation", BACKWARD, 1024, OURS, PERFORMER),
+        memory(f"{operation}: {extra} performer-pytorch", 20, "operation", OURS, 1),
+        at_least(f"{operation}, eq. 19: {peer}", 40, "operation", BACKWARD, 1024, EQ_19, PERFORMER),
+        memory(f"{operation}, eq. 19: {extra} performer-pytorch", 20, "operation", EQ_19, 1),
+        *(
+            at_least(f"{operation}: speed against {other}", None, "operation", BACKWARD, 1024, OURS, other)
+            for other in (SDPA, "fast-transformers")
+        ),
+        (
+            f"operation, {BACKWARD}: smallest share of the sgemm rate, N = 512 to 16,384",
+            "at least 65%",
+            f"{share:.0%} [{low:.0%}, {high:.0%}] at N = {worst:,} by the fewest operations; "
+            f"{statistics.median(rates[worst][2]):.0%} counting whole chunks",
+            verdict(share >= 0.65),
+        ),
+        (
+            f"operation, {BACKWARD}: cost of a token, largest over smallest, N = 512 to 16,384",
+            "within 15%",
+            f"{flat:.0%}",
+            verdict(flat <= 0.15),
+        ),
+    ]
+    for direction in (FORWARD, BACKWARD):
+        large = f"module, M = 256, {direction}, N = 16,384: speed against softmax"
+        expected += [
+            faster_from(256, direction, 2048),
+            faster_from(128, direction, 1024),
+            at_least(large, 5, "module", direction, 16384, f"{AFTER}, M=256", SOFTMAX),
+        ]
+    expected += [
+        at_least(f"{step}: speed against PerformerLM", 10, "training", "step", 1024, AFTER, PERFORMER),
+        memory(f"{step}: memory against performer-pytorch", 5, "training", AFTER, 0),
+        adds(AFTER),
+        adds("favor+ rope before"),
+        (
+            "decoding: time of a token, slowest context over fastest, 128 to 65,536",
+            "within 10%",
+            f"{even:.0%}",
+            verdict(even <= 0.1),
+        ),
+        (
+            "decoding: size of the state",
+            "constant",
+            " to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)),
+            verdict(len(sizes) == 1),
+        ),
+        at_least(f"decoding, context 1,024: {peer}", 50, "decoding", "token", 1024, AFTER, PERFORMER),
+    ]
+    assert [tuple(row.values()) for row in speed.table("Targets")] == expected
+    assert [tuple(row.values()) for row in speed.read_csv("targets.csv")] == expected
+
+
+def curves_of(rows):
+    """case → (lengths, values) of (length, case) → value"""
+    cases = dict.fromkeys(case for _, case in rows)
+    return {
+        case: list(zip(*sorted((n, v) for (n, found), v in rows.items() if found == case), strict=True))
+        for case in cases
+    }
+
+
+def assert_curves(report, axes, rows, pairs, bands=None):
+    """Of one panel: every line, band (case → low and high) and crossover."""
+    curves, found = curves_of(rows), report.lines(axes)
+    crossings = []
+    for ours, other in pairs:
+        mine, theirs = (dict(zip(*curves[case], strict=True)) for case in (ours, other))
+        both = sorted(set(mine) & set(theirs))
+        where = crossing(both, [math.log(theirs[n] / mine[n]) for n in both])
+        if where is not None:
+            crossings.append((where, f"{ours}\nbelow {other} from N = {where:,.0f}"))
+    assert [x for x, _ in found.pop(None, [])] == [pytest.approx([where] * 2, rel=1e-9) for where, _ in crossings]
+    assert [text.get_text() for text in axes.texts] == [text for _, text in crossings]
+    assert found == {
+        case: [(pytest.approx(list(x)), pytest.approx(list(y), rel=1e-9))] for case, (x, y) in curves.items()
+    }
+    for case, band in zip(curves, axes.collections, strict=bands is not None):
+        corners = [list(corner) for corner in band.get_paths()[0].vertices]
+        for length in curves[case][0]:
+            for edge in bands[length, case]:
+                assert any(corner == pytest.approx([length, edge], rel=1e-9) for corner in corners)
+
+
+CROSSINGS = {
+    "operation": [(OURS, SDPA), (EQ_19, SDPA)],
+    "module": [(f"{AFTER}, M=256", SOFTMAX), (f"{AFTER}, M=128", SOFTMAX)],
+    "training": [(AFTER, SOFTMAX)],
+    "decoding": [(AFTER, SOFTMAX)],
+}
+
+
+@pytest.mark.parametrize("topic", ["operation", "module", "training", "decoding"])
+def test_every_line_of_the_figures_of_times(speed, measured, topic):
+    figure = speed.figures["decoding" if topic == "decoding" else f"{topic}-time"]
+    directions = list(dict.fromkeys(direction for direction, _, _ in measured.times(topic)))
+    for axes, direction in zip(figure.axes, directions, strict=topic != "decoding"):
+        times = {key[1:]: quartiles(s) for key, s in measured.times(topic, direction).items()}
+        medians = {key: 1000 * median for key, (_, median, _) in times.items()}
+        bands = {key: (1000 * low, 1000 * high) for key, (low, _, high) in times.items()}
+        assert_curves(speed, axes, medians, CROSSINGS[topic], bands)
+
+
+@pytest.mark.parametrize("topic", ["operation", "module", "training"])
+def test_every_line_of_the_figures_of_memory(speed, measured, topic):
+    (axes,) = speed.figures[f"{topic}-memory"].axes
+    peaks = {(n, case): peaks for (found, n, case), peaks in measured.memory.items() if found == topic}
+    shown = {key: (rise if topic == "training" else extra) / MIB for key, (rise, extra) in peaks.items()}
+    assert_curves(speed, axes, shown, CROSSINGS[topic])
+
+
+def test_every_line_of_the_figure_of_states(speed, measured):
+    sizes = {(n, case): size / MIB for (fact, n, case), size in measured.facts.items() if fact == "state_bytes"}
+    assert_curves(speed, speed.figures["decoding"].axes[1], sizes, CROSSINGS["decoding"])
+
+
+def test_every_line_of_the_figure_of_shares(speed, measured):
+    left, right = speed.figures["rate"].axes
+    shares, costs = {}, {}
+    for direction in (FORWARD, BACKWARD):
+        for length, (_, strict, dense, cost) in measured.rates(direction).items():
+            shares[length, direction] = statistics.median(strict)
+            shares[length, f"{direction}, counting whole chunks"] = statistics.median(dense)
+            costs[length, direction] = statistics.median(cost)
+    for axes, values in ((left, shares), (right, costs)):
+        found = speed.lines(axes)
+        found.pop("target, 65%", None)
+        assert found == {
+            case: [(pytest.approx(list(x)), pytest.approx(list(y), rel=1e-9))]
+            for case, (x, y) in curves_of(values).items()
+        }

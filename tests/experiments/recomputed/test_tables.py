@@ -1,0 +1,172 @@
+"""curves.csv, summary.csv, and what the report says in its table of results and in words."""
+
+import math
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+
+EQUAL = {"rel": 1e-9, "abs": 1e-12}
+BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"
+
+
+def test_curves_csv_has_every_number_of_every_record_and_no_other(report):
+    expected = [
+        (
+            arm,
+            str(seed),
+            str(row["step"]),
+            str(row["step"] * report.records.tokens_per_step),
+            row["split"],
+            metric,
+            value,
+        )
+        for (arm, seed), rows in report.records.rows.items()
+        for row in rows
+        for metric, value in row.items()
+        if metric not in ("step", "tokens", "split")
+    ]
+    found = [(*list(row.values())[:-1], float(row["value"])) for row in report.read_csv("curves.csv")]
+    assert found == expected
+
+
+def number(text):
+    return float(text or "nan")
+
+
+def test_every_row_of_summary_csv(report):
+    records, found = report.records, report.read_csv("summary.csv")
+    expected = []
+    for arm, described in records.arms.items():
+        for metric in (
+            *("test_bits_per_byte", "validation_bits_per_byte", BASELINE, BEFORE),
+            *("steps_to_baseline", "tokens_to_baseline", "tokens_per_second"),
+        ):
+            if metric not in (BASELINE, BEFORE) or records.compared_with(arm, metric):
+                expected.append((arm, metric, records.estimate(arm, metric), records.values(arm, metric)))
+        for metric in ("parameters", "position_parameters"):
+            one = SimpleNamespace(n=1, mean=described[metric], low=math.nan, high=math.nan, std=math.nan)
+            expected.append((arm, metric, one, {}))
+    assert [(row["variant"], row["metric"]) for row in found] == [(arm, metric) for arm, metric, _, _ in expected]
+    for row, (arm, metric, estimate, values) in zip(found, expected, strict=True):
+        place = f"{arm}, {metric}"
+        assert int(row["n"]) == estimate.n, place
+        for name in ("mean", "low", "high", "std"):
+            expected_value = pytest.approx(getattr(estimate, name), nan_ok=True, **EQUAL)
+            assert number(row[name]) == expected_value, f"{place}, {name}"
+        assert row["seeds"].split() == [str(seed) for seed in values], place
+        assert row["reached"] == (str(estimate.reached) if metric.endswith("_to_baseline") else ""), place
+        counts = [len(records.seeds), records.count(arm, "failed"), records.count(arm, "running")]
+        assert [int(row[name]) for name in ("planned", "failed", "unfinished")] == counts, place
+
+
+def with_interval(estimate, pattern):
+    if math.isnan(estimate.mean):
+        return "-"
+    mean, low, high = (format(value, pattern) for value in (estimate.mean, estimate.low, estimate.high))
+    return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"
+
+
+def expected_row(records, arm):
+    """The cells of an arm in the table of results, but for the last, which is in words."""
+    described, test = records.arms[arm], records.estimate(arm, "test_bits_per_byte")
+    steps, speed = records.estimate(arm, "steps_to_baseline"), records.estimate(arm, "tokens_per_second")
+    is_baseline = described["baseline"] == arm
+    if is_baseline:
+        difference = "baseline"
+    elif described["baseline"] in records.arms:
+        difference = with_interval(records.estimate(arm, BASELINE), "+.4f")
+    else:
+        difference = f"{described['baseline']} was not run"
+    if steps.n == 0:
+        soon = "-"
+    elif steps.reached < steps.n:
+        soon = f"reached by {steps.reached} of {steps.n}"
+    else:
+        soon = f"{steps.mean:.0f}" if is_baseline else with_interval(steps, ".0f")
+    table = f" [positions {described['position_parameters']:,}]" if described["position_parameters"] else ""
+    return [
+        arm,
+        f"{test.n} of {len(records.seeds)}",
+        with_interval(test, ".3f"),
+        difference,
+        soon,
+        "-" if math.isnan(speed.mean) else f"{speed.mean:,.0f}",
+        f"{described['parameters']:,}{table}",
+    ]
+
+
+class TableCells(HTMLParser):
+    """The texts of a page's table cells, row by row."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.rows, self.is_open = [], False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.rows[-1].append("")
+            self.is_open = True
+
+    def handle_endtag(self, tag):
+        self.is_open = self.is_open and tag != "td"
+
+    def handle_data(self, data):
+        if self.is_open:
+            self.rows[-1][-1] = " ".join([*self.rows[-1][-1].split(), *data.split()])
+
+
+def test_every_cell_of_the_table_of_results(report):
+    records = report.records
+    expected = [expected_row(records, arm) for arm in records.arms]
+    assert [list(row.values())[:7] for row in report.table("Results")] == expected
+    page = TableCells((report.root / "report.html").read_text())
+    assert [row[1:] for row in page.rows[1 : len(expected) + 1]] == [row[1:] for row in expected]
+    finished = sum(len(records.finished(arm)) for arm in records.arms)
+    assert f" {finished} of {len(records.arms) * len(records.seeds)} cells " in report.markdown
+
+
+def expected_statement(records, arm, metric):
+    other, difference = records.compared_with(arm, metric), records.estimate(arm, metric)
+    pair = f"{arm} against {other}"
+    if math.isnan(difference.low):
+        verdict = "no statement"
+        seeds = {0: "no seed", 1: "one seed", 2: "2 seeds"}[difference.n]
+        text = f"{pair}: {seeds} finished in both, so there is no interval and nothing is said."
+    else:
+        verdict = "better" if difference.high < 0 else "worse" if difference.low > 0 else "not distinguishable"
+        text = (
+            f"{pair}: {difference.mean:+.4f} bits per byte on the test split "
+            f"(95 % interval {difference.low:+.4f} to {difference.high:+.4f}, {difference.n} seeds)."
+        )
+    steps = records.estimate(arm, "steps_to_baseline")
+    if metric == BASELINE and steps.n:
+        text += f" It came down to that arm's final validation loss in {steps.reached} of {steps.n} seeds"
+        on_average = (
+            f", on average at step {steps.mean:.0f} of {records.config['steps']}" if steps.reached == steps.n else ""
+        )
+        text += f"{on_average}."
+    return f"* **{verdict}**: {text}"
+
+
+def test_every_statement_and_its_verdict(report):
+    records = report.records
+    expected = [
+        expected_statement(records, arm, metric)
+        for arm in records.arms
+        for metric in (BASELINE, BEFORE)
+        if records.compared_with(arm, metric)
+    ]
+    said = [line for line in report.section("What the numbers say") if line.startswith("*")]
+    assert said == expected
+
+
+def test_the_made_up_records_hold_every_case(made_up):
+    """Otherwise the tests above would compare less than they say."""
+    for verdict in ("better", "worse", "not distinguishable", "no statement"):
+        assert f"* **{verdict}**" in made_up.markdown
+    for words in ("reached by 4 of 5", "relu-none was not run", "[positions 64]", "2 of 5", "no seed finished in both"):
+        assert words in made_up.markdown
