@@ -1,5 +1,6 @@
 """A comparison's directory: its description, who may write to it, and the notes it gathers."""
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -13,21 +14,46 @@ import torch
 from filelock import FileLock, Timeout
 
 from experiments import environment
-from experiments.cli import RunCommand
+from experiments.cli import RunCommand, why
 from experiments.record import write_atomically
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
+LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
+"""as long as any path of a comparison below its directory"""
 
 
 def comparison_directory(command: RunCommand) -> Path:
     return command.out or Path("results/runs") / command.experiment
 
 
+def check_directory(root: Path) -> None:
+    """Refuse an --out that no comparison can be in. Makes nothing.
+
+    Raises:
+        ValueError: it is no path, a file is in its way, or it holds something else, which a report would overwrite.
+    """
+    try:
+        (root / LONGEST_PATH_BELOW).stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(root, error) from None
+    try:
+        names = [name for name in os.listdir(root) if not name.startswith(".")]
+    except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
+        return
+    if names and "comparison.json" not in names:
+        raise ValueError(
+            f"--out {root} holds {min(names)!r} and no comparison.json, so it is not a comparison's and nothing is "
+            "written into it; give a directory that is new or empty"
+        )
+
+
 def new_comparison(command: RunCommand, command_line: str, device: torch.device) -> dict[str, Any]:
     """What every comparison.json says: what was run, with which code, where and when."""
     return {
-        "name": comparison_directory(command).resolve().name,
+        "name": Path(os.path.abspath(comparison_directory(command))).name,
         "experiment": command.experiment,
         "preset": command.preset,
         "command": command_line,
@@ -89,11 +115,22 @@ def only_one_run(root: Path) -> Iterator[None]:
 
 
 def make_directory(root: Path) -> None:
+    """Make the directory of a comparison, and those above it, unless it is there.
+
+    Raises:
+        ValueError: it cannot be made or written; then none of them was made.
+    """
+    missing = [path for path in (root, *root.parents) if not path.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
-        raise ValueError(
-            f"--out {root} cannot be written ({error.strerror}); give a directory that can be made and written"
-        ) from None
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise _cannot_be_written(root, error) from None
+
+
+def _cannot_be_written(root: Path, error: OSError | ValueError) -> ValueError:
+    return ValueError(f"--out {root} cannot be written ({why(error)}); give a directory that can be made and written")

@@ -24,7 +24,7 @@ def cell_directory(root: Path, variant: str, seed: int) -> Path:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that at any moment either the old or the new content is there, whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content  # odd file names
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
