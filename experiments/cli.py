@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import tyro
 
 from experiments.config import Config
+from experiments.errors import why
 from experiments.presets import PRESETS
 
 PROGRAM = "python -m experiments"
@@ -161,11 +162,6 @@ def _dispatch(command: object, arguments: list[str]) -> int:
         {name: variant.description for name, variant in VARIANTS.items()},
     )
     return 0
-
-
-def why(error: OSError | ValueError) -> str:
-    """The reason of an error, without the number and the path that OSError puts around it."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _quoted(argument: str) -> str:

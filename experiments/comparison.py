@@ -14,7 +14,8 @@ import torch
 from filelock import FileLock, Timeout
 
 from experiments import environment
-from experiments.cli import RunCommand, why
+from experiments.cli import RunCommand
+from experiments.errors import why
 from experiments.record import write_atomically
 
 CONTINUED = "continued with another"
