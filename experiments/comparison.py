@@ -1,6 +1,7 @@
 """A comparison's directory: its description, who may write to it, and the notes it gathers."""
 
 import contextlib
+import errno
 import os
 import socket
 import tempfile
@@ -32,12 +33,20 @@ def check_directory(root: Path) -> None:
     """Refuse an --out that no comparison can be in. Makes nothing.
 
     Raises:
-        ValueError: it is no path, a file is in its way, or it holds something else, which a report would overwrite.
+        ValueError: it cannot be made or written, or it holds something else, which a report would overwrite.
     """
     try:
-        (root / LONGEST_PATH_BELOW).stat()
-    except FileNotFoundError:
-        pass
+        with contextlib.suppress(FileNotFoundError):
+            (root / LONGEST_PATH_BELOW).stat()
+        # Of a path that is not there yet, the system does not look at the rest.
+        nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
+        for name in root.relative_to(nearest).parts:
+            with contextlib.suppress(FileNotFoundError):
+                (nearest / name).stat()
+        if not nearest.is_dir():
+            raise FileExistsError(errno.EEXIST, f"{nearest} is in the way")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         raise _cannot_be_written(root, error) from None
     try:
