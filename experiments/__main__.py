@@ -1,11 +1,15 @@
 """``python -m experiments``; see cli.py."""
 
+import io
 import sys
 
 from experiments.signals import Stopped, stop_signals_raise
 
 
 def run() -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The name of a file need not be text; standard error writes what it cannot encode in this way by itself.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with stop_signals_raise():
             # Here, because a signal may come while the libraries load.

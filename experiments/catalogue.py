@@ -42,7 +42,10 @@ def print_list(experiments: Mapping[str, str], presets: Iterable[str], variants:
 
 def availability(task: Task, data_dir: Path | None) -> str:
     """Where a data set is on this machine, or what would bring it here. ``data_dir`` as resolved."""
-    place = task.find(data_dir)
+    try:
+        place = task.find(data_dir)
+    except ValueError as error:
+        return f"not usable: {error}"
     return f"not here: {task.when_missing}" if place is None else f"here: {place}"
 
 

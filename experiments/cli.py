@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import tyro
 
 from experiments.config import Config
+from experiments.errors import RunFailed, why
 from experiments.presets import PRESETS
 from experiments.signals import Stopped, stop_signals_raise
 
@@ -24,9 +25,7 @@ PROGRAM = "python -m experiments"
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""
 
-
-class RunFailed(Exception):
-    """A run that began and cannot go on, for a reason that lies outside; what was recorded is kept."""
+LONGEST_MESSAGE = 3000
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,18 @@ def main(arguments: list[str]) -> int:
         print(f"  {_command_line(arguments)}", flush=True)
         return EXIT_STOPPED + stop.signal_number
     except RunFailed as error:
-        print(f"error: {_on_one_line(error)}", file=sys.stderr)
+        print(f"error: {_printable(str(error))}", file=sys.stderr)
         return EXIT_FAILED
     except (ValueError, OSError) as error:
-        print(f"error: {_on_one_line(error)}", file=sys.stderr)
+        print(f"error: {_printable(str(error))}", file=sys.stderr)
         return EXIT_WRONG_USE
+
+
+def _printable(message: str) -> str:
+    """The message on one line: nothing that a terminal would act on, and nothing endless (an argument may be that)."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(message.split()))
+    line = re.sub(r"\S{400,}", lambda word: f"{word[0][:150]}...{word[0][-50:]}", line)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}..."
 
 
 def _dispatch(command: object, arguments: list[str]) -> int:
@@ -138,6 +144,13 @@ def _dispatch(command: object, arguments: list[str]) -> int:
     if isinstance(command, ReportCommand):
         from experiments.report import write_report
 
+        try:
+            command.directory.stat()
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"DIRECTORY {command.directory} cannot be read ({why(error)}), so there is no comparison.json; give "
+                "the directory that `run` wrote (its --out)"
+            ) from None
         print(write_report(command.directory))
         return 0
     if isinstance(command, DataCommand):
@@ -161,9 +174,21 @@ def _dispatch(command: object, arguments: list[str]) -> int:
     return 0
 
 
+def _quoted(argument: str) -> str:
+    """The argument as a shell takes it; the bytes of a file name that is not text as bash, ksh and zsh write them."""
+    if argument.isprintable() or not any("\udc80" <= character <= "\udcff" for character in argument):
+        return shlex.quote(argument)
+    escapes: dict[str, str | int | None] = {"\\": r"\\", "'": r"\'"}
+    escapes |= {chr(0xDC00 + byte): f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
+    return f"$'{argument.translate(str.maketrans(escapes))}'"
+
+
 def _parse(name: str, arguments: list[str]) -> object:
     """The parsed command. Raises ValueError, one line, on wrong use; SystemExit(0) after printing a help text."""
-    default: object = tyro.MISSING
+    for flag in _flags(COMMANDS[name]):
+        if _option(arguments, flag.removeprefix("--")) == "":
+            raise ValueError(f"{flag} is empty; give it a value, or leave it out")
+    default: object = tyro.MISSING_NONPROP
     if name == "run":
         preset = PRESETS.get(_option(arguments, "preset") or "cpu", PRESETS["cpu"])
         default = RunCommand(tyro.MISSING, config=preset().config)
@@ -181,35 +206,36 @@ def _parse(name: str, arguments: list[str]) -> object:
 
 
 def _command_line(arguments: list[str]) -> str:
-    return f"{PROGRAM} {shlex.join(arguments)}"
-
-
-def _on_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return f"{PROGRAM} {' '.join(map(_quoted, arguments))}"
 
 
 def _option(arguments: list[str], name: str) -> str | None:
     """The value of --NAME VALUE or --NAME=VALUE, the last one given."""
     value = None
     for index, argument in enumerate(arguments):
-        if argument == f"--{name}" and index + 1 < len(arguments):
+        option, equals, rest = argument.partition("=")
+        if option.replace("_", "-") != f"--{name}":
+            continue
+        if equals:
+            value = rest
+        elif index + 1 < len(arguments):
             value = arguments[index + 1]
-        elif argument.startswith(f"--{name}="):
-            value = argument.partition("=")[2]
     return value
 
 
 def _one_line(message: str, name: str) -> str:
     """The first paragraph of a boxed message of tyro's, and the options there are if it is about an unknown one."""
-    lines = [line.strip(" │") for line in message.splitlines() if not re.match(r"^[╭╰]", line)]
-    paragraph: list[str] = []
-    for line in lines:
-        if re.fullmatch(r"─+", line):
-            break
-        paragraph.append(line)
-    text = " ".join(paragraph)
+    # Rules part the title, the paragraphs and the end; they are of dashes where the terminal has no box characters.
+    paragraphs = re.split(r"(?m)^.*[─-]{5}[─╮╯│|+ -]*$", message)
+    text = " ".join(line.strip(" │|") for line in paragraphs[min(1, len(paragraphs) - 1)].splitlines()).strip()
+    # Of an option that may be None, what is wrong as a number is told last.
+    text = re.sub(r"no type matching .* <class '\w+'>: ", "", text)
+    text = re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is not a whole number; give one, as 3", text)
+    text = re.sub(r"could not convert string to float: (.*)", r"\1 is not a number; give one, as 0.1", text)
+    text = re.sub(r"Exceeds the limit .* has (\d+) digits; .*", r"a number of \1 digits; give a smaller one", text)
     if "nrecognized" in text:
-        text += f"; {name} has {', '.join(_flags(COMMANDS[name]))}"
+        flags = _flags(COMMANDS[name])
+        text += f"; {name} takes {', '.join(flags) if flags else 'no options'}"
     return text
 
 

@@ -1,5 +1,7 @@
 """A comparison's directory: its description, who may write to it, and the notes it gathers."""
 
+import contextlib
+import errno
 import os
 import re
 import socket
@@ -17,7 +19,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from experiments import environment
-from experiments.cli import RunCommand, RunFailed
+from experiments.cli import RunCommand
+from experiments.errors import RunFailed, why
 from experiments.record import write_atomically
 
 CONTINUED = "continued with another"
@@ -26,16 +29,49 @@ ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""
 OWNER_SECONDS = 2
 """how long the holder of a lock may take to write down who it is"""
+LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
+"""as long as any path of a comparison below its directory"""
 
 
 def comparison_directory(command: RunCommand) -> Path:
     return command.out or Path("results/runs") / command.experiment
 
 
+def check_directory(root: Path) -> None:
+    """Refuse an --out that no comparison can be in. Makes nothing.
+
+    Raises:
+        ValueError: it cannot be made or written, or it holds something else, which a report would overwrite.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            (root / LONGEST_PATH_BELOW).stat()
+        # Of a path that is not there yet, the system does not look at the rest.
+        nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
+        for name in root.relative_to(nearest).parts:
+            with contextlib.suppress(FileNotFoundError):
+                (nearest / name).stat()
+        if not nearest.is_dir():
+            raise FileExistsError(errno.EEXIST, f"{nearest} is in the way")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(root, error) from None
+    try:
+        names = [name for name in os.listdir(root) if not name.startswith(".")]
+    except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
+        return
+    if names and "comparison.json" not in names:
+        raise ValueError(
+            f"--out {root} holds {min(names)!r} and no comparison.json, so it is not a comparison's and nothing is "
+            "written into it; give a directory that is new or empty"
+        )
+
+
 def new_comparison(command: RunCommand, command_line: str, device: torch.device) -> dict[str, Any]:
     """What every comparison.json says: what was run, with which code, where and when."""
     return {
-        "name": comparison_directory(command).resolve().name,
+        "name": Path(os.path.abspath(comparison_directory(command))).name,
         "experiment": command.experiment,
         "preset": command.preset,
         "command": command_line,
@@ -162,11 +198,22 @@ def _read_owner(owner: Path) -> str:
 
 
 def make_directory(root: Path) -> None:
+    """Make the directory of a comparison, and those above it, unless it is there.
+
+    Raises:
+        ValueError: it cannot be made or written; then none of them was made.
+    """
+    missing = [path for path in (root, *root.parents) if not path.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass
     except OSError as error:
-        raise ValueError(
-            f"--out {root} cannot be written ({error.strerror}); give a directory that can be made and written"
-        ) from None
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise _cannot_be_written(root, error) from None
+
+
+def _cannot_be_written(root: Path, error: OSError | ValueError) -> ValueError:
+    return ValueError(f"--out {root} cannot be written ({why(error)}); give a directory that can be made and written")

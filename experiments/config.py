@@ -1,12 +1,50 @@
 """What one cell (a variant trained with one seed) is: every value that shapes a training run."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+# Far above what any machine trains, and small enough that nothing overflows or allocates before it is refused.
+LIMITS: dict[str, tuple[int, int]] = {
+    "layers": (1, 10_000),
+    "dim": (1, 2**17),
+    "heads": (1, 2**16),
+    "num_features": (1, 2**16),
+    "context": (1, 2**24),
+    "batch_size": (1, 2**20),
+    "steps": (1, 10**9),
+    "warmup_steps": (0, 10**9),
+    "redraw_every": (0, 10**9),
+    "log_every": (1, 10**9),
+    "evaluate_every": (1, 10**9),
+    "evaluation_windows": (1, 10**9),
+    "test_windows": (1, 10**9),
+    "checkpoint_every": (1, 10**9),
+    "threads": (1, 4096),
+}
+"""smallest and largest value of every whole number"""
+MOST_TOKENS_PER_STEP = 2**26
+LARGEST_RATE = 1e30
+"""of the learning rate and of the largest gradient norm: beyond it float32 overflows in the optimiser"""
+LARGEST_DECAY = 1e6
+
+
+def check_range(name: str, value: int, smallest: int, largest: int) -> None:
+    """Raises ValueError, with the values that would do, unless ``value`` is a whole number in the range."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}; give a whole number")
+    if value < smallest:
+        raise ValueError(f"{name} is {value}; give {smallest} or more")
+    if value > largest:
+        raise ValueError(f"{name} is {value}; give {largest:,} or less")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The resolved settings of a comparison; equal for all its cells. Presets are in presets.py."""
+    """The resolved settings of a comparison; equal for all its cells. Presets are in presets.py.
+
+    Raises:
+        ValueError: a value of the wrong type, out of its range, or that does not fit another; the message names it.
+    """
 
     data: str = "stdlib"
     """data set to train on; `python -m experiments data` names them"""
@@ -54,18 +92,16 @@ class Config:
     """CPU threads of each worker; part of the configuration because it changes the last bits of sums"""
 
     def __post_init__(self) -> None:
-        at_least_one = (
-            "layers dim heads num_features context batch_size steps log_every evaluate_every "
-            "evaluation_windows test_windows checkpoint_every threads"
-        ).split()
-        for name in at_least_one:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
-        for name in ("warmup_steps", "redraw_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more")
+        self._check_types()
+        for name, (smallest, largest) in LIMITS.items():
+            check_range(name, getattr(self, name), smallest, largest)
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
+        if self.tokens_per_step > MOST_TOKENS_PER_STEP:
+            raise ValueError(
+                f"batch_size times context is {self.tokens_per_step:,} tokens a step; give values whose product is "
+                f"{MOST_TOKENS_PER_STEP:,} or less"
+            )
         if self.dim % self.heads:
             raise ValueError(f"dim {self.dim} is not divisible by heads {self.heads}; change one of them")
         if (self.dim // self.heads) % 2:
@@ -75,14 +111,25 @@ class Config:
                 f"num_features {self.num_features} is odd; RoPE rotates pairs of features, so give an even number, "
                 f"such as {self.num_features + 1}"
             )
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"learning_rate is {self.learning_rate}; give a positive finite number")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise ValueError(f"weight_decay is {self.weight_decay}; give 0 or a positive finite number")
-        if not self.gradient_clip > 0:
-            raise ValueError(f"gradient_clip is {self.gradient_clip}; give a positive number")
+        for name in ("learning_rate", "gradient_clip"):
+            if not 0 < getattr(self, name) <= LARGEST_RATE:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a positive number, {LARGEST_RATE:g} or less")
+        if not 0 <= self.weight_decay <= LARGEST_DECAY:
+            raise ValueError(f"weight_decay is {self.weight_decay}; give 0 or more, {LARGEST_DECAY:g} or less")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; give 0 or more and less than 1")
+
+    def _check_types(self) -> None:
+        """For values that come from a file; those of the command line have their types already."""
+        types: dict[str, Any] = get_type_hints(type(self))
+        for field in fields(self):
+            value, choices = getattr(self, field.name), get_args(types[field.name])
+            if choices and value not in choices:
+                raise ValueError(f"{field.name} is {value!r}; give {' or '.join(choices)}")
+            if types[field.name] is str and not isinstance(value, str):
+                raise ValueError(f"{field.name} is {value!r}; give a name")
+            if types[field.name] is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ValueError(f"{field.name} is {value!r}; give a number")
 
     @property
     def tokens_per_step(self) -> int:

@@ -6,22 +6,46 @@ Every data set ends as a ``Corpus``: three arrays of bytes and the words that mu
 
 import gzip
 import hashlib
+import io
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pooch
+import psutil
+
+from experiments.errors import why
 
 Bytes = npt.NDArray[np.uint8]
 
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
+
+LARGEST_TEXT = 2**32
+"""bytes of a text, packed or not; at most half of the free memory besides, because all of it is kept there"""
+SMALL_TEXT = 2**26
+"""up to here a packed text may be as repetitive as it likes"""
+LARGEST_RATIO = 100
+"""of a larger text's size to its file's. DEFLATE reaches 1032 on zeros; on prose 2 to 4, on source and logs 5 to 30."""
+LARGEST_ZIP_DIRECTORY = 2**20
+"""bytes of a zip's table of contents, which zipfile reads at once; the one file that we look for takes a hundred"""
+PIECE = 2**20
+ARCHIVE_BEGINNINGS = (
+    b"PK\x03\x04",
+    b"\x1f\x8b\x08",
+    b"\xfd7zXZ\x00",
+    b"BZh9",
+    b"7z\xbc\xaf\x27\x1c",
+    b"\x28\xb5\x2f\xfd",
+)
+"""zip, gzip, xz, bzip2, 7z, zstd"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +125,15 @@ def resolve_data_dir(data_dir: Path | None) -> Path | None:
         if not os.environ.get(DATA_DIR_VARIABLE):
             return None
         origin, data_dir = DATA_DIR_VARIABLE, Path(os.environ[DATA_DIR_VARIABLE])
+    try:
+        # With a name behind it, as the data sets have: a path can be too long.
+        (data_dir / "imdb" / ("x" * 100)).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{origin}: {data_dir} cannot be read ({why(error)}); give the directory that holds the data sets"
+        ) from None
     if not data_dir.is_dir():
         raise ValueError(f"{origin}: {data_dir} is not a directory; give the directory that holds the data sets")
     if not os.access(data_dir, os.R_OK | os.X_OK):
@@ -109,35 +142,153 @@ def resolve_data_dir(data_dir: Path | None) -> Path | None:
 
 
 def find_file(data_dir: Path | None, names: Sequence[str]) -> Path | None:
-    """The first of ``names`` (relative to ``data_dir``) that is a file."""
+    """The first of ``names`` (relative to ``data_dir``) that is a file.
+
+    Raises ValueError if that cannot be found out.
+    """
     if data_dir is None:
         return None
-    return next((data_dir / name for name in names if (data_dir / name).is_file()), None)
+    try:
+        return next((data_dir / name for name in names if (data_dir / name).is_file()), None)
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or data_dir} cannot be read ({why(error)}); change its permissions or remove it"
+        ) from None
 
 
-def read_content(path: Path, limit: int | None = None) -> bytes:
+def check_regular_file(path: Path, origin: str) -> None:
+    """Raises ValueError, which begins with ``origin``, unless ``path`` is a file: reading others may never end."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise ValueError(f"{origin}: there is no file {path}; give the path of a file with text") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{origin}: {path} cannot be read ({why(error)}); give the path of a file with text") from None
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise ValueError(f"{origin}: {path} is {kind}; give the path of one file with text")
+
+
+def file_hash(path: Path, algorithm: str, origin: str) -> str:
+    """The hash of a file in hexadecimal. Raises ValueError, which begins with ``origin``, if it cannot be read."""
+    check_regular_file(path, origin)
+    try:
+        return str(pooch.file_hash(str(path), alg=algorithm))
+    except OSError as error:
+        raise ValueError(f"{origin}: {path} cannot be read ({why(error)}); replace or remove it") from None
+
+
+def read_content(path: Path, limit: int | None = None, origin: str = "--data-file") -> bytes:
     """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file its only member's.
 
-    Raises ValueError if it cannot be read.
+    What is packed is unpacked piece by piece and counted, so a file that would fill the memory is refused before it
+    does; nothing is written to disk.
+
+    Raises ValueError, which begins with ``origin``, if it is not a regular file, damaged, encrypted, too large (see
+    ``LARGEST_TEXT``), packed more tightly than any text (``LARGEST_RATIO``) or another archive inside.
     """
-    amount = -1 if limit is None else limit
+    check_regular_file(path, origin)
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read(amount)
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                members = [member for member in archive.infolist() if not member.is_dir()]
-                if len(members) != 1:
-                    raise ValueError(f"{path} holds {len(members)} files; give a zip of exactly one file")
-                with archive.open(members[0]) as member:
-                    return member.read(amount)
         with path.open("rb") as file:
-            return file.read(amount)
-    # zipfile raises RuntimeError for an encrypted member, and its subclass NotImplementedError for an unknown method.
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{path} cannot be read ({reason}); repair it or give another file") from None
+            size = os.fstat(file.fileno()).st_size
+            largest = min(LARGEST_TEXT, psutil.virtual_memory().available // 2)
+            suffix = path.suffix.lower()
+            if size == 0:
+                return b""  # a file of the kernel's may say so, and never end
+            if suffix not in (".gz", ".zip"):
+                _check_size(size if limit is None else min(size, limit), largest)
+                return file.read(-1 if limit is None else limit)
+            _check_size(size, largest)
+            budget = _Budget(largest, limit)
+            if suffix == ".gz":
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    content = budget.read_all(unpacked, file)  # type: ignore[arg-type]
+            else:
+                content = _read_zip(path, budget)
+    except _RefusedError as error:
+        raise ValueError(f"{origin}: {path} {error}") from None
+    except MemoryError:
+        raise ValueError(f"{origin}: {path} does not fit into the memory; give a smaller file") from None
+    # zipfile raises RuntimeError for an encrypted member, its subclass NotImplementedError for an unknown method, and
+    # ValueError (UnicodeDecodeError among them) for tables of contents that make no sense.
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError) as error:
+        raise ValueError(f"{origin}: {path} cannot be read ({why(error)}); repair it or give another file") from None
+    if content.startswith(ARCHIVE_BEGINNINGS):
+        raise ValueError(f"{origin}: {path} holds another archive; unpack it and give the file with text")
+    return content
+
+
+class _RefusedError(Exception):
+    """What is wrong with a file that could be read: the end of a sentence."""
+
+
+def _check_size(size: int, largest: int) -> None:
+    if size > largest:
+        raise _RefusedError(
+            f"has more than {largest:,} bytes, which is the most that is read ({LARGEST_TEXT:,}, or half of the free "
+            "memory where that is less); give a part of it"
+        )
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """How much of a packed file is unpacked."""
+
+    largest: int
+    limit: int | None
+
+    def read_all(self, unpacked: IO[bytes], packed: IO[bytes]) -> bytes:
+        """The content of ``unpacked``, which reads from ``packed``; what headers say about sizes does not count.
+
+        Raises _RefusedError as soon as it is known to be too much.
+        """
+        pieces: list[bytes] = []
+        size, start = 0, packed.tell()
+        while piece := unpacked.read(PIECE if self.limit is None else min(PIECE, self.limit - size)):
+            pieces.append(piece)
+            size += len(piece)
+            if size > SMALL_TEXT and size > LARGEST_RATIO * (packed.tell() - start):
+                raise _RefusedError(
+                    f"unpacks to {LARGEST_RATIO} times its size and more, as no text of more than {SMALL_TEXT:,} bytes "
+                    "does; if it is text all the same, unpack it and give the unpacked file"
+                )
+            _check_size(size, self.largest)
+        return b"".join(pieces)
+
+
+class _ZipFile(io.FileIO):
+    """A file for zipfile, which reads a table of contents whole, however long it claims to be."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > LARGEST_ZIP_DIRECTORY:
+            raise zipfile.BadZipFile("its table of contents is too long; it is to hold one file")
+        return super().read(size) or b""
+
+
+def _read_zip(path: Path, budget: _Budget) -> bytes:
+    with _ZipFile(path) as file, zipfile.ZipFile(file) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        for member in archive.infolist():
+            if leaves_directory(member.orig_filename):
+                raise _RefusedError(
+                    f"holds {member.orig_filename[:100]!r}, a name that leads out of a directory; give another file"
+                )
+        if len(members) != 1:
+            raise _RefusedError(f"holds {len(members)} files; give a zip of exactly one file")
+        (only,) = members
+        if stat.S_ISLNK(only.external_attr >> 16):
+            raise _RefusedError("holds a link and not a file; give a zip of the file itself")
+        if only.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            # The others unpack without a bound on what one call returns.
+            raise _RefusedError("is packed with a method other than deflate; unpack it and give the unpacked file")
+        with archive.open(only) as member_file:
+            return budget.read_all(member_file, file)
+
+
+def leaves_directory(name: str) -> bool:
+    """Whether a member of an archive, unpacked under this name, could land outside of the directory it is put in."""
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    return posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
 
 
 def split_90_5_5(content: Bytes) -> tuple[Bytes, Bytes, Bytes]:
@@ -170,10 +321,10 @@ def cache_directory() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("linear-rope"))
 
 
-def cache_refused(error: OSError) -> ValueError:
+def cache_refused(error: OSError | ValueError) -> ValueError:
     """The error to raise when the cache directory cannot be written."""
     return ValueError(
-        f"the cache directory {cache_directory()} cannot be written ({error.strerror or type(error).__name__}); "
+        f"the cache directory {cache_directory()} cannot be written ({why(error)}); "
         f"set {CACHE_VARIABLE} to a directory that can"
     )
 
@@ -189,8 +340,20 @@ class Download:
     """its name in the cache directory"""
 
     def cached(self) -> Path | None:
-        """The file if it was downloaded before (not checked here), else None."""
-        return find_file(cache_directory(), [self.file_name])
+        """The file if it was downloaded before (not checked here), else None.
+
+        Raises ValueError if the cache directory cannot be looked into, or holds something else under this name.
+        """
+        path = cache_directory() / self.file_name
+        try:
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            raise cache_refused(error) from None
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{CACHE_VARIABLE}: {path} is not a regular file; remove it")
+        return path
 
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it; checked against its hash either way.

@@ -31,6 +31,7 @@ REQUIREMENTS = {
     "safetensors": "safetensors",
     "filelock": "filelock",
     "requests": "requests",
+    "msgspec": "msgspec",
     "performer-pytorch": "performer_pytorch",
 }
 """distribution -> module; the distributions are those of setup.cfg"""

@@ -10,6 +10,7 @@ from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.comparison import (
     CONTINUED,
     add_changes,
+    check_directory,
     check_same_experiment,
     comparison_directory,
     differing_settings,
@@ -38,6 +39,7 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
     config = experiment.settings(command.preset, device.type)
     console = make_console()
     root = comparison_directory(command)
+    check_directory(root)
     comparison = new_comparison(command, command_line, device) | {
         "config": dataclasses.asdict(config),
         "variants": [],

@@ -1,5 +1,6 @@
 """From a variant and a configuration to a model."""
 
+import psutil
 import torch
 from torch import nn
 
@@ -10,6 +11,8 @@ from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
 from linear_rope.model import CausalLM, ModelConfig
 
 VOCABULARY = 256
+BYTES_PER_PARAMETER = 16
+"""the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
 def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
@@ -44,6 +47,24 @@ def count_parameters(model: CausalLM) -> tuple[int, int]:
     total = sum(p.numel() for p in model.parameters())
     positions = model.embedding.positions
     return total, 0 if positions is None else sum(p.numel() for p in positions.parameters())
+
+
+def check_memory(config: Config, at_once: int) -> None:
+    """Refuse models of which ``at_once`` at a time cannot be trained in this machine's memory, without building any.
+
+    Raises:
+        ValueError: the block matrices alone (12·dim² a layer in every variant) with their gradients and Adam's moments
+            take more than there is.
+    """
+    needed = 12 * config.dim**2 * config.layers * BYTES_PER_PARAMETER * at_once
+    there = psutil.virtual_memory().total
+    if needed > there:
+        fewer = ", or fewer --workers" if at_once > 1 else ""
+        raise ValueError(
+            f"{at_once} model{'s' * (at_once > 1)} of dim {config.dim} and {config.layers} layers at a time take at "
+            f"least {needed / 2**30:,.1f} GiB for weights, gradients and Adam's moments ({BYTES_PER_PARAMETER} bytes a "
+            f"parameter), and this machine has {there / 2**30:,.1f} GiB; give a smaller --dim or --layers{fewer}"
+        )
 
 
 def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:

@@ -17,6 +17,7 @@ from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.comparison import (
     add_changes,
     add_notes,
+    check_directory,
     check_same_experiment,
     comparison_directory,
     differing_settings,
@@ -26,12 +27,18 @@ from experiments.comparison import (
     only_one_run,
     refuse_if_differing,
 )
-from experiments.config import Config
+from experiments.config import Config, check_range
 from experiments.data import Corpus, load_corpus
 from experiments.determinism import nondeterministic_operations
 from experiments.launch import Failure, run_cells
 from experiments.measurements import run_measurements
-from experiments.models import build_model, check_parameters_match, count_parameters, resolve_device
+from experiments.models import (
+    build_model,
+    check_memory,
+    check_parameters_match,
+    count_parameters,
+    resolve_device,
+)
 from experiments.presets import PRESETS
 from experiments.progress import make_display
 from experiments.record import cell_directory, cell_status, comparison_cells, read_json, remove_leftovers, write_json
@@ -41,6 +48,8 @@ from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
 from experiments.variants import VARIANTS, Variant, parse_variants
 from experiments.worker import Cell, Job, log_path
+
+MOST_SEEDS, MOST_WORKERS = 1000, 4096
 
 
 def run(command: RunCommand, command_line: str) -> int:
@@ -54,24 +63,25 @@ def run(command: RunCommand, command_line: str) -> int:
         return run_measurements(experiment, command, command_line)
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
     seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
-    if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}; give 1 or more")
+    check_range("--seeds", seeds, 1, MOST_SEEDS)
+    root = comparison_directory(command)
+    check_directory(root)
     config = command.config
     device = resolve_device(command.device)
     workers = command.workers
     if workers is None:
         workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
-    if workers < 1:
-        raise ValueError(f"--workers is {workers}; give 1 or more")
+    check_range("--workers", workers, 1, MOST_WORKERS)
     if not command.cell_timeout > 0:
         raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
+    if device.type == "cpu":
+        check_memory(config, min(workers, seeds * len(variants)))
     parameters = {variant.name: _parameters(variant, config) for variant in variants}
     check_parameters_match(parameters)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
     task = ByteLanguageModel(corpus, config.context, config.batch_size)
 
     console = make_console()
-    root = comparison_directory(command)
     comparison = new_comparison(command, command_line, device) | {
         "config": dataclasses.asdict(config),
         "variants": [_describe(variant, config, parameters[variant.name]) for variant in variants],
@@ -149,8 +159,13 @@ def _train(console: Console, job: Job, cells: list[Cell], workers: int, cell_tim
 
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
+    """As count_parameters; from models of one and two layers, because all layers have equally many."""
     with torch.device("meta"):
-        return count_parameters(build_model(variant, config, seed=0))
+        one, two = (
+            count_parameters(build_model(variant, dataclasses.replace(config, layers=layers), seed=0))
+            for layers in (1, 2)
+        )
+    return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
 
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> dict[str, Any]:

@@ -342,7 +342,7 @@ def initialise(model: nn.Module, seed: int, layers: int) -> None:
     norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if id(parameter) in norms:
+            if id(parameter) in norms or parameter.is_meta:  # on the meta device there are no values to draw
                 continue
             if parameter.dim() < 2:
                 parameter.zero_()

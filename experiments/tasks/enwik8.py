@@ -32,7 +32,7 @@ def load(
         "these of evenly spaced windows of it."
     )
     # One byte more than belongs there, so that a longer file is noticed.
-    return build_corpus("enwik8", read_content(path, SIZE + 1), source, note, expected_sha256=sha256)
+    return build_corpus("enwik8", read_content(path, SIZE + 1, "--data enwik8"), source, note, expected_sha256=sha256)
 
 
 def find(data_dir: Path | None) -> str | None:

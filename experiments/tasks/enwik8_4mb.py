@@ -19,11 +19,11 @@ def load(
     path = find_file(data_dir, FILE_NAMES)
     if path is not None:
         source = f"{path.name} in the data directory"
-        content = read_content(path, SIZE + 1)
+        content = read_content(path, SIZE + 1, "--data enwik8-4MB")
     else:
         path, full_source = enwik8.locate(data_dir, download)
         source = f"the first {SIZE:,} bytes of {full_source}"
-        content = read_content(path, SIZE)
+        content = read_content(path, SIZE, "--data enwik8-4MB")
     note = f"The first {SIZE:,} bytes of enwik8, split 90/5/5: not comparable with published enwik8 figures."
     return build_corpus("enwik8-4MB", content, source, note, expected_sha256=sha256)
 

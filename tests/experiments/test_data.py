@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,118 @@ class TestReading:
         with pytest.raises(ValueError, match="holds 2 files; give a zip of exactly one file"):
             read_content(tmp_path / "two.zip")
 
+    def test_text_that_repeats_itself_may_be_packed_as_tightly_as_it_can(self, tmp_path: Path) -> None:
+        text = b"a line like all the others\n" * 100_000
+        packed = gzip.compress(text)
+        assert len(text) > 200 * len(packed)
+        (tmp_path / "small.gz").write_bytes(packed)
+        assert read_content(tmp_path / "small.gz") == text
+
+    @pytest.mark.parametrize("form", ["gz", "zip"])
+    def test_a_bomb_is_refused_before_it_fills_the_memory(self, tmp_path: Path, form: str) -> None:
+        """10 GiB of zeros in gzip members, 1 GiB in a zip's; read with half a GiB of address space."""
+        zeros, path = bytes(2**26), tmp_path / f"bomb.{form}"
+        if form == "zip":
+            packer = zlib.compressobj(wbits=-15)
+            piece = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("zeros", piece * 16 + packer.flush())
+            content = bytearray(path.read_bytes())
+            for header, method, size in ((0, 8, 22), (content.rindex(b"PK\x01\x02"), 10, 24)):
+                content[header + method : header + method + 2] = zipfile.ZIP_DEFLATED.to_bytes(2, "little")
+                content[header + size : header + size + 4] = (2**30).to_bytes(4, "little")
+            path.write_bytes(content)
+        else:
+            path.write_bytes(gzip.compress(zeros) * 160)
+        code = (
+            "import resource, sys, pathlib\n"
+            "from experiments.data import read_content\n"
+            "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))\n"
+            "read_content(pathlib.Path(sys.argv[1]))\n"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+        )
+        assert "unpacks to 100 times its size and more" in process.stderr.splitlines()[-1]
+        assert process.stderr.splitlines()[-1].startswith("ValueError: --data-file: ")
+
+    def test_more_text_than_is_read_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "plain").write_bytes(TEXT)
+        (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT))
+        monkeypatch.setattr("experiments.data.LARGEST_TEXT", len(TEXT))
+        assert read_content(tmp_path / "plain") == read_content(tmp_path / "text.gz") == TEXT
+        monkeypatch.setattr("experiments.data.LARGEST_TEXT", len(TEXT) - 1)
+        for name in ("plain", "text.gz"):
+            with pytest.raises(ValueError, match=r"has more than 2,249 bytes, .*give a part of it"):
+                read_content(tmp_path / name)
+        assert read_content(tmp_path / "plain", limit=10) == TEXT[:10]
+
+    def test_a_file_of_more_bytes_than_the_memory_holds_is_refused_at_once(self, tmp_path: Path) -> None:
+        with (tmp_path / "sparse").open("wb") as file:
+            file.truncate(2**40)
+        with pytest.raises(ValueError, match=r"--data-file: .*sparse has more than"):
+            read_content(tmp_path / "sparse")
+
+    @pytest.mark.parametrize(
+        "name", ["/etc/text", "../text", "folder/../../text", "C:\\text", "..\\text", "\\\\host\\text", "C:text"]
+    )
+    def test_a_zip_that_leads_out_of_its_directory_is_refused(self, tmp_path: Path, name: str) -> None:
+        with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+            archive.writestr(name, TEXT)
+        with pytest.raises(ValueError, match="a name that leads out of a directory; give another file"):
+            read_content(tmp_path / "bad.zip")
+
+    def test_a_link_in_a_zip_is_refused(self, tmp_path: Path) -> None:
+        link = zipfile.ZipInfo("text")
+        link.external_attr = 0o120777 << 16
+        with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
+            archive.writestr(link, "/etc/passwd")
+        with pytest.raises(ValueError, match="holds a link and not a file"):
+            read_content(tmp_path / "link.zip")
+
+    def test_methods_that_unpack_without_bound_are_refused(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "text.zip", "w", zipfile.ZIP_BZIP2) as archive:
+            archive.writestr("text", TEXT)
+        with pytest.raises(ValueError, match="is packed with a method other than deflate; unpack it"):
+            read_content(tmp_path / "text.zip")
+
+    def test_an_archive_in_an_archive_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "twice.gz").write_bytes(gzip.compress(gzip.compress(TEXT)))
+        with zipfile.ZipFile(tmp_path / "inner.ZIP", "w") as archive:
+            archive.writestr("text", TEXT)
+        with zipfile.ZipFile(tmp_path / "outer.zip", "w") as archive:
+            archive.write(tmp_path / "inner.ZIP", "inner.zip")
+        for name in ("twice.gz", "outer.zip"):
+            with pytest.raises(ValueError, match=f"{name} holds another archive; unpack it"):
+                read_content(tmp_path / name)
+        assert read_content(tmp_path / "inner.ZIP") == TEXT
+
+    def test_a_zip_of_too_many_files_is_refused_before_they_are_listed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+            for number in range(100):
+                archive.writestr(str(number), b"")
+        monkeypatch.setattr("experiments.data.LARGEST_ZIP_DIRECTORY", 4000)
+        with pytest.raises(ValueError, match="its table of contents is too long"):
+            read_content(tmp_path / "many.zip")
+
+    def test_encrypted_or_with_a_wrong_checksum_is_refused(self, tmp_path: Path) -> None:
+        with zipfile.ZipFile(tmp_path / "good.zip", "w") as archive:
+            archive.writestr("text", TEXT)
+        content = (tmp_path / "good.zip").read_bytes()
+        directory = content.index(b"PK\x01\x02")
+        encrypted = bytearray(content)
+        encrypted[6] |= 1
+        encrypted[directory + 8] |= 1
+        (tmp_path / "encrypted.zip").write_bytes(encrypted)
+        (tmp_path / "changed.zip").write_bytes(content.replace(TEXT[:20], TEXT[:20].upper(), 1))
+        with pytest.raises(ValueError, match=r"--data-file: .*encrypted.zip cannot be read \(.*encrypted"):
+            read_content(tmp_path / "encrypted.zip")
+        with pytest.raises(ValueError, match=r"changed.zip cannot be read \(Bad CRC-32"):
+            read_content(tmp_path / "changed.zip")
+
     def test_find_file_takes_the_first_name_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "a").mkdir()
         (tmp_path / "b").touch()
@@ -133,6 +246,17 @@ class TestDataDirectory:
         (tmp_path / "file").touch()
         assert refusal("stdlib", data_dir=tmp_path / "absent").startswith("--data-dir: ")
         assert "is not a directory; give the directory" in refusal("stdlib", data_dir=tmp_path / "file")
+        (tmp_path / "loop").symlink_to("loop")
+        for path, reason in (
+            (tmp_path / "loop", "Too many levels of symbolic links"),
+            (tmp_path / ("x" * 300), "File name too long"),
+            (Path("x/" * 2000), "File name too long"),
+            (Path("a\0b"), "embedded null byte"),
+            (Path("/dev/zero"), "is not a directory"),
+        ):
+            message = refusal("stdlib", data_dir=path)
+            assert message.startswith("--data-dir: ")
+            assert reason in message
         monkeypatch.setenv("LINEAR_ROPE_DATA", str(tmp_path / "absent"))
         assert refusal("enwik8").startswith("LINEAR_ROPE_DATA: ")
 
@@ -163,6 +287,21 @@ class TestLoadCorpus:
         assert "is a directory" in refusal("text", data_file=tmp_path)
         assert "is empty" in refusal("text", data_file=tmp_path / "empty")
         assert "is not a regular file" in refusal("text", data_file=tmp_path / "pipe")
+        (tmp_path / "loop").symlink_to("loop")
+        for path, reason in (
+            (Path("/dev/zero"), "is not a regular file"),
+            (Path("/dev/full"), "is not a regular file"),
+            (tmp_path / "loop", "Too many levels of symbolic links"),
+            (tmp_path / ("x" * 300), "File name too long"),
+            (Path("a\0b"), "embedded null byte"),
+            (tmp_path / "empty" / "below", "Not a directory"),
+        ):
+            message = refusal("text", data_file=path)
+            assert message.startswith("--data-file: ")
+            assert reason in message
+
+    def test_a_file_of_the_kernel_s_that_claims_to_be_empty_is_not_waited_for(self) -> None:
+        assert "is empty" in refusal("text", data_file=Path("/proc/self/mounts"))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
     def test_a_file_without_permission(self, tmp_path: Path) -> None:
@@ -249,6 +388,12 @@ class TestDownload:
         assert process.stdout.startswith("downloading http://127.0.0.1:1/x to ")
         assert process.stderr.startswith("Traceback")
         assert process.stderr.splitlines()[-1].startswith("ValueError: http://127.0.0.1:1/x could not be reached")
+
+    def test_what_is_no_file_in_the_cache_is_not_waited_for(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        os.mkfifo(tmp_path / "cache" / "text.bin")
+        with pytest.raises(ValueError, match=r"LINEAR_ROPE_CACHE: .*text.bin is not a regular file; remove it"):
+            offer(server).fetch()
 
     def test_a_cache_that_cannot_be_written(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -192,24 +193,82 @@ class TestImdb:
         assert downloaded.source == f"downloaded from {OFFLINE}"
 
     def test_whatever_else_an_archive_holds_is_passed_over(self, tmp_path: Path, own_cache: Path) -> None:
-        victim = tmp_path / "victim"
-        victim.write_text("safe")
         link = tarfile.TarInfo("aclImdb/train/pos/7_9.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, str(victim)
+        link.type, link.linkname = tarfile.SYMTYPE, "../neg/0_9.txt"
         hard_link = tarfile.TarInfo("aclImdb/train/neg/7_1.txt")
-        hard_link.type, hard_link.linkname = tarfile.LNKTYPE, "../../victim"
+        hard_link.type, hard_link.linkname = tarfile.LNKTYPE, "aclImdb/train/neg/0_9.txt"
         device = tarfile.TarInfo("aclImdb/train/pos/8_9.txt")
         device.type = tarfile.CHRTYPE
-        climbing = [
-            tarfile.TarInfo(f"{prefix}aclImdb/train/pos/9_9.txt") for prefix in ("../", str(tmp_path) + "/", "x")
-        ]
+        elsewhere = tarfile.TarInfo("xaclImdb/train/pos/9_9.txt")
         tail = tarfile.TarInfo("aclImdb/train/pos/9_9.txt\n")
-        download = self.official(tmp_path / "data", odd=[link, hard_link, device, *climbing, tail])
+        download = self.official(tmp_path / "data", odd=[link, hard_link, device, elsewhere, tail])
         corpus = imdb.load(tmp_path / "data", None, download=download, reviews=COUNTS)
         assert whole(corpus) == self.expected()
-        assert victim.read_text() == "safe"
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data", "victim"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data"]
         assert sorted(path.suffix for path in own_cache.iterdir()) == [".sha256", ".txt"]
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "target"),
+        [
+            ("../aclImdb/train/pos/9_9.txt", tarfile.REGTYPE, ""),
+            ("/aclImdb/train/pos/9_9.txt", tarfile.REGTYPE, ""),
+            ("C:\\aclImdb\\9_9.txt", tarfile.REGTYPE, ""),
+            ("aclImdb\\..\\..\\9_9.txt", tarfile.REGTYPE, ""),
+            ("aclImdb/link", tarfile.SYMTYPE, "/etc"),
+            ("aclImdb/link", tarfile.SYMTYPE, "../../etc"),
+            ("aclImdb/link", tarfile.SYMTYPE, "C:\\etc"),
+            ("aclImdb/link", tarfile.LNKTYPE, "../etc"),
+        ],
+    )
+    def test_an_archive_that_leads_out_of_its_directory_is_refused(
+        self, tmp_path: Path, name: str, kind: bytes, target: str
+    ) -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, target
+        write_tar(tmp_path / "bad.tar.gz", LABELLED, [member])
+        with pytest.raises(ValueError, match=r"--data imdb: .*leads out of the directory it is unpacked in\); replace"):
+            list(imdb.reviews_of(tmp_path / "bad.tar.gz"))
+
+    @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+    def test_a_header_of_a_terabyte_is_refused_without_reading_it(self, tmp_path: Path, kind: bytes) -> None:
+        member = tarfile.TarInfo("aclImdb/README")
+        member.type, member.size = kind, 2**40
+        with gzip.open(tmp_path / "bomb.tar.gz", "wb") as file:
+            file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
+        started = time.monotonic()
+        with pytest.raises(ValueError, match=r"unpacks to more than 1,073,741,824 bytes|1,099,511,627,776 bytes long"):
+            list(imdb.reviews_of(tmp_path / "bomb.tar.gz"))
+        assert time.monotonic() - started < 5
+
+    def test_an_archive_of_too_many_members_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_tar(tmp_path / "many.tar.gz", LABELLED)
+        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED))
+        assert dict(imdb.reviews_of(tmp_path / "many.tar.gz")) == dict(LABELLED)
+        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED) - 1)
+        with pytest.raises(ValueError, match="it has more than 5 members"):
+            list(imdb.reviews_of(tmp_path / "many.tar.gz"))
+
+    def test_what_follows_the_last_member_counts_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_tar(tmp_path / "long.tar.gz", LABELLED)
+        with gzip.open(tmp_path / "long.tar.gz", "ab") as file:
+            file.write(bytes(2**20))
+        assert dict(imdb.reviews_of(tmp_path / "long.tar.gz")) == dict(LABELLED)
+        monkeypatch.setattr(imdb, "LARGEST_ARCHIVE", 2**20)
+        with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
+            list(imdb.reviews_of(tmp_path / "long.tar.gz"))
+
+    def test_a_pipe_in_place_of_an_archive_does_not_wait(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.tar.gz")
+        with pytest.raises(ValueError, match=r"--data imdb: .*is not a regular file"):
+            list(imdb.reviews_of(tmp_path / "pipe.tar.gz"))
+
+    def test_a_cache_that_is_not_a_directory_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "loop").symlink_to("loop")
+        self.parts(tmp_path)
+        for cache in (tmp_path / "loop", tmp_path / ("x" * 300)):
+            monkeypatch.setenv("LINEAR_ROPE_CACHE", str(cache))
+            with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
+                imdb.load(tmp_path, None, reviews=COUNTS)
 
     def test_a_huge_member_is_not_read(self, tmp_path: Path) -> None:
         huge = ("aclImdb/train/pos/9_9.txt", bytes(imdb.LONGEST_REVIEW + 1))

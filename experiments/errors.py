@@ -1,0 +1,10 @@
+"""What errors say, and the one that ends a run that had begun."""
+
+
+class RunFailed(Exception):
+    """A run that began and cannot go on, for a reason that lies outside; what was recorded is kept."""
+
+
+def why(error: Exception) -> str:
+    """The reason of an error, without the number and the path that OSError puts around it."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
