@@ -32,5 +32,6 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
 def figures(
     root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
+    attention = decay.read_attention(root)
     entries = convergence_figures(curves, summary, comparison, root / "figures")
-    return [*entries, *decay.trained_model_figures(root, comparison)]
+    return [*entries, *decay.attention_figures(root, comparison, attention)]

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import MUTED, arm_style, by_kernel
+from experiments.plots import MUTED, arm_style, by_kernel, label
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -67,8 +67,8 @@ def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[st
             gains[name] = {seed: (seeds[seed] - cells[baselines[name]][seed]).dropna() for seed in sorted(paired)}
     shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
     note = f"validation split. {_what_lines_are(comparison)}"
-    label = "bits per byte minus the\nbaseline's (below 0: better)"
-    return _panels(gains, summary, shown, _vertical_range(gains, finished, 0), label, note, references=False)
+    quantity = "bits per byte minus the\nbaseline's (below 0: better)"
+    return _panels(gains, summary, shown, _vertical_range(gains, finished, 0), quantity, note, references=False)
 
 
 def _panels(
@@ -76,7 +76,7 @@ def _panels(
     summary: pd.DataFrame,
     comparison: dict[str, Any],
     vertical_range: tuple[float, float],
-    label: str,
+    quantity: str,
     note: str,
     references: bool = True,
 ) -> Figure:
@@ -84,7 +84,7 @@ def _panels(
     figure = Figure(figsize=(8.6, 1.0 + 2.7 * len(groups)))
     panels = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
-        axes.set_title(kernel)
+        axes.set_title(label(kernel))
         axes.set_ylim(vertical_range)
         if references:
             _draw_arms(axes, _references(variants, comparison["variants"]), variants, cells, summary)
@@ -94,7 +94,7 @@ def _panels(
     last = max(curve.index[-1] for seeds in cells.values() for curve in seeds.values())
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
-    figure.supylabel(label, fontsize=10)
+    figure.supylabel(quantity, fontsize=10)
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
 
@@ -120,12 +120,12 @@ def _draw_arms(
         mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
         interval = max(1, len(mean) // MARKS)
         weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
-        label = f"{name} (reference)" if is_reference else name
+        shown = f"{label(name)} (reference)" if is_reference else label(name)
         remark = failed.get(name) or ("" if name in cells else "nothing to compare")
         (line,) = axes.plot(
             mean.index,
             mean,
-            label=f"{label}\n({remark})" if remark else label,
+            label=f"{shown}\n({remark})" if remark else shown,
             markevery=(number % interval, interval),
             **look,
             **(weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}),
@@ -184,7 +184,7 @@ def _what_lines_are(comparison: dict[str, Any]) -> str:
 
 
 def data_names(comparison: dict[str, Any]) -> str:
-    return ", ".join(data["name"] for data in comparison["data"])
+    return label(", ".join(data["name"] for data in comparison["data"]), longest=60)
 
 
 def tokens_per_step(comparison: dict[str, Any]) -> int:

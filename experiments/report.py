@@ -9,16 +9,14 @@ import jinja2
 import pandas as pd
 from rich.table import Table
 
+from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry
-from experiments.record import read_curves, read_json, write_atomically
+from experiments.record import cell_config, comparison_cells, read_curves, read_json, write_atomically
+from experiments.schema import Source, check_comparison, visible
 from experiments.stats import summarise
 from experiments.tables import RULE, main_table, statements, terminal_table, unfinished_cells
 
 TEMPLATES = Path(__file__).parent / "templates"
-REQUIRED = (
-    *("name", "experiment", "preset", "command", "config", "variants", "seeds"),
-    *("git", "versions", "machine", "data", "evaluated_windows", "created", "notes"),
-)
 
 
 class Experiment(Protocol):
@@ -30,21 +28,23 @@ class Experiment(Protocol):
     def figures(
         self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
     ) -> list[FigureEntry | TableEntry]:
-        """Save the figures in ``root / "figures"``; return their entries, and further tables, in reading order."""
+        """Save the figures in ``root / "figures"``; return their entries, and further tables, in reading order.
+
+        Raises ValueError, before anything is written, if a file that they are drawn from is wrong.
+        """
 
 
 def read_comparison(root: Path) -> dict[str, Any]:
     """The parsed comparison.json of a directory.
 
-    Raises ValueError, one line, if the directory is not a comparison or the file is not whole.
+    Raises ValueError, one line, if the directory is not a comparison or the file is not as ``schema.Comparison`` says.
     """
     path = root / "comparison.json"
     if not path.is_file():
         raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
-    comparison = read_json(path)
-    missing = [key for key in REQUIRED if not isinstance(comparison, dict) or key not in comparison]
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}; run the comparison again to write it anew")
+    remedy = "run the comparison again to write it anew"
+    comparison = read_json(path, remedy)
+    check_comparison(comparison, Source(str(path), remedy))
     return dict(comparison)
 
 
@@ -52,19 +52,23 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
     ``experiment`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
-    files. Raises ValueError if ``root`` is not a comparison.
+    files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
+    schema.py says.
     """
     comparison = read_comparison(root)
     if experiment is None:
         from experiments import registry  # the experiments themselves import from here
 
         experiment = registry.get(comparison["experiment"])
+    for variant, seed in comparison_cells(comparison):
+        cell_config(root, variant, seed)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
-    write_atomically(root / "curves.csv", curves.to_csv(index=False))
-    write_atomically(root / "summary.csv", summary.to_csv(index=False))
+    # Reads what it draws before it writes; so if any file is wrong, nothing has been written yet.
     entries = experiment.figures(root, comparison, curves, summary)
     content = _content(root, experiment.QUESTION, comparison, curves, summary, entries)
+    write_atomically(root / "curves.csv", to_csv(curves))
+    write_atomically(root / "summary.csv", to_csv(summary))
     write_atomically(root / "report.md", _environment(escape_html=False).get_template("report.md").render(content))
     path = root / "report.html"
     write_atomically(path, _environment(escape_html=True).get_template("report.html").render(content))
@@ -119,11 +123,14 @@ def _environment(*, escape_html: bool) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=escape_html,
         undefined=jinja2.StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters["markdown"] = _escape_markdown
+    environment.filters["code"] = _markdown_code
+    environment.filters["code_block"] = _markdown_code_block
     environment.filters["number"] = lambda value: f"{value:,}"
     return environment
 
@@ -132,3 +139,29 @@ def _escape_markdown(text: object) -> str:
     """The text on one line, with what Markdown and HTML would interpret made literal."""
     one_line = " ".join(str(text).split())
     return re.sub(r"([\\`*<>|~]|_(?!\w)|(?<!\w)_|\](?=[(\[]))", r"\\\1", one_line.replace("&", "&amp;"))
+
+
+def _markdown_code(text: str) -> str:
+    """The text as inline code, between more backticks than it has in a row."""
+    one_line = " ".join(text.split())
+    fence = "`" * _longer_than_backticks(one_line, 1)
+    space = " " if "`" in one_line else ""
+    return f"{fence}{space}{one_line}{space}{fence}"
+
+
+def _markdown_code_block(text: str) -> str:
+    fence = "`" * _longer_than_backticks(text, 3)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _longer_than_backticks(text: str, least: int) -> int:
+    return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _visible(value: object) -> object:
+    """What a template writes, with nothing invisible in it: texts come from files, and numbers need no check."""
+    if isinstance(value, (jinja2.Undefined, int, float)):
+        return value
+    text = str(value)
+    shown = visible(text)
+    return value if shown == text else shown

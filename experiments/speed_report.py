@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments import speed_plots
+from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
 from experiments.speed_cases import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
@@ -32,8 +33,6 @@ def figures(
     records = read_records(root)
     times, memory, rate = time_table(records, config), memory_table(records), rate_table(records, config)
     judged = pd.DataFrame(targets(records, config), columns=Target._fields)
-    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
-        write_atomically(root / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
     entries: list[FigureEntry | TableEntry] = [TableEntry("Targets", judged, _TARGETS)]
     runs = run_table(records)
     if runs["run"].nunique() > 1:
@@ -64,6 +63,8 @@ def figures(
         entries.append(draw(root / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
         entries.append(TableEntry("Decoding: the numbers", time_cells(times, "decoding"), _TIME_TABLE))
         entries.append(TableEntry("Decoding: bytes of state", fact_cells(state), _STATE))
+    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
+        write_atomically(root / f"{name}.csv", to_csv(table, "%.6g"))
     return entries
 
 

@@ -42,7 +42,7 @@ def test_an_unfinished_last_line_is_dropped_with_a_note(tmp_path):
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    path.write_text('{"step": 1, "tokens": 10, "split": "train"}\nnonsense\n{"step": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
         read_metrics(path)
 

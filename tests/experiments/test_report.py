@@ -208,7 +208,11 @@ def test_a_directory_that_is_no_comparison_is_refused_in_one_line(make_compariso
         result_table(tmp_path)
     root = make_comparison(tmp_path / "run", "elu+1-none")
     whole = (root / "comparison.json").read_text()
-    for broken, said in ((whole[:50], "not readable as JSON"), ("[]", "lacks name"), ("{}", "lacks name")):
+    for broken, said in (
+        (whole[:50], "is not JSON"),
+        ("[]", r"is \[\], expected `object`"),
+        ("{}", "lacks name"),
+    ):
         (root / "comparison.json").write_text(broken)
         with pytest.raises(ValueError, match=said) as error:
             read_comparison(root)
