@@ -31,7 +31,12 @@ def to_csv(table: pd.DataFrame, float_format: str | None = None) -> str:
 
 
 def _neutral(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _FIGURES.fullmatch(value) else value
+    if not isinstance(value, str):
+        return value
+    if _FORMULA.match(value) and not _FIGURES.fullmatch(value):
+        value = f"'{value}"
+    # Pandas does not quote a carriage return, which would end the row.
+    return value.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class Column(NamedTuple):

@@ -56,19 +56,29 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
 
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Validation bits per byte minus those of the same seed's baseline at the same step."""
-    cells = _cells(curves, "validation", 1)
-    baselines = {variant["name"]: variant["baseline"] for variant in comparison["variants"]}
-    finished = finished_seeds(summary)
-    gains: Cells = {}
-    for name, seeds in cells.items():
-        paired = finished.get(baselines[name], set()) & set(seeds) if baselines[name] != name else set()
-        if paired:
-            gains[name] = {seed: (seeds[seed] - cells[baselines[name]][seed]).dropna() for seed in sorted(paired)}
+    """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
+    by_arm, finished = gains(curves, summary, comparison), finished_seeds(summary)
     shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = "bits per byte minus the\nbaseline's (below 0: better)"
-    return _panels(gains, summary, shown, _vertical_range(gains, finished, 0), quantity, note, references=False)
+    return _panels(by_arm, summary, shown, _vertical_range(by_arm, finished, 0), quantity, note, references=False)
+
+
+def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Cells:
+    """By arm and seed the difference to the same seed's baseline, at the steps that both were validated at."""
+    cells = _cells(curves, "validation", 1)
+    finished = finished_seeds(summary)
+    found: Cells = {}
+    for variant in comparison["variants"]:
+        name, baseline = variant["name"], variant["baseline"]
+        if baseline == name:
+            continue
+        paired = finished.get(baseline, set()) & cells.get(name, {}).keys() & cells.get(baseline, {}).keys()
+        differences = {seed: (cells[name][seed] - cells[baseline][seed]).dropna() for seed in sorted(paired)}
+        differences = {seed: difference for seed, difference in differences.items() if len(difference)}
+        if differences:
+            found[name] = differences
+    return found
 
 
 def _panels(
@@ -174,8 +184,11 @@ def _vertical_range(cells: Cells, finished: dict[str, set[int]], start: float) -
     shown = [curve for curve, is_finished in every if is_finished] or [curve for curve, _ in every]
     last = max(curve.index[-1] for curve in shown)
     late = pd.concat([curve[curve.index >= start * last] for curve in shown])
-    margin = 0.05 * float(late.max() - late.min()) or 0.1
-    return float(late.min()) - margin, float(late.max()) + margin
+    low, high = float(late.min()), float(late.max())
+    margin = 0.05 * (high - low)
+    if margin <= 1e-9 * abs(high):  # they are equal, but for rounding
+        margin = max(0.1, 1e-6 * abs(high))
+    return low - margin, high + margin
 
 
 def _what_lines_are(comparison: dict[str, Any]) -> str:

@@ -70,15 +70,14 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
 
 
 def figures(
-    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    # All is read before the first figure is written: a file that is wrong changes nothing.
     bound, mask, attention = _read(root, "bound"), _read(root, "mask"), read_attention(root)
     if mask is not None:
         _check_mask(mask, root / "mask.csv")
     entries: list[FigureEntry | TableEntry] = []
     if bound is not None:
-        entries.append(draw(root / "figures", _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
+        entries.append(draw(output / "figures", _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
         shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
         values = pd.DataFrame(
             {
@@ -89,8 +88,8 @@ def figures(
         )
         entries.append(TableEntry("Values of the bound", values, _BOUND_TABLE))
     if mask is not None:
-        entries.append(draw(root / "figures", _MASK, decay_plots.mask_figure, mask))
-    return entries + attention_figures(root, comparison, attention)
+        entries.append(draw(output / "figures", _MASK, decay_plots.mask_figure, mask))
+    return entries + attention_figures(output / "figures", comparison, attention)
 
 
 def bound_table() -> pd.DataFrame:
@@ -171,12 +170,11 @@ def read_attention(root: Path) -> pd.DataFrame | None:
 
 
 def attention_figures(
-    root: Path, comparison: dict[str, Any], attention: pd.DataFrame | None
+    directory: Path, comparison: dict[str, Any], attention: pd.DataFrame | None
 ) -> list[FigureEntry | TableEntry]:
     """The figures of attention.csv, if there is one."""
     if attention is None:
         return []
-    directory = root / "figures"
     return [
         draw(directory, _ATTENTION, decay_plots.attention_figure, attention, comparison),
         draw(directory, _LAYERS, decay_plots.layers_figure, attention, comparison),

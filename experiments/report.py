@@ -1,8 +1,10 @@
 """The report of a comparison, rebuilt from its files alone: tables, figures, report.md and report.html."""
 
 import base64
+import os
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import jinja2
@@ -26,11 +28,12 @@ class Experiment(Protocol):
     """what it asks and how it answers, for the head of the report"""
 
     def figures(
-        self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+        self, root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
     ) -> list[FigureEntry | TableEntry]:
-        """Save the figures in ``root / "figures"``; return their entries, and further tables, in reading order.
+        """Save the figures in ``output / "figures"``; return their entries, and further tables, in reading order.
 
-        Raises ValueError, before anything is written, if a file that they are drawn from is wrong.
+        ``root`` is the comparison's directory; its files are only read. What is in ``output`` is moved there when the
+        report is whole. Raises ValueError if a file that figures are drawn from is wrong.
         """
 
 
@@ -64,14 +67,22 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
         cell_config(root, variant, seed)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
-    # Reads what it draws before it writes; so if any file is wrong, nothing has been written yet.
-    entries = experiment.figures(root, comparison, curves, summary)
-    content = _content(root, experiment.QUESTION, comparison, curves, summary, entries)
-    write_atomically(root / "curves.csv", to_csv(curves))
-    write_atomically(root / "summary.csv", to_csv(summary))
-    write_atomically(root / "report.md", _environment(escape_html=False).get_template("report.md").render(content))
+    unfinished = unfinished_cells(root, comparison, curves)
+    with TemporaryDirectory(prefix=".report-", dir=root) as temporary:
+        output = Path(temporary)
+        entries = experiment.figures(root, output, comparison, curves, summary)
+        content = _content(output, experiment.QUESTION, comparison, curves, summary, entries, unfinished)
+        write_atomically(output / "curves.csv", to_csv(curves))
+        write_atomically(output / "summary.csv", to_csv(summary))
+        write_atomically(
+            output / "report.md", _environment(escape_html=False).get_template("report.md").render(content)
+        )
+        html = _environment(escape_html=True).get_template("report.html").render(content)
+        (root / "figures").mkdir(exist_ok=True)
+        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+            os.replace(path, root / path.relative_to(output))
     path = root / "report.html"
-    write_atomically(path, _environment(escape_html=True).get_template("report.html").render(content))
+    write_atomically(path, html)
     return path
 
 
@@ -82,12 +93,13 @@ def result_table(root: Path) -> Table:
 
 
 def _content(
-    root: Path,
+    output: Path,
     question: str,
     comparison: dict[str, Any],
     curves: pd.DataFrame,
     summary: pd.DataFrame,
     entries: list[FigureEntry | TableEntry],
+    unfinished: list[dict[Any, Any]],
 ) -> dict[str, Any]:
     """Everything that the two templates show."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
@@ -99,17 +111,17 @@ def _content(
         "planned": int(tested["planned"].sum()),
         "statements": statements(summary, comparison),
         "rule": RULE,
-        "entries": [_shown(root, entry) for entry in entries],
-        "unfinished": unfinished_cells(root, comparison, curves),
+        "entries": [_shown(output, entry) for entry in entries],
+        "unfinished": unfinished,
         "git": comparison["git"],
         "environment": {**comparison["machine"], **comparison["versions"]},
     }
 
 
-def _shown(root: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
+def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     if isinstance(entry, TableEntry):
         return {"title": entry.title, "caption": entry.caption, "table": _rows(entry.table)}
-    image = base64.b64encode((root / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
+    image = base64.b64encode((output / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
     return {"title": entry.title, "caption": entry.caption, "stem": entry.stem, "image": image}
 
 

@@ -161,8 +161,8 @@ class Sample(TypedDict):
     case: str
     length: Length
     seconds: Annotated[list[Seconds], Meta(min_length=1)]
-    parameters: NotRequired[Natural]
-    state_bytes: NotRequired[Natural]
+    parameters: NotRequired[Positive]
+    state_bytes: NotRequired[Positive]
 
 
 class _Measurement(TypedDict):

@@ -137,6 +137,8 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
         if band:
             low, high = group["low"] * scale, group["high"] * scale
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
+    if not (rows[column] > 0).any():  # nothing that a logarithm has a place for
+        return
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
     if top < 300 * bottom:

@@ -26,7 +26,7 @@ from experiments.speed_tables import fact_cells, memory_cells, rate_cells, time_
 
 
 def figures(
-    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
     config = read_config(comparison)
@@ -38,7 +38,7 @@ def figures(
     if runs["run"].nunique() > 1:
         entries.append(TableEntry("Process runs", runs, _RUNS))
     if not rate.empty:
-        entries.append(draw(root / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
+        entries.append(draw(output / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
         entries.append(TableEntry("The operation beside a matrix product", rate_cells(rate), _RATE_TABLE))
     crossings: dict[str, list[tuple[str, str]]] = {
         "operation": [(OURS, SDPA), (EQ_19, SDPA)],
@@ -49,22 +49,22 @@ def figures(
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
         time_entry, memory_entry = _TOPICS[topic]
         if not of_topic.empty:
-            entries.append(draw(root / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
+            entries.append(draw(output / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
             entries.append(TableEntry(f"{time_entry.title}: the numbers", time_cells(times, topic), _TIME_TABLE))
         if not in_memory.empty:
             column = "rise" if topic == "training" else "extra"
-            entries.append(draw(root / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
+            entries.append(draw(output / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
             entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
     parameters = fact_table(records, "parameters")
     if not parameters.empty:
         entries.append(TableEntry("Parameters of the models", fact_cells(parameters), _PARAMETERS))
     decoding, state = times[times["topic"] == "decoding"], fact_table(records, "state_bytes")
     if not decoding.empty:
-        entries.append(draw(root / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
+        entries.append(draw(output / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
         entries.append(TableEntry("Decoding: the numbers", time_cells(times, "decoding"), _TIME_TABLE))
         entries.append(TableEntry("Decoding: bytes of state", fact_cells(state), _STATE))
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
-        write_atomically(root / f"{name}.csv", to_csv(table, "%.6g"))
+        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     return entries
 
 

@@ -168,6 +168,8 @@ def rate_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:
         if (SGEMM, config.gemm_size) not in seconds:  # it failed
             continue
         gemm_rate = 2 * config.gemm_size**3 / seconds.pop((SGEMM, config.gemm_size))
+        if not seconds:  # all others failed
+            continue
         per_token = {length: values / length for (_, length), values in seconds.items()}
         mean = np.mean(list(per_token.values()), axis=0)
         for (_, length), values in seconds.items():
@@ -340,7 +342,7 @@ class _Measured:
 
     def constant_state(self) -> Target:
         what = "decoding: size of the state"
-        sizes = {sample["state_bytes"] for sample in self._decoding()}
+        sizes = {sample["state_bytes"] for sample in self._decoding() if "state_bytes" in sample}
         if not sizes:
             return Target(what, "constant", "", NOT_MEASURED)
         measured = " to ".join(f"{size / 1024:,.0f} KiB" for size in sorted({min(sizes), max(sizes)}))

@@ -17,8 +17,8 @@ from experiments.tables import main_table, statements
 HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard deviations
 
 
-def one_figure(root, comparison, curves, summary):
-    save_figure(Figure(figsize=(1, 1)), root / "figures", "a-figure")
+def one_figure(root, output, comparison, curves, summary):
+    save_figure(Figure(figsize=(1, 1)), output / "figures", "a-figure")
     table = pd.DataFrame({"arm": ["x|y"], "value": [0.5]})
     return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
 
