@@ -38,13 +38,13 @@ def convergence_figures(
         entries.append(draw(directory, _gain(comparison), gain_figure, *tables))
     if "train" in recorded:
         entries.append(draw(directory, _training(curves, comparison), curve_figure, *tables, "train"))
+    if values.empty:
+        return entries
     dots: list[tuple[FigureEntry, Callable[..., Figure]]] = [
         (_final(comparison), final_figure),
         (_steps(comparison), steps_figure),
         (_throughput(), throughput_figure),
     ]
-    if values.empty:
-        return entries
     return entries + [draw(directory, entry, make, values, summary, comparison) for entry, make in dots]
 
 

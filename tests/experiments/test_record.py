@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from experiments.record import MetricsLog, read_json, read_metrics, write_atomically
+from experiments.record import MetricsLog, cell_status, read_json, read_metrics, write_atomically, write_json
 
 
 def test_rows_are_appended_and_read_back(tmp_path):
@@ -60,3 +60,33 @@ def test_json_that_is_not_json_names_the_file(tmp_path):
     (tmp_path / "status.json").write_text("{")
     with pytest.raises(ValueError, match=r"status\.json"):
         read_json(tmp_path / "status.json")
+
+
+def test_a_step_that_is_there_twice_for_a_split_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = {"step": 1, "tokens": 10, "split": "train", "loss": 2.5}
+    path.write_text("".join(json.dumps(row | change) + "\n" for change in ({}, {"split": "test"}, {"loss": 3.0})))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3: the train split has a row for step 1 already"):
+        read_metrics(path)
+
+
+def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
+    for read in (read_json, read_metrics):
+        with pytest.raises(ValueError, match=r"cannot be read \(it is no file\)"):
+            read(tmp_path)
+    with pytest.raises(ValueError, match=r"absent\.json cannot be read \(there is no such file\)"):
+        read_json(tmp_path / "absent.json")
+
+
+def test_a_status_that_is_none_names_the_file(tmp_path):
+    assert cell_status(tmp_path, "a", 0) == {"state": "queued", "reason": None}
+    (tmp_path / "a" / "seed0").mkdir(parents=True)
+    (tmp_path / "a" / "seed0" / "status.json").write_text('{"state": "ready"}')
+    with pytest.raises(ValueError, match=r"status\.json: \$\.state is 'ready', expected one of queued, running"):
+        cell_status(tmp_path, "a", 0)
+
+
+def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):
+    write_json(tmp_path / "comparison.json", {"command": "half \ud800"})
+    assert (tmp_path / "comparison.json").read_text() == '{\n  "command": "half \\ud800"\n}\n'
+    assert read_json(tmp_path / "comparison.json") == {"command": r"half \ud800"}
