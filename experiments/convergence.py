@@ -30,7 +30,8 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
 
 
 def figures(
-    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    entries = convergence_figures(curves, summary, comparison, root / "figures")
-    return [*entries, *decay.trained_model_figures(root, comparison)]
+    attention = decay.read_attention(root)
+    entries = convergence_figures(curves, summary, comparison, output / "figures")
+    return [*entries, *decay.attention_figures(output / "figures", comparison, attention)]

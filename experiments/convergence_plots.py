@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.curve_plots import curve_figure, finished_seeds, gain_figure, smoothing, tokens_per_step
+from experiments.curve_plots import curve_figure, finished_seeds, gain_figure, gains, smoothing, tokens_per_step
 from experiments.dot_plots import final_figure, steps_figure, throughput_figure
 from experiments.plots import FigureEntry, draw
 from experiments.stats import cell_values
@@ -29,22 +29,22 @@ def convergence_figures(
     """
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
     values = cell_values(curves, comparison, finished)
-    recorded = set(curves["split"])
+    recorded = set(curves[curves["metric"] == "bits_per_byte"]["split"])
     tables = (curves, summary, comparison)
     entries = []
     if "validation" in recorded:
         entries.append(draw(directory, _validation(comparison), curve_figure, *tables, "validation"))
-    if "test_bits_per_byte_minus_baseline" in set(values["metric"]):
+    if gains(curves, summary, comparison):
         entries.append(draw(directory, _gain(comparison), gain_figure, *tables))
     if "train" in recorded:
         entries.append(draw(directory, _training(curves, comparison), curve_figure, *tables, "train"))
+    if values.empty:
+        return entries
     dots: list[tuple[FigureEntry, Callable[..., Figure]]] = [
         (_final(comparison), final_figure),
         (_steps(comparison), steps_figure),
         (_throughput(), throughput_figure),
     ]
-    if values.empty:
-        return entries
     return entries + [draw(directory, entry, make, values, summary, comparison) for entry, make in dots]
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import MUTED, arm_style, by_kernel
+from experiments.plots import MUTED, arm_style, by_kernel, label
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -56,19 +56,29 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
 
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Validation bits per byte minus those of the same seed's baseline at the same step."""
-    cells = _cells(curves, "validation", 1)
-    baselines = {variant["name"]: variant["baseline"] for variant in comparison["variants"]}
-    finished = finished_seeds(summary)
-    gains: Cells = {}
-    for name, seeds in cells.items():
-        paired = finished.get(baselines[name], set()) & set(seeds) if baselines[name] != name else set()
-        if paired:
-            gains[name] = {seed: (seeds[seed] - cells[baselines[name]][seed]).dropna() for seed in sorted(paired)}
+    """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
+    by_arm, finished = gains(curves, summary, comparison), finished_seeds(summary)
     shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
     note = f"validation split. {_what_lines_are(comparison)}"
-    label = "bits per byte minus the\nbaseline's (below 0: better)"
-    return _panels(gains, summary, shown, _vertical_range(gains, finished, 0), label, note, references=False)
+    quantity = "bits per byte minus the\nbaseline's (below 0: better)"
+    return _panels(by_arm, summary, shown, _vertical_range(by_arm, finished, 0), quantity, note, references=False)
+
+
+def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Cells:
+    """By arm and seed the difference to the same seed's baseline, at the steps that both were validated at."""
+    cells = _cells(curves, "validation", 1)
+    finished = finished_seeds(summary)
+    found: Cells = {}
+    for variant in comparison["variants"]:
+        name, baseline = variant["name"], variant["baseline"]
+        if baseline == name:
+            continue
+        paired = finished.get(baseline, set()) & cells.get(name, {}).keys() & cells.get(baseline, {}).keys()
+        differences = {seed: (cells[name][seed] - cells[baseline][seed]).dropna() for seed in sorted(paired)}
+        differences = {seed: difference for seed, difference in differences.items() if len(difference)}
+        if differences:
+            found[name] = differences
+    return found
 
 
 def _panels(
@@ -76,7 +86,7 @@ def _panels(
     summary: pd.DataFrame,
     comparison: dict[str, Any],
     vertical_range: tuple[float, float],
-    label: str,
+    quantity: str,
     note: str,
     references: bool = True,
 ) -> Figure:
@@ -84,7 +94,7 @@ def _panels(
     figure = Figure(figsize=(8.6, 1.0 + 2.7 * len(groups)))
     panels = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
-        axes.set_title(kernel)
+        axes.set_title(label(kernel))
         axes.set_ylim(vertical_range)
         if references:
             _draw_arms(axes, _references(variants, comparison["variants"]), variants, cells, summary)
@@ -94,7 +104,7 @@ def _panels(
     last = max(curve.index[-1] for seeds in cells.values() for curve in seeds.values())
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
-    figure.supylabel(label, fontsize=10)
+    figure.supylabel(quantity, fontsize=10)
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
 
@@ -120,12 +130,12 @@ def _draw_arms(
         mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
         interval = max(1, len(mean) // MARKS)
         weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
-        label = f"{name} (reference)" if is_reference else name
+        shown = f"{label(name)} (reference)" if is_reference else label(name)
         remark = failed.get(name) or ("" if name in cells else "nothing to compare")
         (line,) = axes.plot(
             mean.index,
             mean,
-            label=f"{label}\n({remark})" if remark else label,
+            label=f"{shown}\n({remark})" if remark else shown,
             markevery=(number % interval, interval),
             **look,
             **(weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}),
@@ -174,8 +184,11 @@ def _vertical_range(cells: Cells, finished: dict[str, set[int]], start: float) -
     shown = [curve for curve, is_finished in every if is_finished] or [curve for curve, _ in every]
     last = max(curve.index[-1] for curve in shown)
     late = pd.concat([curve[curve.index >= start * last] for curve in shown])
-    margin = 0.05 * float(late.max() - late.min()) or 0.1
-    return float(late.min()) - margin, float(late.max()) + margin
+    low, high = float(late.min()), float(late.max())
+    margin = 0.05 * (high - low)
+    if margin <= 1e-9 * abs(high):  # they are equal, but for rounding
+        margin = max(0.1, 1e-6 * abs(high))
+    return low - margin, high + margin
 
 
 def _what_lines_are(comparison: dict[str, Any]) -> str:
@@ -184,7 +197,7 @@ def _what_lines_are(comparison: dict[str, Any]) -> str:
 
 
 def data_names(comparison: dict[str, Any]) -> str:
-    return ", ".join(data["name"] for data in comparison["data"])
+    return label(", ".join(data["name"] for data in comparison["data"]), longest=60)
 
 
 def tokens_per_step(comparison: dict[str, Any]) -> int:

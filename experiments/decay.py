@@ -14,9 +14,11 @@ import torch
 from experiments import decay_plots
 from experiments.checkpoint import load_newest_checkpoint
 from experiments.config import Config
+from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
 from experiments.models import build_model
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import cell_directory, cell_status, comparison_cells, write_atomically
+from experiments.schema import Source
 from experiments.stats import estimate
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.variants import DEFAULT_ARMS
@@ -45,6 +47,20 @@ MASK_PAIRS = 64
 
 WINDOWS = 8
 
+DISTANCE = whole(0, 2**20)
+COLUMNS: dict[str, dict[str, Column]] = {
+    "bound": {"distance": DISTANCE, "bound": number()},
+    "mask": {"num_features": whole(2, 4096), "distance": DISTANCE, "mean": number(), "low": number(), "high": number()},
+    "attention": {
+        "variant": TEXT,
+        "layer": whole(0, 255),
+        "distance": DISTANCE,
+        "signed": number(),
+        "absolute": number(0),
+    },
+}
+"""what is drawn of each CSV file; what they hold besides is for other readers"""
+
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
     """Write bound.csv, mask.csv and attention.csv; returns sentences about what could not be measured."""
@@ -54,12 +70,14 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
 
 
 def figures(
-    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
+    bound, mask, attention = _read(root, "bound"), _read(root, "mask"), read_attention(root)
+    if mask is not None:
+        _check_mask(mask, root / "mask.csv")
     entries: list[FigureEntry | TableEntry] = []
-    if (root / "bound.csv").exists():
-        bound = pd.read_csv(root / "bound.csv")
-        entries.append(draw(root / "figures", _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
+    if bound is not None:
+        entries.append(draw(output / "figures", _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
         shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
         values = pd.DataFrame(
             {
@@ -69,9 +87,9 @@ def figures(
             }
         )
         entries.append(TableEntry("Values of the bound", values, _BOUND_TABLE))
-    if (root / "mask.csv").exists():
-        entries.append(draw(root / "figures", _MASK, decay_plots.mask_figure, pd.read_csv(root / "mask.csv")))
-    return [*entries, *trained_model_figures(root, comparison)]
+    if mask is not None:
+        entries.append(draw(output / "figures", _MASK, decay_plots.mask_figure, mask))
+    return entries + attention_figures(output / "figures", comparison, attention)
 
 
 def bound_table() -> pd.DataFrame:
@@ -146,21 +164,38 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     return notes
 
 
-def trained_model_figures(root: Path, comparison: dict[str, Any]) -> list[FigureEntry | TableEntry]:
+def read_attention(root: Path) -> pd.DataFrame | None:
+    """The table of attention.csv; None if there is none. Raises ValueError if it is not as it should be."""
+    return _read(root, "attention")
+
+
+def attention_figures(
+    directory: Path, comparison: dict[str, Any], attention: pd.DataFrame | None
+) -> list[FigureEntry | TableEntry]:
     """The figures of attention.csv, if there is one."""
-    path = root / "attention.csv"
-    if not path.exists():
+    if attention is None:
         return []
-    attention = pd.read_csv(path)
-    directory = root / "figures"
     return [
         draw(directory, _ATTENTION, decay_plots.attention_figure, attention, comparison),
         draw(directory, _LAYERS, decay_plots.layers_figure, attention, comparison),
     ]
 
 
+def _read(root: Path, name: str) -> pd.DataFrame | None:
+    path = root / f"{name}.csv"
+    return read_csv(path, COLUMNS[name]) if path.exists() else None
+
+
+def _check_mask(mask: pd.DataFrame, path: Path) -> None:
+    source = Source(str(path), "remove it, or run the comparison again to measure it anew")
+    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
+        raise source.error(" has a mean that is not between low and high")
+    if (mask["num_features"] % 2).any():
+        raise source.error(" has an odd num_features")
+
+
 def _write(path: Path, table: pd.DataFrame) -> None:
-    write_atomically(path, table.to_csv(index=False, float_format="%.9g"))
+    write_atomically(path, to_csv(table, "%.9g"))
 
 
 _BOUND = FigureEntry(

@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import MUTED, arm_style
+from experiments.plots import MUTED, arm_style, label, label_powers_of_ten
 from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
@@ -24,8 +24,8 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
         list(expected), [float(value) for value in expected.values()], "o", markersize=7, markerfacecolor="none",
         markeredgecolor="#D55E00", label="what Figure 2 of RoFormer must show", clip_on=False,
     )  # fmt: skip
-    axes.set(xlabel=DISTANCE, ylabel="bound, $(2/d)\\,\\Sigma_i |S_i|$ (no unit)")
-    axes.set(xlim=(0, bound["distance"].max()), ylim=(0, None))
+    axes.set(xlabel=DISTANCE, ylabel="bound, (2/d)·Σ|Sᵢ| (no unit)")
+    axes.set(xlim=(0, max(bound["distance"].max(), 1)), ylim=(0, None))
     axes.legend(loc="upper right", frameon=False)
     return figure
 
@@ -38,7 +38,8 @@ def mask_figure(mask: pd.DataFrame) -> Figure:
     for axes, (num_features, rows) in zip(panels, groups, strict=True):
         error = (rows["mean"] - rows["low"], rows["high"] - rows["mean"])
         axes.axhline(0, color=MUTED, linewidth=0.8)
-        every = torch.arange(rows["distance"].max() + 1)
+        # All distances where they are few.
+        every = torch.linspace(0, rows["distance"].max(), 2049, dtype=torch.float64).round().long().unique()
         expected = expected_rope_mask(every, num_features).numpy()
         axes.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected, c(Δ)")
         axes.errorbar(
@@ -62,10 +63,12 @@ def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Fig
     left, right = figure.subplots(1, 2)
     _arms(left, averaged, comparison, "absolute")
     left.set_yscale("log")
+    label_powers_of_ten(left)
     left.set_ylabel("mean absolute weight (logarithmic axis)")
     _arms(right, averaged, comparison, "signed")
     right.axhline(0, color=MUTED, linewidth=0.8)
     right.set_yscale("symlog", linthresh=1e-3)
+    label_powers_of_ten(right)
     right.set_ylabel("mean weight, signed\n(linear within ±0.001, logarithmic beyond)")
     _legend(figure, left)
     return figure
@@ -86,6 +89,7 @@ def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure
         _arms(axes, averaged, comparison, "absolute")
         axes.set_title(f"layer {layer}")
         axes.set_yscale("log")
+        label_powers_of_ten(axes)
     grid[0].set_ylabel("mean absolute weight (logarithmic axis)")
     _legend(figure, grid[0])
     return figure
@@ -97,7 +101,7 @@ def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column
         if rows.empty:
             continue
         distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
-        axes.plot(distance, value, label=variant["name"], markevery=3, **arm_style(variant))
+        axes.plot(distance, value, label=label(variant["name"]), markevery=3, **arm_style(variant))
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     half = int(averaged["distance"].max()) + 1
     uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()

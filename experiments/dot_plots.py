@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from experiments.curve_plots import data_names, failures, tokens_per_step
-from experiments.plots import MUTED, arm_style, by_kernel, kernel_colour
+from experiments.plots import MUTED, arm_style, by_kernel, kernel_colour, label
 
 ROW_INCHES = 0.42
 SEED_OFFSET = 0.24
@@ -27,7 +27,10 @@ class Rows:
                 self.heights.append(-len(self.variants) - 0.5 * number)
                 self.variants.append(variant)
         self.baselines = {v["name"] for v in self.variants if v["baseline"] == v["name"]}
-        self.labels = [f"{v['name']}\n({notes[v['name']]})" if v["name"] in notes else v["name"] for v in self.variants]
+        self.labels = [
+            f"{label(v['name'])}\n({notes[v['name']]})" if v["name"] in notes else label(v["name"])
+            for v in self.variants
+        ]
 
     def figure(self, columns: int, note: str) -> tuple[Figure, list[Axes]]:
         figure = Figure(figsize=(8.6, 1.5 + ROW_INCHES * (1 - self.heights[-1])))

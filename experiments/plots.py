@@ -6,17 +6,22 @@ Okabe and Ito.
 """
 
 import io
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 
 from experiments.record import write_atomically
+from experiments.schema import visible
 
 KERNEL_COLOURS = {
     "softmax": "#000000",
@@ -53,8 +58,12 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.handlelength": 4.4,
     "svg.hashsalt": "linear-rope",
+    # A dollar sign in a name is a dollar sign.
+    "text.parse_math": False,
 }
 MUTED = "#5f5f5f"
+LONGEST_LABEL = 30
+"""characters of a name in a figure"""
 
 
 @dataclass(frozen=True)
@@ -75,9 +84,40 @@ class TableEntry:
     caption: str
 
 
-def style() -> AbstractContextManager[None]:
+@contextmanager
+def style() -> Iterator[None]:
     """Matplotlib settings under which figures are made, as a context."""
-    return matplotlib.rc_context(STYLE)
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A name may be in a script that the font lacks; the tables have it.
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
+        yield
+
+
+def label(name: str, longest: int = LONGEST_LABEL) -> str:
+    """A name as a figure shows it: on one line, nothing invisible in it, cut if it is very long."""
+    shown = " ".join(visible(name).split())
+    shown = shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    # Matplotlib leaves what begins with an underscore out of legends.
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+class PowersOfTen(LogFormatterSciNotation):
+    """Labels of a logarithmic axis such as 10⁻³ and 2×10⁻³, in plain text."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = super().__call__(x, pos).replace(r"\times", "×")
+        text = re.sub(r"10\^\{(.*?)\}", lambda power: f"10{power[1].translate(_SUPERSCRIPTS)}", text)
+        return re.sub(r"^\$\\mathdefault\{(.*)\}\$$", r"\1", text).replace("-", "\N{MINUS SIGN}")
+
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def label_powers_of_ten(axes: Axes) -> None:
+    """Label a logarithmic vertical axis in plain text."""
+    axes.yaxis.set_major_formatter(PowersOfTen())
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_minor_formatter(PowersOfTen(labelOnlyBase=False))
 
 
 def kernel_colour(kernel: str) -> str:

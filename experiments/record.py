@@ -2,7 +2,8 @@
 
 ``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten, with ``step``,
 ``tokens``, ``split`` (train, validation or test) and the metrics as further keys. Every table and figure is made from
-it. ``comparison.json`` holds what was run, on what, and with what.
+it. ``comparison.json`` holds what was run, on what, and with what. Every file is checked against schema.py when it is
+read.
 """
 
 import json
@@ -13,7 +14,15 @@ from typing import Any
 
 import pandas as pd
 
-METRIC_INDEX = ("step", "tokens", "split")
+from experiments.schema import (
+    METRIC_INDEX,
+    Source,
+    check_cell_config,
+    check_metrics_row,
+    check_status,
+    parse_json,
+)
+
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""
 CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
@@ -65,29 +74,50 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The parsed file. Raises ValueError that names the file if it is not JSON, or OSError if it cannot be read."""
+def read_file(path: Path, source: Source) -> bytes:
+    """The content of a file. Raises ValueError if it is none, or cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not readable as JSON ({error}); remove it and run again") from None
+        if path.is_file():
+            return path.read_bytes()
+        problem = "there is no such file" if not path.exists() else "it is no file"
+    except OSError as error:
+        problem = str(error.strerror)
+    raise source.error(f" cannot be read ({problem})")
+
+
+def read_json(path: Path, remedy: str = "remove it and run again") -> Any:
+    """The parsed file. Raises ValueError that names the file if it cannot be read or is not JSON."""
+    source = Source(str(path), remedy)
+    return parse_json(read_file(path, source), source)
+
+
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[Any, Source]]:
+    """The value of each line of a JSON lines file, and where it was read; nothing if there is no such file.
+
+    An unfinished last line (its writer was killed) is left out. Raises ValueError that names a damaged line and says
+    what to do.
+    """
+    if not path.exists():
+        return
+    content = read_file(path, Source(str(path), f"{remedy} and run again"))
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        source = Source(f"{path}, line {number}", f"{remedy} and run again")
+        yield parse_json(line, source), source
 
 
 def read_metrics(path: Path, remedy: str = "remove the cell's directory") -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; an unfinished last line (its writer was killed) is left out.
+    """The rows of a metrics.jsonl, as ``schema.MetricsRow`` says; an unfinished last line is left out.
 
-    Raises ValueError that names a damaged line and says what to do.
+    Raises ValueError that names a damaged line, or one whose step and split were there before, and says what to do.
     """
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            raise ValueError(f"{path}, line {number} is not JSON; {remedy} and run again") from None
-        rows.append(row)
-    return rows
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for row, source in read_lines(path, remedy):
+        check_metrics_row(row, source)
+        key = (row["step"], row["split"])
+        if key in rows:
+            raise source.error(f": the {row['split']} split has a row for step {row['step']} already")
+        rows[key] = row
+    return list(rows.values())
 
 
 def comparison_cells(comparison: dict[str, Any]) -> Iterator[tuple[str, int]]:
@@ -98,9 +128,32 @@ def comparison_cells(comparison: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def cell_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
-    """The parsed status.json of a cell: ``state`` is queued, running, done or failed; ``reason`` says why failed."""
+    """The parsed status.json of a cell: ``state`` is queued, running, done or failed; ``reason`` says why failed.
+
+    Raises ValueError that names the file if it is not as ``schema.Status`` says.
+    """
     path = cell_directory(root, variant, seed) / "status.json"
-    return read_json(path) if path.exists() else {"state": "queued", "reason": None}
+    if not path.exists():
+        return {"state": "queued", "reason": None}
+    status = read_json(path)
+    check_status(status, Source(str(path), "remove it and run again"))
+    return dict(status)
+
+
+def cell_config(root: Path, variant: str, seed: int) -> dict[str, Any] | None:
+    """The parsed config.json of a cell; None if there is none.
+
+    Raises ValueError that names the file if it is not as ``schema.CellConfig`` says, or is that of another cell.
+    """
+    path = cell_directory(root, variant, seed) / "config.json"
+    if not path.exists():
+        return None
+    source = Source(str(path), "remove it and run again")
+    config = read_json(path)
+    check_cell_config(config, source)
+    if (config["variant"], config["seed"]) != (variant, seed):
+        raise source.error(f" is that of {config['variant']} seed {config['seed']}, not of {variant} seed {seed}")
+    return dict(config)
 
 
 def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 An experiment is a module with ``QUESTION`` (what it asks and how), ``VARIANTS`` (the arms it trains by default),
 ``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``; it returns
 sentences about what could not be measured) and
-``figures(root, comparison, curves, summary)`` (its figures, from files alone).
+``figures(root, output, comparison, curves, summary)`` (its figures, from files of ``root`` alone, into ``output``).
 
 An experiment that trains nothing has no ``VARIANTS``. It says what it measures with ``settings(preset, device)`` (a
 frozen dataclass), ``missing(root, settings)`` (the measurements still to make) and ``notes(root, settings)`` (sentences

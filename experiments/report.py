@@ -1,24 +1,27 @@
 """The report of a comparison, rebuilt from its files alone: tables, figures, report.md and report.html."""
 
 import base64
+import os
 import re
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import jinja2
 import pandas as pd
 from rich.table import Table
 
+from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry
-from experiments.record import read_curves, read_json, write_atomically
+from experiments.record import cell_config, comparison_cells, read_curves, read_json, write_atomically
+from experiments.schema import Source, check_comparison, visible
 from experiments.stats import summarise
 from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells
 
 TEMPLATES = Path(__file__).parent / "templates"
-REQUIRED = (
-    *("name", "experiment", "preset", "command", "config", "variants", "seeds"),
-    *("git", "versions", "machine", "data", "evaluated_windows", "created", "notes"),
-)
+UNFINISHED_REPORT = ".report-"
+"""how the directory that a report is made in begins"""
 
 
 class Experiment(Protocol):
@@ -28,23 +31,26 @@ class Experiment(Protocol):
     """what it asks and how it answers, for the head of the report"""
 
     def figures(
-        self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+        self, root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
     ) -> list[FigureEntry | TableEntry]:
-        """Save the figures in ``root / "figures"``; return their entries, and further tables, in reading order."""
+        """Save the figures in ``output / "figures"``; return their entries, and further tables, in reading order.
+
+        ``root`` is the comparison's directory; its files are only read. What is in ``output`` is moved there when the
+        report is whole. Raises ValueError if a file that figures are drawn from is wrong.
+        """
 
 
 def read_comparison(root: Path) -> dict[str, Any]:
     """The parsed comparison.json of a directory.
 
-    Raises ValueError, one line, if the directory is not a comparison or the file is not whole.
+    Raises ValueError, one line, if the directory is not a comparison or the file is not as ``schema.Comparison`` says.
     """
     path = root / "comparison.json"
     if not path.is_file():
         raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
-    comparison = read_json(path)
-    missing = [key for key in REQUIRED if not isinstance(comparison, dict) or key not in comparison]
-    if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}; run the comparison again to write it anew")
+    remedy = "run the comparison again to write it anew"
+    comparison = read_json(path, remedy)
+    check_comparison(comparison, Source(str(path), remedy))
     return dict(comparison)
 
 
@@ -52,23 +58,41 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
     ``experiment`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
-    files. Raises ValueError if ``root`` is not a comparison.
+    files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
+    schema.py says.
     """
     comparison = read_comparison(root)
     if experiment is None:
         from experiments import registry  # the experiments themselves import from here
 
         experiment = registry.get(comparison["experiment"])
+    for variant, seed in comparison_cells(comparison):
+        cell_config(root, variant, seed)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
-    write_atomically(root / "curves.csv", curves.to_csv(index=False))
-    write_atomically(root / "summary.csv", summary.to_csv(index=False))
-    entries = experiment.figures(root, comparison, curves, summary)
-    content = _content(root, experiment.QUESTION, comparison, curves, summary, entries)
-    write_atomically(root / "report.md", _environment(escape_html=False).get_template("report.md").render(content))
+    cells = {"unfinished": unfinished_cells(root, comparison, curves), "happenings": happenings(root, comparison)}
+    with TemporaryDirectory(prefix=UNFINISHED_REPORT, dir=root) as temporary:
+        output = Path(temporary)
+        entries = experiment.figures(root, output, comparison, curves, summary)
+        content = _content(output, experiment.QUESTION, comparison, summary, entries) | cells
+        write_atomically(output / "curves.csv", to_csv(curves))
+        write_atomically(output / "summary.csv", to_csv(summary))
+        write_atomically(
+            output / "report.md", _environment(escape_html=False).get_template("report.md").render(content)
+        )
+        html = _environment(escape_html=True).get_template("report.html").render(content)
+        (root / "figures").mkdir(exist_ok=True)
+        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+            os.replace(path, root / path.relative_to(output))
     path = root / "report.html"
-    write_atomically(path, _environment(escape_html=True).get_template("report.html").render(content))
+    write_atomically(path, html)
     return path
+
+
+def remove_unfinished_reports(root: Path) -> None:
+    """Remove what a killed process left of a report; the lock of the comparison must be held."""
+    for leftover in root.glob(f"{UNFINISHED_REPORT}*"):
+        shutil.rmtree(leftover)
 
 
 def result_table(root: Path) -> Table:
@@ -78,14 +102,13 @@ def result_table(root: Path) -> Table:
 
 
 def _content(
-    root: Path,
+    output: Path,
     question: str,
     comparison: dict[str, Any],
-    curves: pd.DataFrame,
     summary: pd.DataFrame,
     entries: list[FigureEntry | TableEntry],
 ) -> dict[str, Any]:
-    """Everything that the two templates show."""
+    """What the two templates show, besides what became of the cells."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
     return {
         "comparison": comparison,
@@ -95,19 +118,17 @@ def _content(
         "planned": int(tested["planned"].sum()),
         "statements": statements(summary, comparison),
         "rule": RULE,
-        "entries": [_shown(root, entry) for entry in entries],
-        "unfinished": unfinished_cells(root, comparison, curves),
-        "happenings": happenings(root, comparison),
+        "entries": [_shown(output, entry) for entry in entries],
         "repeatability": repeatability(comparison),
         "git": comparison["git"],
         "environment": {**comparison["machine"], **comparison["versions"]},
     }
 
 
-def _shown(root: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
+def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     if isinstance(entry, TableEntry):
         return {"title": entry.title, "caption": entry.caption, "table": _rows(entry.table)}
-    image = base64.b64encode((root / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
+    image = base64.b64encode((output / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
     return {"title": entry.title, "caption": entry.caption, "stem": entry.stem, "image": image}
 
 
@@ -121,11 +142,14 @@ def _environment(*, escape_html: bool) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=escape_html,
         undefined=jinja2.StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     environment.filters["markdown"] = _escape_markdown
+    environment.filters["code"] = _markdown_code
+    environment.filters["code_block"] = _markdown_code_block
     environment.filters["number"] = lambda value: f"{value:,}"
     return environment
 
@@ -134,3 +158,29 @@ def _escape_markdown(text: object) -> str:
     """The text on one line, with what Markdown and HTML would interpret made literal."""
     one_line = " ".join(str(text).split())
     return re.sub(r"([\\`*<>|~]|_(?!\w)|(?<!\w)_|\](?=[(\[]))", r"\\\1", one_line.replace("&", "&amp;"))
+
+
+def _markdown_code(text: str) -> str:
+    """The text as inline code, between more backticks than it has in a row."""
+    one_line = " ".join(text.split())
+    fence = "`" * _longer_than_backticks(one_line, 1)
+    space = " " if "`" in one_line else ""
+    return f"{fence}{space}{one_line}{space}{fence}"
+
+
+def _markdown_code_block(text: str) -> str:
+    fence = "`" * _longer_than_backticks(text, 3)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _longer_than_backticks(text: str, least: int) -> int:
+    return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _visible(value: object) -> object:
+    """What a template writes, with nothing invisible in it: texts come from files, and numbers need no check."""
+    if isinstance(value, (jinja2.Undefined, int, float)):
+        return value
+    text = str(value)
+    shown = visible(text)
+    return value if shown == text else shown

@@ -41,9 +41,16 @@ from experiments.models import (
 )
 from experiments.presets import PRESETS
 from experiments.progress import make_display
-from experiments.record import cell_directory, cell_status, comparison_cells, read_json, remove_leftovers, write_json
+from experiments.record import (
+    cell_config,
+    cell_directory,
+    cell_status,
+    comparison_cells,
+    remove_leftovers,
+    write_json,
+)
 from experiments.registry import get
-from experiments.report import read_comparison, result_table, write_report
+from experiments.report import read_comparison, remove_unfinished_reports, result_table, write_report
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import make_optimizer, training_step
 from experiments.variants import VARIANTS, Variant, parse_variants
@@ -114,7 +121,7 @@ def _run_comparison(
     workers: int,
 ) -> int:
     remove_leftovers(root)
-    remove_leftovers(root / "figures")
+    remove_unfinished_reports(root)
     comparison["unrecorded"] = []
     write_json(root / "comparison.json", comparison)
     cells = [Cell(variant["name"], seed) for seed in comparison["seeds"] for variant in comparison["variants"]]
@@ -203,8 +210,10 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
     refuse_if_differing(root, differing)
-    for name, seed in comparison_cells(there):
-        _check_cell_config(cell_directory(root, name, seed), comparison["config"])
+    for cell in comparison_cells(there):
+        # One that was copied from elsewhere, or edited.
+        made_with = cell_config(root, *cell) or {"config": comparison["config"]}
+        refuse_if_differing(cell_directory(root, *cell), differing_settings(made_with["config"], comparison["config"]))
     merged = dict(there)
     names = {variant["name"] for variant in there["variants"]}
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
@@ -212,13 +221,6 @@ def _merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, An
     cells = comparison_cells(merged)
     add_changes(merged, comparison, all(cell_status(root, *cell)["state"] == "done" for cell in cells))
     return merged
-
-
-def _check_cell_config(directory: Path, config: dict[str, Any]) -> None:
-    """Raises ValueError if a cell was made with another configuration: copied from elsewhere, or edited."""
-    path = directory / "config.json"
-    if path.is_file():
-        refuse_if_differing(directory, differing_settings(read_json(path)["config"], config))
 
 
 def _print_head(

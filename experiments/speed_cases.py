@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.benchmark import keep_no_freed_memory, peak_memory
 from experiments.models import check_parameters_match
+from experiments.schema import Length, Number, Positive
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
 from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
@@ -39,43 +40,43 @@ FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
 class SpeedConfig:
     """The sizes that are measured, and how long."""
 
-    lengths: tuple[int, ...] = (512, 1024, 2048, 4096, 8192, 16384)
+    lengths: tuple[Length, ...] = (512, 1024, 2048, 4096, 8192, 16384)
     """N of the operation and the module"""
-    heads: int = 8
+    heads: Positive = 8
     """H of the operation and the module"""
-    head_dim: int = 64
+    head_dim: Positive = 64
     """D"""
-    num_features: int = 256
+    num_features: Positive = 256
     """M"""
-    fewer_features: int = 128
+    fewer_features: Positive = 128
     """a second M, for the module"""
-    training_lengths: tuple[int, ...] = (256, 512, 1024, 2048)
+    training_lengths: tuple[Length, ...] = (256, 512, 1024, 2048)
     """N of a training step"""
-    contexts: tuple[int, ...] = (128, 512, 1024, 4096, 16384, 65536)
+    contexts: tuple[Length, ...] = (128, 512, 1024, 4096, 16384, 65536)
     """tokens before the one that is decoded"""
-    memory_lengths: tuple[int, ...] | None = None
+    memory_lengths: tuple[Length, ...] | None = None
     """the lengths at which memory is measured; all of them if None"""
-    performer_contexts: tuple[int, ...] = (128, 512, 1024)
+    performer_contexts: tuple[Length, ...] = (128, 512, 1024)
     """the contexts at which performer-pytorch decodes: it computes the whole context anew for a token"""
-    layers: int = 4
+    layers: Positive = 4
     """blocks of the language model"""
-    dim: int = 256
+    dim: Positive = 256
     """width of the language model"""
-    model_heads: int = 4
+    model_heads: Positive = 4
     """heads of the language model"""
-    performer_gib: float = 2.5
+    performer_gib: Number = 2.5
     """performer-pytorch is left out where its estimated memory is above this"""
-    gemm_size: int = 2048
+    gemm_size: Positive = 2048
     """rows and columns of the matrices whose product gives the machine's sgemm rate"""
-    threads: int = 2
+    threads: Positive = 2
     """CPU threads"""
-    rounds: int = 11
+    rounds: Positive = 11
     """rounds at most; each times every competitor once"""
-    fewest_rounds: int = 3
+    fewest_rounds: Positive = 3
     """rounds at least"""
-    group_seconds: float = 20.0
+    group_seconds: Number = 20.0
     """after this long a group of competitors begins no further round"""
-    sample_seconds: float = 0.1
+    sample_seconds: Number = 0.1
     """a sample repeats its call for this long, or makes one"""
     precision: str = "float32"
     """dtype of the inputs; on CUDA bfloat16, which FlashAttention needs"""

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from experiments.plots import MUTED, arm_style
+from experiments.plots import MUTED, OTHER_COLOUR, OTHER_POSITION, arm_style, label
 from experiments.speed_cases import (
     AFTER,
     BACKWARD,
@@ -121,6 +121,8 @@ def look(name: str) -> dict[str, Any]:
     kind = name.partition(", M=")[0]
     if kind in OTHERS:
         return OTHERS[kind]
+    if kind not in ARMS:  # of another version
+        return {"color": OTHER_COLOUR} | OTHER_POSITION
     kernel, position = ARMS[kind]
     return arm_style({"kernel": kernel, "position": position})
 
@@ -131,10 +133,12 @@ def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, 
         style = look(str(name))
         if "M=" in str(name) and index:  # a second M of the same module
             style = style | {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
-        axes.plot(group["length"], group[column] * scale, label=name, markersize=5, **style)
+        axes.plot(group["length"], group[column] * scale, label=label(str(name)), markersize=5, **style)
         if band:
             low, high = group["low"] * scale, group["high"] * scale
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
+    if not (rows[column] > 0).any():  # nothing that a logarithm has a place for
+        return
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
     if top < 300 * bottom:

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from experiments import speed_plots
+from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
 from experiments.speed_cases import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
@@ -25,21 +26,19 @@ from experiments.speed_tables import fact_cells, memory_cells, rate_cells, time_
 
 
 def figures(
-    root: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
     config = read_config(comparison)
     records = read_records(root)
     times, memory, rate = time_table(records, config), memory_table(records), rate_table(records, config)
     judged = pd.DataFrame(targets(records, config), columns=Target._fields)
-    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
-        write_atomically(root / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
     entries: list[FigureEntry | TableEntry] = [TableEntry("Targets", judged, _TARGETS)]
     runs = run_table(records)
     if runs["run"].nunique() > 1:
         entries.append(TableEntry("Process runs", runs, _RUNS))
     if not rate.empty:
-        entries.append(draw(root / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
+        entries.append(draw(output / "figures", _RATE, speed_plots.rate_figure, rate, SHARE_TARGET))
         entries.append(TableEntry("The operation beside a matrix product", rate_cells(rate), _RATE_TABLE))
     crossings: dict[str, list[tuple[str, str]]] = {
         "operation": [(OURS, SDPA), (EQ_19, SDPA)],
@@ -50,20 +49,22 @@ def figures(
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
         time_entry, memory_entry = _TOPICS[topic]
         if not of_topic.empty:
-            entries.append(draw(root / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
+            entries.append(draw(output / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
             entries.append(TableEntry(f"{time_entry.title}: the numbers", time_cells(times, topic), _TIME_TABLE))
         if not in_memory.empty:
             column = "rise" if topic == "training" else "extra"
-            entries.append(draw(root / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
+            entries.append(draw(output / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
             entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
     parameters = fact_table(records, "parameters")
     if not parameters.empty:
         entries.append(TableEntry("Parameters of the models", fact_cells(parameters), _PARAMETERS))
     decoding, state = times[times["topic"] == "decoding"], fact_table(records, "state_bytes")
     if not decoding.empty:
-        entries.append(draw(root / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
+        entries.append(draw(output / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
         entries.append(TableEntry("Decoding: the numbers", time_cells(times, "decoding"), _TIME_TABLE))
         entries.append(TableEntry("Decoding: bytes of state", fact_cells(state), _STATE))
+    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
+        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     return entries
 
 

@@ -1,8 +1,7 @@
 """From the speed experiment's records to its numbers: medians, ratios within rounds, crossovers, targets.
 
-``measurements.jsonl`` is the truth, a JSON object a line. ``kind`` is "time" or "memory"; a time has ``samples``, for
-every competitor and length its seconds by round. ``run`` is the process run that made it (not in older records) and
-``failures`` what could not be measured, by case and length, with the reason.
+``measurements.jsonl`` is the truth, a JSON object a line, as schema.py says: a time has ``samples``, for every
+competitor and length its seconds by round.
 """
 
 import math
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.record import read_metrics
+from experiments.record import read_lines
+from experiments.schema import Source, check_measurement, converted
 from experiments.speed_cases import (
     AFTER,
     BACKWARD,
@@ -70,17 +70,25 @@ class Target(NamedTuple):
 
 
 def read_config(comparison: dict[str, Any]) -> SpeedConfig:
-    """The settings in a parsed comparison.json."""
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in comparison["config"].items()}
-    return SpeedConfig(**values)
+    """The settings in a parsed comparison.json; those that an older version did not record have their defaults.
+
+    Raises:
+        ValueError: a setting is of the wrong type or out of range.
+    """
+    source = Source("comparison.json", "run the comparison again to write it anew")
+    return converted(comparison["config"], SpeedConfig, source, "$.config")
 
 
 def read_records(root: Path) -> list[Record]:
-    """Every measurement; where one was made again, the later."""
-    latest = {
-        (row["kind"], row["topic"], row["direction"], row["length"], row.get("case")): row
-        for row in read_metrics(root / RECORDS, remedy="remove that line")
-    }
+    """Every measurement; where one was made again, the later.
+
+    Raises:
+        ValueError: a line is not as schema.py says; the message names it.
+    """
+    latest: dict[tuple[Any, ...], Record] = {}
+    for row, source in read_lines(root / RECORDS, remedy="remove that line"):
+        check_measurement(row, source)
+        latest[row["kind"], row["topic"], row["direction"], row["length"], row.get("case")] = row
     return list(latest.values())
 
 
@@ -160,6 +168,8 @@ def rate_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:
         if (SGEMM, config.gemm_size) not in seconds:  # it failed
             continue
         gemm_rate = 2 * config.gemm_size**3 / seconds.pop((SGEMM, config.gemm_size))
+        if not seconds:  # all others failed
+            continue
         per_token = {length: values / length for (_, length), values in seconds.items()}
         mean = np.mean(list(per_token.values()), axis=0)
         for (_, length), values in seconds.items():
@@ -332,7 +342,7 @@ class _Measured:
 
     def constant_state(self) -> Target:
         what = "decoding: size of the state"
-        sizes = {sample["state_bytes"] for sample in self._decoding()}
+        sizes = {sample["state_bytes"] for sample in self._decoding() if "state_bytes" in sample}
         if not sizes:
             return Target(what, "constant", "", NOT_MEASURED)
         measured = " to ".join(f"{size / 1024:,.0f} KiB" for size in sorted({min(sizes), max(sizes)}))

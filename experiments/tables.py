@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.record import cell_directory, cell_status, comparison_cells
+from experiments.schema import visible
 from experiments.stats import SMALLEST_SAMPLE, cell_states, contrasts
 
 RULE = (
@@ -120,7 +121,7 @@ def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
     table = Table(
         title=Text(f"{comparison['name']}: mean over seeds [95 % interval]"),
         title_justify="left",
-        caption=Text("\n".join(fates)),
+        caption=Text(visible("\n".join(fates))),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
@@ -130,7 +131,7 @@ def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
     for column in rows.columns.drop(["arm", "parameters", "not finished"]):
         table.add_column(textwrap.fill(column, 14), justify="right")
     for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return table
 
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from experiments.record import MetricsLog, read_json, read_metrics, write_atomically
+from experiments.record import MetricsLog, cell_status, read_json, read_metrics, write_atomically, write_json
 
 
 def test_rows_are_appended_and_read_back(tmp_path):
@@ -47,7 +47,7 @@ def test_an_unfinished_last_line_is_dropped_with_a_note(tmp_path):
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    path.write_text('{"step": 1, "tokens": 10, "split": "train"}\nnonsense\n{"step": 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
         read_metrics(path)
 
@@ -91,3 +91,33 @@ def test_a_row_that_cannot_be_written_whole_leaves_no_part_of_itself(tmp_path, m
         assert path.read_bytes() == whole
         log.append(2, 20, "train", {"loss": 2.0})
     assert [row["step"] for row in read_metrics(path)] == [1, 2]
+
+
+def test_a_step_that_is_there_twice_for_a_split_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = {"step": 1, "tokens": 10, "split": "train", "loss": 2.5}
+    path.write_text("".join(json.dumps(row | change) + "\n" for change in ({}, {"split": "test"}, {"loss": 3.0})))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3: the train split has a row for step 1 already"):
+        read_metrics(path)
+
+
+def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
+    for read in (read_json, read_metrics):
+        with pytest.raises(ValueError, match=r"cannot be read \(it is no file\)"):
+            read(tmp_path)
+    with pytest.raises(ValueError, match=r"absent\.json cannot be read \(there is no such file\)"):
+        read_json(tmp_path / "absent.json")
+
+
+def test_a_status_that_is_none_names_the_file(tmp_path):
+    assert cell_status(tmp_path, "a", 0) == {"state": "queued", "reason": None}
+    (tmp_path / "a" / "seed0").mkdir(parents=True)
+    (tmp_path / "a" / "seed0" / "status.json").write_text('{"state": "ready"}')
+    with pytest.raises(ValueError, match=r"status\.json: \$\.state is 'ready', expected one of queued, running"):
+        cell_status(tmp_path, "a", 0)
+
+
+def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):
+    write_json(tmp_path / "comparison.json", {"command": "half \ud800"})
+    assert (tmp_path / "comparison.json").read_text() == '{\n  "command": "half \\ud800"\n}\n'
+    assert read_json(tmp_path / "comparison.json") == {"command": r"half \ud800"}

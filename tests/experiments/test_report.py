@@ -1,13 +1,17 @@
+import base64
 import io
+import json
 import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from experiments.cli import main
 from experiments.plots import FigureEntry, TableEntry, save_figure
 from experiments.record import read_curves, read_json
 from experiments.report import read_comparison, result_table, write_report
@@ -17,8 +21,8 @@ from experiments.tables import main_table, statements
 HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard deviations
 
 
-def one_figure(root, comparison, curves, summary):
-    save_figure(Figure(figsize=(1, 1)), root / "figures", "a-figure")
+def one_figure(root, output, comparison, curves, summary):
+    save_figure(Figure(figsize=(1, 1)), output / "figures", "a-figure")
     table = pd.DataFrame({"arm": ["x|y"], "value": [0.5]})
     return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
 
@@ -208,9 +212,137 @@ def test_a_directory_that_is_no_comparison_is_refused_in_one_line(make_compariso
         result_table(tmp_path)
     root = make_comparison(tmp_path / "run", "elu+1-none")
     whole = (root / "comparison.json").read_text()
-    for broken, said in ((whole[:50], "not readable as JSON"), ("[]", "lacks name"), ("{}", "lacks name")):
+    for broken, said in (
+        (whole[:50], "is not JSON"),
+        ("[]", r"is \[\], expected `object`"),
+        ("{}", "lacks name"),
+    ):
         (root / "comparison.json").write_text(broken)
         with pytest.raises(ValueError, match=said) as error:
             read_comparison(root)
         assert "\n" not in str(error.value)
         assert not (root / "report.html").exists()
+
+
+NASTY = "<script>alert('$x$ & y')</script>"
+
+
+def rename_arm(root, old, new):
+    """Call an arm of a made-up comparison something else."""
+    comparison = json.loads((root / "comparison.json").read_text().replace(f'"{old}"', json.dumps(new)))
+    (root / "comparison.json").write_text(json.dumps(comparison))
+    (root / new).parent.mkdir(parents=True, exist_ok=True)
+    (root / old).rename(root / new)
+
+
+def test_names_of_arms_are_nothing_but_text_in_page_and_figures(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "run", "elu+1-none,elu+1-rope-after", 1, steps=40)
+    rename_arm(root, "elu+1-rope-after", f"group/{NASTY}")
+    rename_arm(root, "elu+1-none", r"=1+1\frac")
+    html = write_report(root).read_text()
+    page = Page(html)
+    assert "script" not in page.tags
+    assert f"group/{NASTY}" in page.text
+    figures = [base64.b64decode(data).decode() for data in re.findall(r"base64,([^\"]*)", html)]
+    assert len(figures) > 4
+    for figure in figures:
+        assert "script" not in {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(figure).iter()}
+    assert any("<!-- =1+1\\frac -->" in figure for figure in figures)
+    assert any("<!-- group/&lt;script&gt;alert(&#x27;$x$" in figure or "$x$" in figure for figure in figures)
+    assert "'=1+1\\frac,0,0,0,validation" in (root / "curves.csv").read_text()
+    assert "'=1+1\\frac,test_bits_per_byte" in (root / "summary.csv").read_text()
+
+
+def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_path):
+    fates = {("elu+1-none", 0): ("failed", "bell \a, turned \u202e, \x1b[31m")}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates, notes=["SURROGATE", "n" * 10000])
+    comparison = (root / "comparison.json").read_text().replace("SURROGATE", r"half \ud800")
+    (root / "comparison.json").write_text(comparison)
+    html = write_report(root, EXPERIMENT).read_text()
+    markdown = (root / "report.md").read_text()
+    for text in (r"bell \x07, turned \u202e, \x1b[31m", r"half \ud800"):
+        assert text in html
+        assert text.replace("\\", "\\\\") in markdown or text in markdown
+    assert not set("\a\x1b\u202e") & set(html + markdown)
+    console = Console(width=100, file=io.StringIO())
+    console.print(result_table(root))
+    assert r"bell \x07" in console.file.getvalue()
+
+
+def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
+    data = [{"name": "d", "sha256": "a`b", "source": "s", "note": "", "bytes": 1, "splits": {}}]
+    root = make_comparison(tmp_path, "elu+1-none", command="run\n```\n<b>", data=data)
+    write_report(root, EXPERIMENT)
+    markdown = (root / "report.md").read_text()
+    assert "\n````\nrun\n```\n<b>\n````\n" in markdown
+    assert "sha256 `` a`b ``." in markdown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("comparison.json", "", "comparison.json is not JSON"),
+        ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
+        ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json: $.state is 'lost', expected one of"),
+        ("elu+1-none/seed0/config.json", "{}", "config.json lacks variant"),
+        ("attention.csv", "variant,layer\n", "attention.csv has no column distance, signed, absolute"),
+        ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (it is no file)"),
+        ("elu+1-none/seed1/status.json", None, "status.json cannot be read (it is no file)"),
+    ],
+)
+def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(
+    make_comparison, tmp_path, capsys, name, content, message
+):
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    if content is None:
+        (root / name).unlink()
+        (root / name).mkdir()
+    else:
+        (root / name).write_text(content)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["report", str(root)]) == 2
+    output, said = capsys.readouterr()
+    assert output == ""
+    assert said.count("\n") == 1
+    assert message in said
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tmp_path):
+    def fails(root, output, comparison, curves, summary):
+        save_figure(Figure(figsize=(2, 2)), output / "figures", "a-figure")
+        raise ValueError("for the test")
+
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="for the test"):
+        write_report(root, SimpleNamespace(QUESTION="?", figures=fails))
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert not list(root.glob(".report-*"))
+
+
+def test_the_config_of_another_cell_is_refused(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    config = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {}}
+    for seed in (0, 1):
+        (root / "elu+1-none" / f"seed{seed}" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match=r"seed1/config\.json is that of elu\+1-none seed 0, not of elu\+1-none seed 1"
+    ):
+        write_report(root, EXPERIMENT)
+
+
+@pytest.mark.parametrize(
+    ("kept", "figures"), [("validation", ["validation"]), ("test", ["final"]), ("train", ["training"])]
+)
+def test_a_report_needs_no_more_than_one_split_of_an_arm(make_comparison, tmp_path, kept, figures):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1, steps=40, loss=lambda *cell: 3.0)
+    for path in root.rglob("metrics.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if f'"{kept}"' in line))
+    write_report(root)
+    assert set(figures) <= {path.stem for path in (root / "figures").iterdir()}
+    assert not (root / "figures" / "validation-gain.svg").exists()
