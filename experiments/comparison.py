@@ -1,34 +1,25 @@
-"""A comparison's directory: its description, who may write to it, and the notes it gathers."""
+"""A comparison's directory and its description: what can be added to it, and the notes it gathers."""
 
 import contextlib
 import errno
 import os
-import re
-import socket
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
-from filelock import FileLock, Timeout
-from rich.console import Console
 
 from experiments import environment
 from experiments.cli import RunCommand
 from experiments.errors import RunFailed, why
-from experiments.record import write_atomically
+from experiments.record import cell_config, cell_directory, cell_status, comparison_cells
+from experiments.report import read_comparison
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
-ENDED = " (ended)"
-"""what is added to the name of a lock's holder when it lets go by itself"""
-OWNER_SECONDS = 2
-"""how long the holder of a lock may take to write down who it is"""
 LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
 """as long as any path of a comparison below its directory"""
 
@@ -108,6 +99,35 @@ def refuse_if_differing(root: Path, differing: list[str]) -> None:
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
 
 
+def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any]:
+    """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
+
+    Raises:
+        ValueError: the one there has another experiment, configuration or data, so the two cannot be one.
+    """
+    path = root / "comparison.json"
+    if not path.is_file():
+        return comparison
+    there = read_comparison(root)
+    check_same_experiment(root, there, comparison)
+    differing = differing_settings(there["config"], comparison["config"])
+    contents = [record["data"][0]["sha256"][:12] for record in (there, comparison)]
+    if contents[0] != contents[1]:
+        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    refuse_if_differing(root, differing)
+    for cell in comparison_cells(there):
+        # One that was copied from elsewhere, or edited.
+        made_with = cell_config(root, *cell) or {"config": comparison["config"]}
+        refuse_if_differing(cell_directory(root, *cell), differing_settings(made_with["config"], comparison["config"]))
+    merged = dict(there)
+    names = {variant["name"] for variant in there["variants"]}
+    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
+    merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
+    cells = comparison_cells(merged)
+    add_changes(merged, comparison, all(cell_status(root, *cell)["state"] == "done" for cell in cells))
+    return merged
+
+
 def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:
     """Note what is no longer as it was when the comparison in ``merged`` was begun.
 
@@ -144,31 +164,6 @@ def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
 
 
 @contextmanager
-def only_one_run(root: Path, console: Console) -> Iterator[None]:
-    """Hold the directory's lock. The system lets go of it however this process ends.
-
-    Raises:
-        ValueError: another process holds it.
-    """
-    owner = root / ".owner"
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
-    me = f"process {os.getpid()} on {socket.gethostname()}"
-    try:
-        if owner.exists() and not _read_owner(owner).endswith(ENDED):
-            console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
-        write_atomically(owner, me)
-        yield
-    finally:
-        with suppress(OSError):
-            write_atomically(owner, me + ENDED)
-        lock.release()
-
-
-@contextmanager
 def failing_after_it_began(root: Path) -> Iterator[None]:
     """Turn what goes wrong from here on into RunFailed: it is not the user's wrong use any more."""
     try:
@@ -176,25 +171,6 @@ def failing_after_it_began(root: Path) -> Iterator[None]:
     except (ValueError, OSError) as error:
         kept = f"what was recorded in {root} is kept, and the same command goes on from it"
         raise RunFailed(f"{type(error).__name__}: {error}; {kept}") from error
-
-
-def _holder(owner: Path) -> str:
-    """Who holds the lock: a moment passes between a process's taking it and its saying so."""
-    deadline = time.monotonic() + OWNER_SECONDS
-    while True:
-        holder = _read_owner(owner)
-        number = re.search(r"process ([0-9]+) on (.*)", holder)
-        is_dead = number and number[2] == socket.gethostname() and not psutil.pid_exists(int(number[1]))
-        if (number and not is_dead and not holder.endswith(ENDED)) or time.monotonic() > deadline:
-            return holder.removesuffix(ENDED)
-        time.sleep(0.05)
-
-
-def _read_owner(owner: Path) -> str:
-    try:
-        return owner.read_text(errors="replace")
-    except OSError:
-        return "another process"
 
 
 def make_directory(root: Path) -> None:

@@ -17,9 +17,9 @@ from experiments.comparison import (
     failing_after_it_began,
     make_directory,
     new_comparison,
-    only_one_run,
     refuse_if_differing,
 )
+from experiments.lock import only_one_run
 from experiments.models import resolve_device
 from experiments.record import write_json
 from experiments.report import read_comparison, write_report
