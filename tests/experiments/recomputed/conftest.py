@@ -112,7 +112,7 @@ class Records:
         return found
 
 
-ENDS = {"elu+1-learned": 2.7, "elu+1-rope-before": 2.3, "elu+1-rope-after": 2.4, "softmax-rope": 2.51}
+ENDS = {"elu+1-learned": 2.7, "elu+1-rope-before": 2.3, "elu+1-rope-after": 2.36, "softmax-rope": 2.51}
 
 
 def made_up_loss(arm, seed, step):

@@ -131,7 +131,11 @@ def test_every_line_of_the_loss_curves(report, stem, split):
     note = figure.get_suptitle()
     assert f"The vertical axis is cut at {high:.2f}" in note, "every run begins above its later losses"
     assert (f"Each point: mean of {width} records." in note) == (width > 1)
-    if stem == "training":
+    if stem == "validation":
+        windows = records.comparison["evaluated_windows"]["validation"]
+        assert f"the same {windows} windows of {records.config['context']} bytes" in report.markdown
+    else:
+        assert f"recorded every {records.config['log_every']} steps" in report.markdown
         caption = f"each point is the mean of {width} consecutive records" if width > 1 else "Not smoothed."
         assert caption in report.markdown
     assert figure.axes[-1].get_xlabel() == f"optimiser step (one step = {records.tokens_per_step:,} tokens)"

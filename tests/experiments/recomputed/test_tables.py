@@ -1,6 +1,7 @@
 """curves.csv, summary.csv, and what the report says in its table of results and in words."""
 
 import math
+import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -168,5 +169,18 @@ def test_the_made_up_records_hold_every_case(made_up):
     """Otherwise the tests above would compare less than they say."""
     for verdict in ("better", "worse", "not distinguishable", "no statement"):
         assert f"* **{verdict}**" in made_up.markdown
+    for sign in "+-":
+        # so that a verdict by the sign of the mean alone would be seen
+        assert re.search(rf"not distinguishable\*\*: [^:]*: \{sign}", made_up.markdown)
     for words in ("reached by 4 of 5", "relu-none was not run", "[positions 64]", "2 of 5", "no seed finished in both"):
         assert words in made_up.markdown
+
+
+def test_what_the_report_repeats_of_the_record(report):
+    record, config = report.records.comparison, report.records.config
+    settings = [list(row.values()) for row in report.table("Configuration")]
+    assert settings == [[name, str(value)] for name, value in config.items()]
+    (data,) = record["data"]
+    sizes = ", ".join(f"{split} {size:,}" for split, size in data["splits"].items())
+    assert f"* **{data['name']}**: {data['bytes']:,} bytes; {sizes}. " in report.markdown
+    assert f"seeds {', '.join(map(str, record['seeds']))}, started {record['created']}." in report.markdown
