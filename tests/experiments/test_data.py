@@ -172,8 +172,10 @@ class TestReading:
             read_content(tmp_path / "bad.zip")
 
     def test_a_name_that_is_empty_is_a_file_s_as_any_other(self, tmp_path: Path) -> None:
+        member = zipfile.ZipInfo("text")
+        member.filename = ""
         with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
-            archive.writestr("", TEXT)
+            archive.writestr(member, TEXT)
         assert read_content(tmp_path / "text.zip") == TEXT
 
     def test_a_link_in_a_zip_is_refused(self, tmp_path: Path) -> None:

@@ -178,6 +178,6 @@ def test_whatever_is_in_a_file_there_is_a_text_or_one_line(tmp_path, monkeypatch
     with address_space(MEMORY):
         readable_or_refused()
     assert outcomes["read"]
-    assert outcomes["refused"]
+    assert outcomes["refused"] or form == "plain"  # any bytes are a text there
     assert sum(outcomes.values()) >= examples * FEWEST
     assert [file.name for file in tmp_path.iterdir()] == [name]
