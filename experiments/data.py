@@ -267,7 +267,8 @@ class _ZipFile(io.FileIO):
 
 def _read_zip(path: Path, budget: _Budget) -> bytes:
     with _ZipFile(path) as file, zipfile.ZipFile(file) as archive:
-        members = [member for member in archive.infolist() if not member.is_dir()]
+        # Not is_dir(), which fails where a name is empty.
+        members = [member for member in archive.infolist() if not member.filename.endswith("/")]
         for member in archive.infolist():
             if leaves_directory(member.orig_filename):
                 raise _RefusedError(

@@ -1,3 +1,5 @@
+import dataclasses
+import errno
 import json
 import os
 import signal
@@ -12,7 +14,13 @@ from filelock import FileLock
 
 from experiments import convergence
 from experiments.cli import main
+from experiments.comparison import check_directory, make_directory
+from experiments.config import LIMITS, Config
+from experiments.models import build_model, check_memory, count_parameters
+from experiments.presets import PRESETS
 from experiments.record import cell_status, read_metrics
+from experiments.run import _parameters
+from experiments.variants import VARIANTS
 
 PROJECT = Path(__file__).parents[2]
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
@@ -238,6 +246,8 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
 def wrong_uses(tmp_path):
     (tmp_path / "short").write_bytes(b"too short")
     (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
     return [
         (["run"], "experiment"),
         (["nonsense"], "choose from run, report, list"),
@@ -256,17 +266,39 @@ def wrong_uses(tmp_path):
         (["run", "convergence", "--data-file", str(tmp_path)], "directory"),
         (["run", "convergence", "--data-file", str(tmp_path / "short")], "context"),
         (["run", "convergence", "--context", "1"], "context"),
-        (["run", "convergence", "--variants", ""], "no variant ''"),
+        (["run", "convergence", "--variants", ""], "--variants is empty"),
         (["run", "convergence", "--data", "stdlib", "--data-file", str(tmp_path / "short")], "--data"),
         (["run", "convergence", "--data-dir", str(tmp_path / "absent")], "absent"),
         (["run", "convergence", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
         (["run", "convergence", "--out", str(tmp_path / "file")], "cannot be written"),
         (["report", str(tmp_path)], "comparison.json"),
         (["report", str(tmp_path / "absent")], "comparison.json"),
+        (["report", str(tmp_path / ("x" * 300))], "File name too long"),
+        (["list", "junk"], "Unrecognized options: junk; list takes no options"),
+        (["doctor", "--junk"], "doctor takes --data-dir"),
+        (["run", "convergence", "--steps", "many"], "'many' is not a whole number; give one"),
+        (["run", "convergence", "--seeds", "1.5"], "Error parsing --seeds: '1.5' is not a whole number"),
+        (["run", "convergence", "--steps", "9" * 5000], "a number of 5000 digits; give a smaller one"),
+        (["run", "convergence", "--data-dir="], "--data-dir is empty"),
+        (["run", "convergence", "--seeds", "1000000000"], "--seeds is 1000000000; give 1,000 or less"),
+        (["run", "convergence", "--workers", "1000000000"], "--workers is 1000000000; give 4,096 or less"),
+        (["run", "convergence", "--dim", "131072", "--layers", "10000"], "this machine has"),
+        (["run", "convergence", "--out", str(tmp_path)], "holds 'dangling' and no comparison.json"),
+        (["run", "speed", "--out", str(tmp_path)], "holds 'dangling' and no comparison.json"),
+        (["run", "convergence", "--out", "loop"], "--out loop cannot be written (Too many levels of symbolic links)"),
+        (["run", "speed", "--out", "dangling"], "dangling is in the way"),
+        (["run", "convergence", "--out", "new/" + "x" * 300, "--dry-run"], "File name too long"),
+        (["run", "convergence", "--out", "new/" * 1000], "File name too long"),
+        (
+            ["run", "convergence", "--out", "a\0\x1b[31mb"],
+            r"--out a\x00\x1b[31mb cannot be written (embedded null byte)",
+        ),
+        (["run", "convergence", "--out", "\ud800"], r"--out \ud800 cannot be written"),
+        (["run", "convergence", "--variants", "a" * 100_000], "choose from softmax-none"),
     ]
 
 
-@pytest.mark.parametrize("index", range(24))
+@pytest.mark.parametrize("index", range(43))
 def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index):
     arguments, hint = wrong_uses(tmp_path)[index]
     monkeypatch.chdir(tmp_path)
@@ -276,6 +308,8 @@ def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index
     assert output == ""
     assert message.startswith("error: ")
     assert message.count("\n") == 1
+    assert message[:-1].isprintable()
+    assert len(message) < 5000
     assert hint in message
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -292,6 +326,91 @@ def test_list_names_what_there_is(capsys):
     output = capsys.readouterr().out
     for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
         assert name in output
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 10**30) for name in LIMITS),
+        *((name, smallest - 1) for name, (smallest, _) in LIMITS.items()),
+        *((name, value) for name in ("steps", "dim") for value in (2.0, "2", True, None)),
+        *((name, float("nan")) for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout")),
+        *((name, float("inf")) for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout")),
+        *(("learning_rate", value) for value in (0, -1.0, 1e31, 10**400, "0.1", True)),
+        *(("data", 3), ("precision", "float16"), ("denominator", None)),
+    ],
+)
+def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is .*; give ") as caught:
+        dataclasses.replace(Config(), **{name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_every_preset_is_within_the_bounds_and_so_is_a_model_a_hundred_times_larger():
+    for make in PRESETS.values():
+        assert make().config
+    Config(layers=100, dim=16384, heads=128, num_features=512, context=65536, batch_size=512, steps=10**7, threads=128)
+
+
+def test_tokens_of_a_step_are_bounded_together():
+    with pytest.raises(ValueError, match="batch_size times context is 68,719,476,736 tokens a step; give values"):
+        Config(context=2**18, batch_size=2**18)
+
+
+def test_models_larger_than_the_memory_are_refused_before_one_is_built():
+    check_memory(Config(), 100)
+    with pytest.raises(ValueError, match=r"2 models of .* at least 24,576.0 GiB .* or fewer --workers"):
+        check_memory(Config(dim=65536, layers=16), 2)
+    with pytest.raises(ValueError, match=r"1 model of .* at least 12,288.0 GiB .* --dim or --layers$"):
+        check_memory(Config(dim=65536, layers=16), 1)
+
+
+def test_parameters_of_many_layers_are_those_of_the_model():
+    config = Config(layers=3, dim=32, heads=2, num_features=16, context=16)
+    for name in ("softmax-learned", "favor+-rope-after", "performer-pytorch"):
+        assert _parameters(VARIANTS[name], config) == count_parameters(build_model(VARIANTS[name], config, seed=0))
+
+
+def test_what_could_not_be_made_leaves_nothing_of_its_directories(tmp_path, monkeypatch):
+    def fail(**arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("experiments.comparison.tempfile.TemporaryFile", fail)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\)"):
+        make_directory(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_hidden_files_only_is_as_good_as_empty(tmp_path):
+    (tmp_path / ".gitkeep").touch()
+    check_directory(tmp_path)
+    (tmp_path / "report.md").touch()
+    with pytest.raises(ValueError, match=r"holds 'report.md' and no comparison.json"):
+        check_directory(tmp_path)
+    (tmp_path / "comparison.json").touch()
+    check_directory(tmp_path)
+
+
+def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to_the_end(tmp_path):
+    odd = "a  b\n<b>'c'\\ \udcff"
+    text, out = tmp_path / f"{odd}.txt", tmp_path / odd
+    text.write_text("a line of my own text\n" * 400)
+    command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--variants", "elu+1-none"]
+    command += ["--data-file", text, "--out", out]
+    process = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()
+    record = json.loads((out / "comparison.json").read_text())
+    assert record["name"] == odd
+    assert record["data"][0]["source"] == text.name
+    # The command that the record and a stopped run name is one that a shell takes.
+    words = subprocess.run(
+        ["bash", "-c", rf"printf '%s\0' {record['command']}"], capture_output=True, check=True
+    ).stdout
+    assert words.split(b"\0")[1:-1] == [os.fsencode(word) for word in command[1:]]
+    for name in ("report.md", "report.html"):
+        report = (out / name).read_text()
+        assert "<b>" not in report.partition("How to repeat it")[0]
+        assert "\\udcff" in report
 
 
 def test_the_user_s_own_text(tmp_path, capsys):

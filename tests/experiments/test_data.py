@@ -171,6 +171,13 @@ class TestReading:
         with pytest.raises(ValueError, match="a name that leads out of a directory; give another file"):
             read_content(tmp_path / "bad.zip")
 
+    def test_a_name_that_is_empty_is_a_file_s_as_any_other(self, tmp_path: Path) -> None:
+        member = zipfile.ZipInfo("text")
+        member.filename = ""
+        with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
+            archive.writestr(member, TEXT)
+        assert read_content(tmp_path / "text.zip") == TEXT
+
     def test_a_link_in_a_zip_is_refused(self, tmp_path: Path) -> None:
         link = zipfile.ZipInfo("text")
         link.external_attr = 0o120777 << 16

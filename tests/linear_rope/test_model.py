@@ -247,3 +247,10 @@ def test_wrong_tokens() -> None:
         model.generate(tokens, -1)
     with pytest.raises(ValueError, match=r"target has shape"):
         EncoderDecoder(config("favor+-rope-after"))(tokens, tokens[0])
+
+
+def test_on_the_meta_device_no_weights_are_drawn(monkeypatch):
+    monkeypatch.setattr("linear_rope.model.torch.Generator", None)
+    with torch.device("meta"):
+        model = CausalLM(ModelConfig(attention="softmax", position="none"))
+    assert all(parameter.is_meta for parameter in model.parameters())

@@ -1,0 +1,183 @@
+"""Damaged and forged files in every form that a text can have: a result or one useful line, in bounded memory."""
+
+import gzip
+import io
+import lzma
+import resource
+import tarfile
+import zipfile
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from experiments.data import load_corpus
+from experiments.tasks import imdb
+
+MEMORY = 2**29
+"""bytes of address space for all that is read, beyond what the tests have when they begin"""
+WORD = 6
+"""bytes of a drawn program that make one mutation"""
+FEWEST, MOST = 16, 32
+"""inputs made by one program"""
+
+TEXT = b"".join(b"line %d of a text, and what it says\n" % number for number in range(60))
+REVIEWS = {"pos": 2, "neg": 2, "unsup": 4}
+
+
+def make_gzip():
+    return gzip.compress(TEXT[:500]) + gzip.compress(TEXT[500:])
+
+
+def make_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = b"a comment"
+        archive.mkdir("folder")
+        archive.writestr("folder/text", TEXT)
+    return buffer.getvalue()
+
+
+def make_stored_zip():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive, archive.open("text", "w", force_zip64=True) as member:
+        member.write(TEXT)
+    return buffer.getvalue()
+
+
+def make_tar(form=tarfile.PAX_FORMAT):
+    """Every kind of header: long names, links, extended headers, an older form of reviews."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        link = tarfile.TarInfo("aclImdb/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "train/pos/0_9.txt"
+        tar.addfile(link)
+        for label, number in REVIEWS.items():
+            for index in range(number):
+                member = tarfile.TarInfo(f"aclImdb/train/{label}/{index}_9.txt")
+                member.size, member.mtime = 40, 1.5 if form == tarfile.PAX_FORMAT else 1
+                tar.addfile(member, io.BytesIO(b"%-40d" % index))
+        long = tarfile.TarInfo(f"aclImdb/{'long/' * 40}é")
+        tar.addfile(long)
+    return buffer.getvalue()
+
+
+def fast_gzip(content):
+    return gzip.compress(content, 1)
+
+
+def fast_xz(content):
+    return lzma.compress(content, preset=0)
+
+
+def as_it_is(content):
+    return content
+
+
+def mutated(original, word, payload):
+    """``original`` with one change: its kind, its place and its size are the bytes of ``word``."""
+    kind, size, *place = word
+    content = bytearray(original)
+    start = int.from_bytes(place, "big") % max(1, len(content))
+    match kind % 8:
+        case 0:
+            content[start : start + 1] = bytes([content[start] ^ 1 << size % 8]) if content else b""
+        case 1:
+            del content[start:]
+        case 2:
+            content[start : start + 1] = bytes([size])
+        case 3:
+            content[start:start] = bytes([size % 4 * 85]) * (size * 16)
+        case 4:
+            del content[start : start + size]
+        case 5:
+            content[start : start + 4] = (0, 1, 2**31 - 1, 2**32 - 1)[size % 4].to_bytes(4, "little")
+        case 6:
+            source = start * 7919 % max(1, len(content))
+            content[start : start + size] = content[source : source + size]
+        case _:
+            # Random bytes, after as much of the beginning as a parser wants to see.
+            content[size % 24 :] = payload
+    return bytes(content)
+
+
+def inputs_of(program, original):
+    """One input a word of the program; every third is a change of the one before."""
+    latest = original
+    for index in range(0, len(program) - WORD + 1, WORD):
+        latest = mutated(latest if index // WORD % 3 else original, program[index : index + WORD], program)
+        yield latest
+
+
+@contextmanager
+def address_space(extra):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def read_text(path):
+    assert load_corpus("text", None, path).describe()["bytes"] > 0
+
+
+def read_reviews(path):
+    assert imdb.join_reviews([path], REVIEWS)
+
+
+FORMS = {
+    "plain": (lambda: TEXT, as_it_is, "text.txt", read_text, 40),
+    "gzip": (make_gzip, as_it_is, "text.gz", read_text, 350),
+    "zip": (make_zip, as_it_is, "text.zip", read_text, 350),
+    "stored zip": (make_stored_zip, as_it_is, "text.zip", read_text, 250),
+    "tar before packing": (make_tar, fast_gzip, "reviews.tar.gz", read_reviews, 250),
+    "GNU tar before packing": (lambda: make_tar(tarfile.GNU_FORMAT), fast_gzip, "reviews.tar.gz", read_reviews, 250),
+    "tar.gz": (lambda: fast_gzip(make_tar()), as_it_is, "reviews.tar.gz", read_reviews, 200),
+    "tar.xz": (lambda: fast_xz(make_tar()), as_it_is, "reviews.tar.xz", read_reviews, 200),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_is_in_a_file_there_is_a_text_or_one_line(tmp_path, monkeypatch, counts, form):
+    make, pack, name, read, examples = FORMS[form]
+    monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
+    original, path = make(), tmp_path / name
+    path.write_bytes(pack(original))
+    read(path)  # the file is a good one before it is changed
+    outcomes = {"read": 0, "refused": 0}
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.binary(min_size=WORD * FEWEST, max_size=WORD * MOST))
+    def readable_or_refused(program):
+        for content in inputs_of(program, original):
+            path.write_bytes(pack(content))
+            try:
+                read(path)
+            except ValueError as error:
+                message = str(error)
+                assert message.startswith(("--data-file: ", "--data text: ", "--data imdb: ")), message
+                assert "\n" not in message
+                assert "; " in message, message  # what would do
+                assert "does not fit into the memory" not in message
+                outcomes["refused"] += 1
+            else:
+                outcomes["read"] += 1
+            counts["inputs fuzzed"] += 1
+
+    with address_space(MEMORY):
+        readable_or_refused()
+    assert outcomes["read"]
+    assert outcomes["refused"] or form == "plain"  # any bytes are a text there
+    assert sum(outcomes.values()) >= examples * FEWEST
+    assert [file.name for file in tmp_path.iterdir()] == [name]
