@@ -88,7 +88,8 @@ def read_records(root: Path) -> list[Record]:
     latest: dict[tuple[Any, ...], Record] = {}
     for row, source in read_lines(root / RECORDS, remedy="remove that line"):
         check_measurement(row, source)
-        latest[row["kind"], row["topic"], row["direction"], row["length"], row.get("case")] = row
+        case = row["case"] if row["kind"] == "memory" else None
+        latest[row["kind"], row["topic"], row["direction"], row["length"], case] = row
     return list(latest.values())
 
 
@@ -142,7 +143,10 @@ def memory_table(records: list[Record]) -> pd.DataFrame:
 
 
 def fact_table(records: list[Record], fact: str) -> pd.DataFrame:
-    """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value."""
+    """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.
+
+    Where one was recorded again, the later.
+    """
     rows = [
         (sample["length"], sample["case"], sample[fact])
         for record in records
@@ -150,7 +154,8 @@ def fact_table(records: list[Record], fact: str) -> pd.DataFrame:
         for sample in record["samples"]
         if fact in sample
     ]
-    return pd.DataFrame.from_records(rows, columns=["length", "case", "value"])
+    table = pd.DataFrame.from_records(rows, columns=["length", "case", "value"])
+    return table.drop_duplicates(["length", "case"], keep="last")
 
 
 def rate_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from experiments.convergence_plots import convergence_figures
@@ -13,7 +14,7 @@ from experiments.curve_plots import curve_figure, finished_seeds, gain_figure
 from experiments.decay import EXPECTED_BOUND, bound_table
 from experiments.decay_plots import attention_figure, bound_figure, layers_figure, mask_figure
 from experiments.dot_plots import final_figure, steps_figure, throughput_figure
-from experiments.plots import arm_style, save_figure, style
+from experiments.plots import arm_style, label, save_figure, style
 from experiments.record import read_curves, read_json
 from experiments.stats import cell_values, summarise
 from experiments.variants import VARIANTS
@@ -211,3 +212,27 @@ def test_equal_figures_are_saved_as_equal_bytes(make_comparison, tmp_path):
         assert (tmp_path / "first" / f"curve.{kind}").read_bytes() == (
             tmp_path / "second" / f"curve.{kind}"
         ).read_bytes()
+
+
+def test_names_in_figures_are_plain_short_and_visible():
+    assert label("a\nb\x07") == r"a b\x07"
+    assert label("_hidden") == " _hidden"
+    assert label("n" * 31) == "n" * 29 + "…"
+    with style():
+        assert not Figure().text(0, 0, "$x$").get_parse_math()
+
+
+def test_powers_of_ten_are_labelled_without_mathematics(one_seed):
+    one_seed["attention"].draw_without_rendering()
+    for axes in one_seed["attention"].axes:
+        labels = [tick.get_text() for tick in axes.get_yticklabels()]
+        assert any("10⁻" in text for text in labels)
+        assert not any("$" in text for text in labels)
+
+
+def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *cell: 1e100)
+    with style():
+        figure = curve_figure(*tables(root), "validation")
+    low, high = figure.axes[0].get_ylim()
+    assert low < 1e100 < high

@@ -30,7 +30,18 @@ from experiments.speed_cases import (
     competitors,
     operation_flops,
 )
-from experiments.speed_results import SHARE_TARGET, crossover, memory_table, rate_table, run_table, targets, time_table
+from experiments.speed_plots import memory_figure
+from experiments.speed_results import (
+    SHARE_TARGET,
+    crossover,
+    fact_table,
+    memory_table,
+    rate_table,
+    read_config,
+    run_table,
+    targets,
+    time_table,
+)
 
 CPU = SpeedConfig()
 GEMM_RATE = 3e11
@@ -408,3 +419,34 @@ def test_peak_memory_is_that_of_the_call():
 def test_a_process_that_fails_says_why(function, reason):
     with pytest.raises(RuntimeError, match=reason):
         in_fresh_process(function)
+
+
+def test_tables_do_without_sizes_that_were_not_recorded():
+    (record,) = [row for row in made_up_records() if row["topic"] == "decoding"]
+    for sample in record["samples"]:
+        sample.pop("state_bytes", None)
+    judged = {target.what: target.verdict for target in targets([record], CPU)}
+    assert judged["decoding: size of the state"] == "not measured"
+    alone = [row for row in made_up_records() if row["topic"] == "rate"]
+    for row in alone:
+        row["samples"] = row["samples"][:1]
+    assert rate_table(alone, CPU).empty, "the matrix product alone"
+
+
+def test_a_size_that_was_recorded_again_counts_once():
+    rows = [row for row in made_up_records() if row["topic"] == "decoding"] * 2
+    facts = fact_table(rows, "state_bytes")
+    assert not facts.duplicated(["length", "case"]).any()
+
+
+def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
+    memory = pd.DataFrame({"case": ["linear-rope", "new"], "length": 512, "extra": 0})
+    figure = memory_figure(memory)
+    assert figure.axes[0].get_yscale() == "linear"
+    assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
+
+
+def test_settings_of_another_version_are_read_and_wrong_ones_named():
+    assert read_config({"config": {"heads": 2, "newer": 1}}) == SpeedConfig(heads=2)
+    with pytest.raises(ValueError, match=r"comparison\.json: \$\.config\.lengths\[1\] is 0, expected `int` >= 1"):
+        read_config({"config": {"lengths": [1, 0]}})

@@ -18,13 +18,13 @@ from experiments.record import cell_config, cell_status, read_curves, read_json,
 from experiments.report import read_comparison
 from experiments.schema import visible
 from experiments.speed_cases import PRESETS
-from experiments.speed_results import memory_table, rate_table, read_records, time_table
+from experiments.speed_results import read_records
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 ARMS = ("elu+1-none", "elu+1-rope-after")
 CELL = Path("elu+1-none") / "seed0"
 EXAMPLES = 330
-INPUTS = 28
+INPUTS = 27
 """of each example; every parser gets EXAMPLES * INPUTS"""
 
 JSON_VALUES = st.recursive(
@@ -159,10 +159,9 @@ def check_table(name):
 def check_measurements(root):
     records = read_records(root)
     check_json(records)
-    config = PRESETS["smoke"]
-    assert (time_table(records, config)["median"] > 0).all()
-    assert (memory_table(records)["extra"] >= 0).all()
-    assert (rate_table(records, config)["cost"] > 0).all()
+    for record in records:
+        assert record.get("rise", 0) >= 0
+        assert all(min(sample["seconds"]) >= 1e-12 for sample in record.get("samples", []))
 
 
 PARSERS = {
@@ -289,19 +288,21 @@ def snapshot(root):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("experiment", ["convergence", "decay", "speed"])
+@pytest.mark.parametrize(("experiment", "count"), [("convergence", 70), ("decay", 60), ("speed", 60)])
 def test_a_report_of_damaged_records_is_whole_or_refused_in_one_line(
-    records, tmp_path, counts, monkeypatch, capsys, experiment
+    records, tmp_path, counts, monkeypatch, capsys, experiment, count
 ):
     root = tmp_path / "run"
     shutil.copytree(records["speed" if experiment == "speed" else "trained"], root)
     comparison = read_json(root / "comparison.json")
     (root / "comparison.json").write_text(json.dumps(comparison | {"experiment": experiment}))
+    if experiment == "convergence":
+        (root / "attention.csv").unlink()  # decay draws it too
     names = [name for name in PARSERS if (root / name).exists() and name.endswith(".csv") == (experiment == "decay")]
     monkeypatch.setattr(plots, "save_figure", save_without_layout)
     assert main(["report", str(root)]) == 0
     outcomes = {0: 0, 2: 0}
-    for name, content in damaged_files(root, names, 100):
+    for name, content in damaged_files(root, names, count):
         whole = (root / name).read_bytes()
         (root / name).write_bytes(content)
         before = snapshot(root)
