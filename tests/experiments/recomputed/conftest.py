@@ -18,7 +18,10 @@ from experiments.cli import main
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
-STUDENT_T = {2: 4.302652729911275, 3: 3.182446305284263, 4: 2.7764451051977987}
+STUDENT_T = {
+    2: 4.302652729911275, 3: 3.182446305284263, 4: 2.7764451051977987, 5: 2.5705818366147395,
+    6: 2.4469118511449692, 7: 2.3646242515927849, 8: 2.3060041352041662, 9: 2.2621571627409915,
+}  # fmt: skip
 """by degrees of freedom, what Student's t exceeds with a probability of 2.5 %"""
 
 BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"

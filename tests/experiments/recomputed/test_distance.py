@@ -39,7 +39,8 @@ def assert_line(found, x, y):
 def test_every_line_of_attention_by_distance(name, request):
     report = request.getfixturevalue(name)
     (left, right), layers = report.figures["attention"].axes, report.figures["attention-layers"].axes
-    assert [axes.get_title(loc="left") for axes in layers] == ["layer 0", "layer 1"]
+    assert [axes.get_title(loc="left") for axes in layers] == [f"layer {i}" for i in range(len(layers))]
+    assert len(layers) == report.records.config["layers"]
     shown = [(left, "absolute", None), (right, "signed", None), *((a, "absolute", i) for i, a in enumerate(layers))]
     for axes, column, layer in shown:
         expected = expected_weights(report, column, layer)
@@ -47,8 +48,9 @@ def test_every_line_of_attention_by_distance(name, request):
         found = report.lines(axes)
         for arm, line in expected.items():
             assert_line(found[arm], *line)
-        # Queries 128 to 255 of a window of 256: the one at position i sees i + 1 keys.
-        uniform = statistics.fmean(1 / (i + 1) for i in range(128, 256))
+        # The queries of the second half of a window; the one at position i sees i + 1 keys.
+        context = report.records.config["context"]
+        uniform = statistics.fmean(1 / (i + 1) for i in range(context // 2, context))
         assert_line(found["uniform attention"], [0, 1], [uniform, uniform])
 
 

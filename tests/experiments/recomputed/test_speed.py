@@ -29,7 +29,9 @@ class Measurements:
 
     def __init__(self, root):
         rows = [json.loads(line) for line in (root / "measurements.jsonl").read_text().splitlines()]
-        assert not any("failures" in row or "run" in row for row in rows), "complete, and of one run"
+        assert not any("failures" in row for row in rows)
+        assert len({row.get("run") for row in rows}) == 1, "ratios are taken within a run"
+        (self.chunk_size,) = {row["chunk_size"] for row in rows if row["kind"] == "time"}
         self.seconds, self.facts, self.gemm, self.memory = {}, {}, {}, {}
         for row in rows:
             if row["kind"] == "memory":
@@ -64,7 +66,7 @@ class Measurements:
         mean = [
             statistics.fmean(of_round) for of_round in zip(*([s / n for s in seconds[n]] for n in seconds), strict=True)
         ]
-        passes, heads, features, width, chunk = (1 if direction == FORWARD else 3), 8, 256, 64, 64
+        passes, heads, features, width, chunk = (1 if direction == FORWARD else 3), 8, 256, 64, self.chunk_size
         found = {}
         for length, of_length in seconds.items():
             state = 4 * length * features * width
