@@ -397,12 +397,15 @@ def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to
     text.write_text("a line of my own text\n" * 400)
     command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--variants", "elu+1-none"]
     command += ["--data-file", text, "--out", out]
-    process = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
+    # In some locales Python writes the bytes of such a name as they are, in others it refuses to.
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    process = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, env=strict)
     assert process.returncode == 0, process.stderr.decode()
     record = json.loads((out / "comparison.json").read_text())
     assert record["name"] == odd
     assert record["data"][0]["source"] == text.name
     # The command that the record and a stopped run name is one that a shell takes.
+    assert record["command"].encode()  # text, although the name is none
     words = subprocess.run(
         ["bash", "-c", rf"printf '%s\0' {record['command']}"], capture_output=True, check=True
     ).stdout
