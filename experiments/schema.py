@@ -298,8 +298,9 @@ def check_status(value: Any, source: Source) -> None:
 def check_metrics_row(value: Any, source: Source) -> None:
     """Raises ValueError if a value is not a ``MetricsRow`` with numbers besides."""
     _check(value, MetricsRow, source)
-    for name in value.keys() - METRIC_INDEX:
-        _check(value[name], Number, source, f"$.{name}")
+    for name, number in value.items():
+        if name not in METRIC_INDEX:
+            _check(number, Number, source, f"$.{name}")
 
 
 def check_measurement(value: Any, source: Source) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from experiments import decay, plots
@@ -58,6 +58,8 @@ FUZZED = settings(
     derandomize=True,
     database=None,
     deadline=None,
+    # No shrinking: the traceback shows the one change that failed.
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 
