@@ -85,11 +85,14 @@ def check_same_experiment(root: Path, there: dict[str, Any], comparison: dict[st
 
 def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """For each setting that two configurations do not share: its name and both values."""
-    missing = "nothing"
+
+    def value(settings: dict[str, Any], name: str) -> str:
+        return repr(settings[name]) if name in settings else "nothing"
+
     return [
-        f"{name} ({there.get(name, missing)!r} there, {now.get(name, missing)!r} now)"
-        for name in [*now, *(name for name in there if name not in now)]
-        if there.get(name, missing) != now.get(name, missing)
+        f"{name} ({value(there, name)} there, {value(now, name)} now)"
+        for name in {**now, **there}
+        if value(there, name) != value(now, name)
     ]
 
 
@@ -133,9 +136,10 @@ def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bo
 
     When all of it was done before, only the code and the versions still matter: they measured and reported.
     """
-    kinds = ("versions",) if all_done else ("command", "versions", "machine")
-    changed = [kind for kind in kinds if merged[kind] != comparison[kind]]
-    add_notes(merged, [f"{CONTINUED} {kind}: {_difference(merged[kind], comparison[kind])}" for kind in changed])
+    kinds = {"command": "command", "versions": "set of versions", "machine": "machine"}
+    for key, kind in kinds.items():
+        if merged[key] != comparison[key] and (key == "versions" or not all_done):
+            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(merged[key], comparison[key])}"])
     there, now = merged["git"], comparison["git"]
     if {**now, **there} != now:  # an older record does not tell the hash of the code
         add_notes(merged, [_code_change(there, now)])
@@ -160,7 +164,7 @@ def _code_change(there: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
-    comparison["notes"] = [*comparison["notes"], *(note for note in notes if note not in comparison["notes"])]
+    comparison["notes"] = list(dict.fromkeys([*comparison["notes"], *notes]))
 
 
 @contextmanager

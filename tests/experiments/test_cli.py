@@ -260,6 +260,8 @@ def wrong_uses(tmp_path):
         (["run", "convergence", "--dim", "130", "--heads", "4"], "not divisible"),
         (["run", "convergence", "--seeds", "0"], "--seeds"),
         (["run", "convergence", "--workers", "0"], "--workers"),
+        (["run", "convergence", "--cell-timeout", "0"], "--cell-timeout is 0.0; give a positive number of seconds"),
+        (["run", "convergence", "--cell-timeout", "nan"], "--cell-timeout is nan"),
         (["run", "convergence", "--data", "nonsense"], "stdlib"),
         (["run", "convergence", "--data", "text"], "--data-file"),
         (["run", "convergence", "--data-file", str(tmp_path / "absent")], "absent"),
@@ -298,7 +300,7 @@ def wrong_uses(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("index", range(43))
+@pytest.mark.parametrize("index", range(45))
 def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index):
     arguments, hint = wrong_uses(tmp_path)[index]
     monkeypatch.chdir(tmp_path)

@@ -346,3 +346,31 @@ def test_a_report_needs_no_more_than_one_split_of_an_arm(make_comparison, tmp_pa
     write_report(root)
     assert set(figures) <= {path.stem for path in (root / "figures").iterdir()}
     assert not (root / "figures" / "validation-gain.svg").exists()
+
+
+def test_a_report_of_a_gpu_says_what_is_not_the_same_again(make_comparison, tmp_path):
+    machine = {"cpu": "a processor", "device": "NVIDIA H100"}
+    root = make_comparison(
+        tmp_path, "elu+1-none", machine=machine, nondeterministic=["put_", "matrix products of cuBLAS"]
+    )
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "metrics are not the same bit for bit when the command is run again" in text
+    assert "PyTorch names in a training step of these arms: put_; matrix products of cuBLAS." in text
+
+
+def test_what_happened_to_a_cell_on_the_way_is_told(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    notes = ["checkpoint step00000012 is damaged and was passed over: <why>", "resumed at step 8"]
+    status = root / "elu+1-none" / "seed1" / "status.json"
+    status.write_text(json.dumps({"state": "done", "reason": None, "notes": notes}))
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert f"elu+1-none, seed 1 : {notes[0]}; {notes[1]}" in text
+    assert "Trained on a CPU: the same command gives the same metrics and weights bit for bit" in text
+
+
+def test_a_failure_that_could_not_be_written_into_its_directory_is_shown(make_comparison, tmp_path):
+    cell = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "PermissionError: it is read-only"}
+    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[cell])
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "1 of 3 failed: seed 2: PermissionError: it is read-only" in text
+    assert "Log: elu+1-none/seed2/log.txt" in text
