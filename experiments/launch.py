@@ -113,14 +113,14 @@ def _run(
             display.ended(cell, ended.state, ended.reason)
     with stop_signals_are_collected() as stop:
         while queue or running:
-            if stop:
-                _stop_all(running, stop, cell_timeout)
-                raise Stopped(stop[0])
-            while queue and len(running) < workers:
+            if stop.numbers:
+                _stop_all(running, stop.numbers, cell_timeout)
+                raise Stopped(stop.numbers[0])
+            while queue and len(running) < workers and not stop.numbers:
                 cell = queue.pop(0)
                 running[cell] = _start(context, job, cell)
                 display.started(cell)
-            wait([entry.sign for entry in running.values()], timeout=0.5)
+            wait([stop.ready, *(entry.sign for entry in running.values())], timeout=0.5)
             for cell, entry in list(running.items()):
                 _listen(cell, entry, display)
                 if entry.is_alive and time.monotonic() - entry.heard > cell_timeout:

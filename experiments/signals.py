@@ -1,9 +1,11 @@
 """What SIGINT and SIGTERM do: the run stops where it can go on later, and says how."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,12 +30,30 @@ def stop_signals_raise() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Received:
+    """The stop signals that came; ``ready`` is a file descriptor that can be read from the first one on."""
+
+    numbers: list[int]
+    ready: int
+
+
 @contextmanager
-def stop_signals_are_collected() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM add their number to, and do nothing else, while the context lasts."""
-    received: list[int] = []
-    with _handled_by(lambda number, frame: received.append(number)):
-        yield received
+def stop_signals_are_collected() -> Iterator[Received]:
+    """While the context lasts, SIGINT and SIGTERM are written down and do nothing else."""
+    ready, wake = os.pipe()
+    received = Received([], ready)
+
+    def write_down(number: int, frame: FrameType | None) -> None:
+        received.numbers.append(number)
+        os.write(wake, b".")
+
+    try:
+        with _handled_by(write_down):
+            yield received
+    finally:
+        os.close(ready)
+        os.close(wake)
 
 
 @contextmanager
