@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from experiments import decay
 from experiments.decay import EXPECTED_BOUND, MASK_FEATURES, bound_table, mask_table
 from linear_rope.diagnostics import expected_rope_mask
 
@@ -29,3 +31,19 @@ def test_the_mask_differs_where_it_should():
     other_base = expected_rope_mask(torch.tensor(64), 64, base=1000.0).item()
     for wrong in (1.0, other_base):
         assert not far["low"] <= wrong <= far["high"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("16,1,0.9,0.95,1.0", "has a mean that is not between low and high"),
+        ("15,1,0.9,0.8,1.0", "has an odd num_features"),
+        ("16,1,0.9,nan,1.0", "line 2, column low is 'nan'"),
+        ("16,9999999,0.9,0.8,1.0", "line 2, column distance is '9999999', expected a whole number from 0 to 1048576"),
+    ],
+)
+def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row, message):
+    (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
+    with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
+        decay.figures(tmp_path, tmp_path / "output", {}, None, None)
+    assert not (tmp_path / "output").exists()
