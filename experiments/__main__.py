@@ -17,6 +17,7 @@ def run() -> int:
 
             return main(sys.argv[1:])
     except Stopped as stop:
+        print(f"stopped by {stop} before anything began")
         return 128 + stop.signal_number
 
 

@@ -51,12 +51,15 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     }
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     try:
-        temporary.mkdir(parents=True)
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+        temporary.mkdir()
         for name, content in contents.items():
             write_atomically(temporary / name, content)
         write_json(temporary / "manifest.json", {"step": step, "sha256": sha256})
         if final.exists():
-            # Only one that was passed over as damaged can be in the way: the training loop saves a step once.
+            # One that was passed over: damaged, or of a step that is trained again because its records are gone.
             shutil.rmtree(final)
         os.replace(temporary, final)
     except OSError:
@@ -66,18 +69,23 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     there = _checkpoints(directory)
     kept = [path for path in there if _step_of(path) <= step][-KEPT:]
     for other in there:
-        # A later one was damaged, or training would have gone on from it.
+        # A later one was passed over, or training would have gone on from it.
         if other not in kept:
             shutil.rmtree(other)
 
 
-def load_newest_checkpoint(directory: Path, model: nn.Module) -> tuple[Checkpoint | None, list[str]]:
+def load_newest_checkpoint(
+    directory: Path, model: nn.Module, last_step: int | None = None
+) -> tuple[Checkpoint | None, list[str]]:
     """The newest undamaged checkpoint of ``model``, or None, and a sentence about each one that was passed over.
 
-    The model itself is not changed.
+    Those of later steps than ``last_step``, if it is given, are passed over. The model itself is not changed.
     """
     notes: list[str] = []
     for path in reversed(_checkpoints(directory)):
+        if last_step is not None and _step_of(path) > last_step:
+            notes.append(f"checkpoint {path.name} was passed over: the records before it are not whole")
+            continue
         try:
             checkpoint = _load(path)
             _check_fits(checkpoint.model, model)

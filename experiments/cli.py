@@ -118,7 +118,8 @@ def main(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Stopped as stop:
-        print(f"stopped by {stop}; the same command goes on from the last checkpoints:")
+        goes_on = "goes on from the last checkpoints" if name == "run" else "does it again"
+        print(f"stopped by {stop}; the same command {goes_on}:")
         print(f"  {_command_line(arguments)}", flush=True)
         return EXIT_STOPPED + stop.signal_number
     except RunFailed as error:

@@ -15,11 +15,15 @@ import torch
 from experiments import environment
 from experiments.cli import RunCommand
 from experiments.errors import RunFailed, why
-from experiments.record import cell_config, cell_directory, cell_status, comparison_cells
+from experiments.record import cell_config, cell_directory, comparison_cells, is_finished
 from experiments.report import read_comparison
+from experiments.schema import visible
+from experiments.variants import VARIANTS
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
+WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl")
+"""what a run writes, besides tables (.csv) and the directories of the arms"""
 LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
 """as long as any path of a comparison below its directory"""
 
@@ -52,10 +56,11 @@ def check_directory(root: Path) -> None:
         names = [name for name in os.listdir(root) if not name.startswith(".")]
     except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
         return
-    if names and "comparison.json" not in names:
+    taken = [name for name in names if name in WRITTEN or name in VARIANTS or name.endswith(".csv")]
+    if taken and "comparison.json" not in names:
         raise ValueError(
-            f"--out {root} holds {min(names)!r} and no comparison.json, so it is not a comparison's and nothing is "
-            "written into it; give a directory that is new or empty"
+            f"--out {root} holds {min(taken)!r} and no comparison.json, so it is not a comparison's, and what is in it "
+            "would be overwritten; give a directory that is new or empty"
         )
 
 
@@ -65,7 +70,7 @@ def new_comparison(command: RunCommand, command_line: str, device: torch.device)
         "name": Path(os.path.abspath(comparison_directory(command))).name,
         "experiment": command.experiment,
         "preset": command.preset,
-        "command": command_line,
+        "command": visible(command_line),
         "git": environment.git(),
         "versions": environment.versions(),
         "machine": environment.machine(device),
@@ -118,17 +123,34 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
     refuse_if_differing(root, differing)
-    for cell in comparison_cells(there):
-        # One that was copied from elsewhere, or edited.
-        made_with = cell_config(root, *cell) or {"config": comparison["config"]}
-        refuse_if_differing(cell_directory(root, *cell), differing_settings(made_with["config"], comparison["config"]))
+    unknown = [variant["name"] for variant in there["variants"] if variant["name"] not in VARIANTS]
+    if unknown:
+        raise ValueError(f"--out {root} holds arms that this version does not have: {', '.join(unknown)}")
     merged = dict(there)
     names = {variant["name"] for variant in there["variants"]}
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
-    cells = comparison_cells(merged)
-    add_changes(merged, comparison, all(cell_status(root, *cell)["state"] == "done" for cell in cells))
+    cells = list(comparison_cells(merged))
+    for cell in cells:
+        _check_cell(root, cell, comparison)
+    all_done = all(is_finished(root, *cell, comparison["config"]["steps"]) for cell in cells)
+    devices = [record["machine"].get("device") for record in (there, comparison)]
+    if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
+        refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
+    add_changes(merged, comparison, all_done)
     return merged
+
+
+def _check_cell(root: Path, cell: tuple[str, int], comparison: dict[str, Any]) -> None:
+    """Raises ValueError if a cell was made with something else: copied from another comparison, or edited."""
+    made_with = cell_config(root, *cell)
+    if made_with is None:
+        return
+    differing = differing_settings(made_with["config"], comparison["config"])
+    contents = made_with["data_sha256"][:12], comparison["data"][0]["sha256"][:12]
+    if contents[0] != contents[1]:
+        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    refuse_if_differing(cell_directory(root, *cell), differing)
 
 
 def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:

@@ -11,16 +11,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.record import cell_directory, cell_status, write_json
-from experiments.signals import Stopped, stop_signals_are_collected
+from experiments.record import cell_directory, cell_status, is_finished, write_json
+from experiments.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected
 from experiments.worker import Advanced, Cell, Ended, Job, run_cell, write_status
 
 RESERVE_BYTES = 8 * 2**20
-"""more than a report and the statuses take"""
+"""more than the statuses and the report of a comparison of a few thousand steps take"""
+LONGEST_PAUSE = 5
+"""seconds; the loop that listens to the cells comes round in half a second, unless its process was stopped"""
+KILL_SECONDS = 5
+"""to wait for a killed process: it may hang in the system, where no signal reaches it"""
 
 
 class Display(Protocol):
@@ -41,6 +46,25 @@ class Failure:
     @property
     def reason(self) -> str:
         return self.ended.reason or self.ended.state
+
+
+class _Patient:
+    """A display whose output may go nowhere, to a full disk say: the cells are more important."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def started(self, cell: Cell) -> None:
+        with suppress(OSError):
+            self._display.started(cell)
+
+    def advanced(self, cell: Cell, step: int, loss: float, tokens_per_second: float) -> None:
+        with suppress(OSError):
+            self._display.advanced(cell, step, loss, tokens_per_second)
+
+    def ended(self, cell: Cell, state: str, reason: str | None) -> None:
+        with suppress(OSError):
+            self._display.ended(cell, state, reason)
 
 
 @dataclass
@@ -81,7 +105,7 @@ def run_cells(
     """
     failures: dict[Cell, Failure] = {}
     with _room_for_the_end(job.root):
-        _run(job, cells, workers, display, cell_timeout, failures)
+        _run(job, cells, workers, _Patient(display), cell_timeout, failures)
     for cell, failure in failures.items():
         if not failure.recorded:
             failures[cell] = _record(job, cell, failure.ended) or failure
@@ -100,6 +124,7 @@ def _run(
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload(["experiments.train", "experiments.tasks"])
+        resource_tracker.ensure_running()  # before signals are blocked: it unblocks them when it starts
     queue: list[Cell] = []
     running: dict[Cell, _Running] = {}
     for cell in cells:
@@ -112,15 +137,26 @@ def _run(
             display.started(cell)
             display.ended(cell, ended.state, ended.reason)
     with stop_signals_are_collected() as stop:
+        looked = time.monotonic()
         while queue or running:
             if stop.numbers:
                 _stop_all(running, stop.numbers, cell_timeout)
                 raise Stopped(stop.numbers[0])
             while queue and len(running) < workers and not stop.numbers:
                 cell = queue.pop(0)
-                running[cell] = _start(context, job, cell)
                 display.started(cell)
+                try:
+                    running[cell] = _start(context, job, cell)
+                except (OSError, EOFError) as error:
+                    ended = Ended("failed", f"its process could not be started ({type(error).__name__}: {error})")
+                    failures[cell] = _record(job, cell, ended) or Failure(ended)
+                    display.ended(cell, ended.state, ended.reason)
             wait([stop.ready, *(entry.sign for entry in running.values())], timeout=0.5)
+            asleep, looked = time.monotonic() - looked, time.monotonic()
+            if asleep > LONGEST_PAUSE:
+                # This process was stopped for a while, and heard nobody.
+                for entry in running.values():
+                    entry.heard += asleep
             for cell, entry in list(running.items()):
                 _listen(cell, entry, display)
                 if entry.is_alive and time.monotonic() - entry.heard > cell_timeout:
@@ -133,11 +169,13 @@ def _run(
                         failures[cell] = failure
                         ended = failure.ended
                     display.ended(cell, ended.state, ended.reason)
+        if stop.numbers:
+            raise Stopped(stop.numbers[0])
 
 
 def _prepare(job: Job, cell: Cell) -> bool:
     """Write what is known of a cell before it runs; False if it is done. Raises OSError if it cannot be written."""
-    if cell_status(job.root, cell.variant, cell.seed)["state"] == "done":
+    if is_finished(job.root, cell.variant, cell.seed, job.config.steps):
         return False
     directory = cell_directory(job.root, cell.variant, cell.seed)
     directory.mkdir(parents=True, exist_ok=True)
@@ -148,8 +186,14 @@ def _prepare(job: Job, cell: Cell) -> bool:
 
 
 def _start(context: Any, job: Job, cell: Cell) -> _Running:
+    """Raises OSError or EOFError if there is no process to be had."""
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=run_cell, args=(job, cell, sender), name=str(cell))
+    with stop_signals_are_blocked():
+        # A terminal sends its signals to the fork server too, which would die of one while it imports. What is started
+        # here inherits that they are blocked; a cell unblocks them when it can handle them.
+        if hasattr(context, "set_forkserver_preload"):
+            forkserver.ensure_running()
     process.start()
     sender.close()
     return _Running(process, receiver)
@@ -183,9 +227,9 @@ def _kill_silent(entry: _Running, cell_timeout: float) -> None:
     entry.send_signal(signal.SIGUSR1)  # it writes to its log where it hangs
     time.sleep(0.2)
     entry.send_signal(signal.SIGKILL)
-    entry.process.join(timeout=5)  # not longer: it may hang in the system, where no signal reaches it
+    entry.process.join(timeout=KILL_SECONDS)
     entry.cut_off = True
-    entry.ended = Ended(
+    entry.ended = entry.ended or Ended(
         "failed", f"no sign of life for {cell_timeout:g} s after step {entry.step} (--cell-timeout), so it was killed"
     )
 
@@ -219,12 +263,16 @@ def _record(job: Job, cell: Cell, ended: Ended) -> Failure | None:
 def _stop_all(running: dict[Cell, _Running], received: list[int], cell_timeout: float) -> None:
     """Let every cell stop after a checkpoint; a second signal, or the time a cell may be silent, ends the waiting."""
     begun = time.monotonic()
+    killed = None
     for entry in running.values():
         entry.send_signal(signal.SIGTERM)
     while alive := [entry for entry in running.values() if entry.is_alive]:
-        if len(received) > 1 or time.monotonic() - begun > cell_timeout:
+        if killed is None and (len(received) > 1 or time.monotonic() - begun > cell_timeout):
+            killed = time.monotonic()
             for entry in alive:
                 entry.send_signal(signal.SIGKILL)
+        if killed is not None and time.monotonic() - killed > KILL_SECONDS:
+            return
         wait([entry.sign for entry in alive], timeout=0.2)
         for entry in alive:
             _drain(entry)
@@ -235,12 +283,12 @@ def _room_for_the_end(root: Path) -> Iterator[None]:
     """Hold some of the disk while cells train, so that on a full one there is room to write down what failed."""
     reserve = root / ".reserve"
     try:
-        with open(reserve, "wb") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-    except OSError:
-        _remove(reserve)  # there is not that much; the room is better used by the cells
-    try:
+        try:
+            with open(reserve, "wb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            _remove(reserve)  # there is not that much; the room is better used by the cells
         yield
     finally:
         _remove(reserve)

@@ -92,8 +92,8 @@ def _continued(root: Any, comparison: dict[str, Any], unfinished: bool) -> dict[
     # Through JSON a tuple has become a list.
     comparison["config"] = {k: list(v) if isinstance(v, tuple) else v for k, v in comparison["config"].items()}
     differing = differing_settings(there["config"], comparison["config"])
-    if there["machine"]["device"] != comparison["machine"]["device"]:
-        differing.append(f"the device ({there['machine']['device']} there, {comparison['machine']['device']} now)")
+    if there["machine"].get("device") != comparison["machine"]["device"]:
+        differing.append(f"the device ({there['machine'].get('device')} there, {comparison['machine']['device']} now)")
     refuse_if_differing(root, differing)
     add_changes(there, comparison, all_done=not unfinished)
     return there

@@ -15,7 +15,7 @@ from experiments.data import Corpus
 from experiments.determinism import nondeterministic_operations
 from experiments.models import build_model
 from experiments.tasks.language_model import ByteLanguageModel
-from experiments.train import make_optimizer, training_step
+from experiments.train import CellFailed, make_optimizer, training_step
 from experiments.variants import VARIANTS, Variant
 
 
@@ -101,8 +101,15 @@ def nondeterministic(
     comparison: dict[str, Any], config: Config, task: ByteLanguageModel, device: torch.device
 ) -> list[str]:
     """The operations of the arms that give other bits when they are run again, by PyTorch's account."""
-    trials = [_trial_step(VARIANTS[arm["name"]], config, task, device)[0] for arm in comparison["variants"]]
-    return nondeterministic_operations(lambda: [trial(0) for trial in trials])
+    found: list[str] = []
+    for arm in comparison["variants"]:
+        try:
+            trial, _ = _trial_step(VARIANTS[arm["name"]], config, task, device)
+            found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
+        except (RuntimeError, CellFailed) as error:
+            # Out of memory, say: its cell will tell the same, and the others go on.
+            found.append(f"of {arm['name']} it could not be found out ({type(error).__name__})")
+    return list(dict.fromkeys(found))
 
 
 def _duration(seconds: float) -> str:

@@ -140,6 +140,20 @@ def cell_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
     return dict(status)
 
 
+def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:
+    """Whether a cell's status is done and its test figure, after ``steps`` steps, is on record.
+
+    Raises ValueError that names the file if its status is damaged.
+    """
+    if cell_status(root, variant, seed)["state"] != "done":
+        return False
+    try:
+        rows = read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
+    except ValueError:
+        return False
+    return any((row["step"], row["split"]) == (steps, "test") for row in rows)
+
+
 def cell_config(root: Path, variant: str, seed: int) -> dict[str, Any] | None:
     """The parsed config.json of a cell; None if there is none.
 
@@ -160,7 +174,7 @@ def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:
     """Every recorded number of a comparison as a long table with the columns of curves.csv.
 
     Raises ValueError that names the file and line if the records of a finished cell are damaged; those of another cell
-    are left out, as its status says why it failed.
+    are left out: it is not finished, and its status says what is known of it.
     """
     records = []
     for variant, seed in comparison_cells(comparison):
@@ -195,8 +209,15 @@ class MetricsLog:
             if whole < len(content):
                 os.truncate(path, whole)
                 note(f"an unfinished last line of {path.name} was dropped")
+        else:
+            path.touch()
+            sync_directory(path.parent)
         self._written = {(row["step"], row["split"]): row for row in read_metrics(path)}
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+
+    def has(self, step: int, split: str) -> bool:
+        """Whether the row of a step and split is on record."""
+        return (step, split) in self._written
 
     def append(self, step: int, tokens: int, split: str, metrics: dict[str, float]) -> None:
         """Append one row, on the disk before this returns. Raises OSError if it cannot be written; then no part is."""

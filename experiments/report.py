@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import jinja2
 import pandas as pd
+import psutil
 from rich.table import Table
 
 from experiments.csv_files import to_csv
@@ -21,7 +22,7 @@ from experiments.tables import RULE, happenings, main_table, repeatability, stat
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNFINISHED_REPORT = ".report-"
-"""how the directory that a report is made in begins"""
+"""how the directory that a report is made in begins; the number of the process follows"""
 
 
 class Experiment(Protocol):
@@ -71,7 +72,7 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
     cells = {"unfinished": unfinished_cells(root, comparison, curves), "happenings": happenings(root, comparison)}
-    with TemporaryDirectory(prefix=UNFINISHED_REPORT, dir=root) as temporary:
+    with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
         entries = experiment.figures(root, output, comparison, curves, summary)
         content = _content(output, experiment.QUESTION, comparison, summary, entries) | cells
@@ -90,9 +91,11 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
 
 
 def remove_unfinished_reports(root: Path) -> None:
-    """Remove what a killed process left of a report; the lock of the comparison must be held."""
+    """Remove what killed processes left of a report."""
     for leftover in root.glob(f"{UNFINISHED_REPORT}*"):
-        shutil.rmtree(leftover)
+        process = leftover.name.removeprefix(UNFINISHED_REPORT).partition("-")[0]
+        if not (process.isdecimal() and psutil.pid_exists(int(process))):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def result_table(root: Path) -> Table:

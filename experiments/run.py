@@ -11,6 +11,7 @@ from rich.console import Console
 from experiments.catalogue import make_console
 from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.comparison import (
+    CONTINUED,
     add_notes,
     check_directory,
     comparison_directory,
@@ -35,7 +36,7 @@ from experiments.plan import nondeterministic, print_head, print_plan
 from experiments.presets import PRESETS
 from experiments.progress import make_display
 from experiments.record import (
-    cell_status,
+    is_finished,
     remove_leftovers,
     write_json,
 )
@@ -117,7 +118,7 @@ def _run_comparison(
     config = Config(**comparison["config"])
     job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
     print_head(console, comparison, task.corpus, device, workers)
-    if device.type == "cuda":
+    if device.type == "cuda" and not all(is_finished(root, cell.variant, cell.seed, config.steps) for cell in cells):
         comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
         write_json(root / "comparison.json", comparison)
     failures = _train(console, job, cells, workers, command.cell_timeout)
@@ -128,6 +129,8 @@ def _run_comparison(
     ]
 
     console.print("measuring the trained models and writing the report")
+    # Of what could not be measured before, some may be there now.
+    comparison["notes"] = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
     add_notes(comparison, get(command.experiment).measure(root, comparison, task))
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
@@ -147,7 +150,7 @@ def _available_cores() -> int:
 
 
 def _train(console: Console, job: Job, cells: list[Cell], workers: int, cell_timeout: float) -> dict[Cell, Failure]:
-    done = sum(cell_status(job.root, cell.variant, cell.seed)["state"] == "done" for cell in cells)
+    done = sum(is_finished(job.root, cell.variant, cell.seed, job.config.steps) for cell in cells)
     if done:
         console.print(f"{done} of {len(cells)} cells are done already")
     with make_display(console, cells, done, job.config.steps) as display:

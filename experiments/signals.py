@@ -57,6 +57,16 @@ def stop_signals_are_collected() -> Iterator[Received]:
 
 
 @contextmanager
+def stop_signals_are_blocked() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the context ends; a process that is started in it inherits that they wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python lets only the main thread handle signals

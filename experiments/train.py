@@ -60,8 +60,9 @@ def train_cell(
     model = build_model(variant, config, seed).to(device)
     optimizer = make_optimizer(model, config)
     log = MetricsLog(directory / "metrics.jsonl", note)
-    step = resume(directory / "checkpoint", model, optimizer, note)
-    saved_step = step or None  # a run stopped before its first step leaves a checkpoint too
+    step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
+    # Of a run stopped before its first step there is to be a checkpoint too.
+    saved_step = step or None
 
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
     with log:
@@ -70,7 +71,7 @@ def train_cell(
             nonlocal saved_step
             if step != saved_step:
                 save_checkpoint(directory / "checkpoint", step, model, optimizer)
-                saved_step = step or None  # a run stopped before its first step leaves a checkpoint too
+                saved_step = step
 
         def stop_if_asked() -> None:
             if should_stop():
@@ -118,16 +119,28 @@ def train_cell(
         log_evaluation("test", config.test_windows)
 
 
+def last_whole_step(log: MetricsLog, config: Config) -> int:
+    """The last step from which training can go on with no row missing: all those before it are on record."""
+    step = 0
+    while step < config.steps:
+        if step % config.evaluate_every == 0 and not log.has(step, "validation"):
+            return step
+        if ((step + 1) % config.log_every == 0 or step + 1 == config.steps) and not log.has(step + 1, "train"):
+            return step
+        step += 1
+    return step
+
+
 def resume(
-    directory: Path, model: CausalLM, optimizer: torch.optim.Optimizer, note: Callable[[str], None] = lambda _: None
+    directory: Path, model: CausalLM, optimizer: torch.optim.Optimizer, last_step: int, note: Callable[[str], None]
 ) -> int:
-    """Bring model and optimizer to the newest undamaged checkpoint of a directory; returns its step, 0 without one."""
-    checkpoint, damaged = load_newest_checkpoint(directory, model)
-    for sentence in damaged:
+    """Bring model and optimizer to the newest undamaged checkpoint up to ``last_step``; returns its step, or 0."""
+    checkpoint, passed_over = load_newest_checkpoint(directory, model, last_step)
+    for sentence in passed_over:
         note(sentence)
     if checkpoint is None:
-        if damaged:
-            note("no undamaged checkpoint is left, so training began again at step 0")
+        if passed_over:
+            note("no checkpoint is left to go on from, so training began again at step 0")
         return 0
     model.load_state_dict(checkpoint.model)
     optimizer.load_state_dict(checkpoint.optimizer)

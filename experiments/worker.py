@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from experiments.config import Config
 from experiments.record import cell_directory, cell_status, remove_leftovers, write_json
+from experiments.signals import STOP_SIGNALS
 
 LOCK_SECONDS = 300
 SIGN_SECONDS = 0.2
@@ -77,13 +78,18 @@ def run_cell(job: Job, cell: Cell, sender: Connection) -> None:
     stop: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the process that this one was forked from blocks them
     parent = _Parent(sender, stop)
     # Held to the end of the process, so that nobody else's status is overwritten.
     lock = FileLock(cell_directory(job.root, cell.variant, cell.seed) / ".lock")
     try:
-        with open(log_path(job, cell), "a") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
+        log = open(log_path(job, cell), "a")  # noqa: SIM115 - to the end of the process
+    except OSError as error:
+        parent.tell(Ended("failed", _reason(error)))
+        return
+    try:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
         faulthandler.enable()
         if hasattr(faulthandler, "register"):
             # The parent asks for it before it kills a cell that gives no sign of life.

@@ -248,6 +248,8 @@ def wrong_uses(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "report.md").write_text("mine")
     return [
         (["run"], "experiment"),
         (["nonsense"], "choose from run, report, list"),
@@ -285,8 +287,8 @@ def wrong_uses(tmp_path):
         (["run", "convergence", "--seeds", "1000000000"], "--seeds is 1000000000; give 1,000 or less"),
         (["run", "convergence", "--workers", "1000000000"], "--workers is 1000000000; give 4,096 or less"),
         (["run", "convergence", "--dim", "131072", "--layers", "10000"], "this machine has"),
-        (["run", "convergence", "--out", str(tmp_path)], "holds 'dangling' and no comparison.json"),
-        (["run", "speed", "--out", str(tmp_path)], "holds 'dangling' and no comparison.json"),
+        (["run", "convergence", "--out", str(tmp_path / "taken")], "holds 'report.md' and no comparison.json"),
+        (["run", "speed", "--out", str(tmp_path / "taken")], "holds 'report.md' and no comparison.json"),
         (["run", "convergence", "--out", "loop"], "--out loop cannot be written (Too many levels of symbolic links)"),
         (["run", "speed", "--out", "dangling"], "dangling is in the way"),
         (["run", "convergence", "--out", "new/" + "x" * 300, "--dry-run"], "File name too long"),

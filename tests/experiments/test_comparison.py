@@ -45,12 +45,35 @@ def test_another_text_is_refused_with_both_checksums(there):
         merge_with_existing(there, now(there, data=data))
 
 
-def test_a_cell_that_was_copied_from_another_comparison_is_refused(there):
-    config = {**now(there)["config"], "learning_rate": 0.5}
-    cell = {"variant": "elu+1-none", "seed": 1, "data_sha256": "ab" * 32, "config": config}
-    write_json(cell_directory(there, "elu+1-none", 1) / "config.json", cell)
-    with pytest.raises(ValueError, match=r"elu\+1-none/seed1 holds .* learning_rate \(0.5 there, 0.002 now\)"):
-        merge_with_existing(there, now(there))
+@pytest.mark.parametrize("seed", [1, 3], ids=["in the comparison", "new to it"])
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [({"learning_rate": 0.5}, r"learning_rate \(0.5 there, 0.002 now\)"), ({}, r"sha256 cdcdcdcdcdcd\.\.\. there")],
+    ids=["configuration", "text"],
+)
+def test_a_cell_that_was_copied_from_another_comparison_is_refused(there, seed, changed, difference):
+    config = now(there)["config"] | changed
+    cell = {"variant": "elu+1-none", "seed": seed, "data_sha256": ("ab" if changed else "cd") * 32, "config": config}
+    directory = cell_directory(there, "elu+1-none", seed)
+    directory.mkdir(exist_ok=True)
+    write_json(directory / "config.json", cell)
+    with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed} holds .*{difference}"):
+        merge_with_existing(there, now(there, seeds=[0, 1, 2, 3]))
+
+
+def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
+    machine = {"device": "NVIDIA H100"}
+    assert merge_with_existing(there, now(there, machine=machine))["machine"]["device"] == "cpu", "nothing to train"
+    with pytest.raises(ValueError, match=r"the device \(cpu there, NVIDIA H100 now\)"):
+        merge_with_existing(there, now(there, machine=machine, seeds=[0, 1, 2, 3]))
+
+
+def test_an_arm_of_another_version_is_refused(there):
+    comparison = now(there)
+    comparison["variants"][0]["name"] = "novel-rope"
+    write_json(there / "comparison.json", comparison)
+    with pytest.raises(ValueError, match="arms that this version does not have: novel-rope"):
+        merge_with_existing(there, comparison)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +104,11 @@ def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
 def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     status = cell_directory(there, "elu+1-none", 1) / "status.json"
     status.write_text(json.dumps({"state": "queued", "reason": None}))
-    machine = {**now(there)["machine"], "device": "a GPU"}
+    machine = {**now(there)["machine"], "cores": 64}
     merged = merge_with_existing(there, now(there, machine=machine, versions={"torch": "9"}))
     assert merged["notes"] == [
         "continued with another set of versions: torch 9 (before: 2.13.0)",
-        "continued with another machine: device a GPU (before: cpu)",
+        "continued with another machine: cores 64 (before: 2)",
     ]
 
 

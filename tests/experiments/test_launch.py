@@ -1,5 +1,10 @@
 import dataclasses
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +15,7 @@ from experiments.presets import PRESETS
 from experiments.record import cell_directory, cell_status, read_metrics, write_json
 from experiments.worker import Cell, Job
 
+PROJECT = Path(__file__).parents[2]
 CONFIG = dataclasses.replace(PRESETS["smoke"]().config, steps=60, data="text")
 
 
@@ -85,3 +91,37 @@ def test_a_cell_left_running_by_a_dead_run_is_run_again(job):
     write_json(directory / "status.json", {"state": "running", "reason": None})
     assert run_cells(job, [Cell("softmax-none", 0)], 1, Watcher()) == {}
     assert cell_status(job.root, "softmax-none", 0)["state"] == "done"
+
+
+def test_a_done_cell_without_its_test_figure_is_run_again(job):
+    cell = Cell("softmax-none", 0)
+    assert run_cells(job, [cell], 1, Watcher()) == {}
+    metrics = cell_directory(job.root, cell.variant, cell.seed) / "metrics.jsonl"
+    whole = read_metrics(metrics)
+    metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]))
+    assert run_cells(job, [cell], 1, Watcher()) == {}
+    assert read_metrics(metrics) == whole
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5])
+def test_a_group_that_is_told_to_stop_while_its_first_cell_starts_stops_cleanly(tmp_path, job, seconds):
+    out = tmp_path / "out"
+    arguments = ["--preset", "smoke", "--data-file", str(job.data_file), "--variants", "softmax-none"]
+    command = [sys.executable, "-m", "experiments", "run", "convergence", *arguments, "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--steps", "100000"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (out / "comparison.json").exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    time.sleep(seconds)  # the fork server starts, and imports PyTorch for a while
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert errors == ""
+    assert process.returncode == 130
+    assert "the same command goes on from the last checkpoints" in output

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -99,6 +100,34 @@ def test_a_cell_killed_between_checkpoints_repeats_no_row(tmp_path, task):
     train(tmp_path / "killed", task, note=notes.append)
     assert "resumed at step 5" in notes
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [lambda row: row["step"] < 10, lambda row: (row["step"], row["split"]) != (8, "validation"), lambda row: False],
+    ids=["the end is gone", "an evaluation is gone", "all is gone"],
+)
+def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
+    train(tmp_path / "whole", task)
+    steps = []
+    with pytest.raises(CellStopped):
+        train(
+            tmp_path / "cut",
+            task,
+            progress=lambda step, *_: steps.append(step),
+            should_stop=lambda: len(steps) >= 11,
+        )
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in read_metrics(metrics) if kept(row)))
+    # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
+    notes = []
+    train(tmp_path / "cut", task, note=notes.append)
+    assert any("step00000010 was passed over: the records before it are not whole" in note for note in notes)
+    assert sorted(rows(tmp_path / "cut"), key=order) == sorted(rows(tmp_path / "whole"), key=order)
+
+
+def order(row):
+    return row["step"], row["split"]
 
 
 def test_a_finished_cell_trains_no_further(tmp_path, task):

@@ -122,6 +122,14 @@ class Comparison:
         path = self.directory(arm) / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
+    def trained_step(self, arm):
+        """The last step that is on record; every step is."""
+        return max(row["step"] for row in read_metrics(self.directory(arm) / "metrics.jsonl"))
+
+    def saved_step(self, arm):
+        saved = (self.directory(arm) / "checkpoint").glob("step*")
+        return max(int(path.name.removeprefix("step")) for path in saved)
+
     def all_rows(self):
         return sum(self.rows(arm) for arm in self.arms)
 

@@ -113,6 +113,24 @@ def test_a_directory_made_read_only(comparison, check_recovery):
     check_recovery(disturbed, "Permission denied")
 
 
+def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed, counts):
+    disturbed = comparison("--workers", "1").start(as_root=False)
+    wait_for_the_second(disturbed)
+    directories = [path for path in [disturbed.out, *disturbed.out.rglob("*")] if path.is_dir()]
+    for directory in directories:
+        directory.chmod(0o555)
+    assert disturbed.wait() == 1
+    for directory in directories:
+        directory.chmod(0o755)
+    assert "Traceback" not in disturbed.output
+    (error,) = [line for line in disturbed.output.splitlines() if line.startswith("error: ")]
+    assert "Permission denied" in error
+    assert "is kept, and the same command goes on from it" in error
+    assert disturbed.start().wait() == 0, disturbed.output
+    assert disturbed.results() == undisturbed
+    counts["read-only comparisons survived"] += 1
+
+
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(comparison, undisturbed):
     disturbed = comparison("--workers", "2").start()
     wait_for_the_second(disturbed)
@@ -127,7 +145,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(comparison,
     assert disturbed.results() == undisturbed
     report = (disturbed.out / "report.md").read_text()
     assert f"checkpoint {newest.name} is damaged and was passed over" in report
-    assert "no undamaged checkpoint is left, so training began again at step 0" in report
+    assert "no checkpoint is left to go on from, so training began again at step 0" in report
 
 
 def test_two_at_once(comparison, undisturbed):

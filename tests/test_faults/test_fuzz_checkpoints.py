@@ -98,7 +98,7 @@ def test_any_edit_of_any_file_is_found(saved, counts):
     shutil.rmtree(directory / "step00000001")
 
 
-def test_content_that_somebody_signed_anew_runs_nothing_and_breaks_nothing(saved, counts, capfd):
+def test_content_that_somebody_signed_anew_is_loaded_or_passed_over(saved, counts, capfd):
     """The checksums fit, so the parsers themselves see the bytes."""
     directory, _, contents = saved
 

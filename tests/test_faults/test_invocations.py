@@ -105,9 +105,11 @@ def out_of_range(name):
 wrong_numbers = st.sampled_from(WHOLE_NUMBERS).flatmap(
     lambda name: st.one_of(value_of(name, [*NO_NUMBERS, "9" * 5000, "-" + "9" * 5000]), out_of_range(name))
 )
+NO_FRACTIONS = [text for text in NO_NUMBERS if text not in ("1.5", "1e3")]
 wrong_fractions = st.sampled_from(["learning_rate", "weight_decay", "gradient_clip", "dropout"]).flatmap(
-    lambda name: value_of(name, [*(set(NO_NUMBERS) - {"1.5", "1e3"}), "inf", "-inf", "-1", "1e31", "-1e-9", "1e999"])
+    lambda name: value_of(name, [*NO_FRACTIONS, "inf", "-inf", "-1", "1e31", "-1e-9", "1e999"])
 )
+wrong_times = value_of("cell_timeout", [*NO_FRACTIONS, "0", "-0.0", "-1", "-inf", "-1e-9"])
 wrong_counts = st.sampled_from(["seeds", "workers"]).flatmap(
     lambda name: value_of(name, [*NO_NUMBERS, "0", "-1", "10000000000", "9" * 5000])
 )
@@ -144,6 +146,7 @@ unknown_options = st.text(max_size=60).map(lambda text: [f"--z{text}"])
 junk = not_among(()).filter(bool).map(lambda text: [f"z{text}"])
 WRONG_FOR_RUN = {
     **{"numbers": wrong_numbers, "fractions": wrong_fractions, "counts": wrong_counts, "choices": wrong_choices},
+    **{"times": wrong_times},
     **{"names": wrong_names, "paths": wrong_paths, "together": wrong_together},
     **{"unknown": unknown_options, "junk": junk},
 }

@@ -83,6 +83,9 @@ def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, un
         assert "  python -m experiments run convergence --preset smoke --data-file" in stopped.output
         # Each of the two workers ends its step, and has a row of training and one of validation at most to write.
         assert stopped.all_rows() <= reached + 2 * 2 * 2
+        for arm in stopped.arms:
+            if stopped.rows(arm):
+                assert stopped.saved_step(arm) == stopped.trained_step(arm), "the checkpoint is of the step it ended"
         counts["stops survived (SIGINT, SIGTERM)"] += 1
     assert stopped.start().wait() == 0, stopped.output
     assert stopped.results() == undisturbed
