@@ -250,7 +250,7 @@ def _record(job: Job, cell: Cell, ended: Ended) -> Failure | None:
     try:
         try:
             status = cell_status(job.root, cell.variant, cell.seed)
-            recorded = Ended(status["state"], status["reason"])
+            recorded = Ended(status["state"], status.get("reason"))
         except ValueError:
             recorded = Ended("damaged", None)
         if recorded != ended:

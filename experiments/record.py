@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from experiments.schema import (
-    METRIC_INDEX,
     Source,
     check_cell_config,
     check_metrics_row,
@@ -25,7 +22,6 @@ from experiments.schema import (
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""
-CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
 
 
 def cell_directory(root: Path, variant: str, seed: int) -> Path:
@@ -168,29 +164,6 @@ def cell_config(root: Path, variant: str, seed: int) -> dict[str, Any] | None:
     if (config["variant"], config["seed"]) != (variant, seed):
         raise source.error(f" is that of {config['variant']} seed {config['seed']}, not of {variant} seed {seed}")
     return dict(config)
-
-
-def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:
-    """Every recorded number of a comparison as a long table with the columns of curves.csv.
-
-    Raises ValueError that names the file and line if the records of a finished cell are damaged; those of another cell
-    are left out: it is not finished, and its status says what is known of it.
-    """
-    records = []
-    for variant, seed in comparison_cells(comparison):
-        try:
-            rows = read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
-        except ValueError:
-            if cell_status(root, variant, seed)["state"] == "done":
-                raise
-            continue
-        records += [
-            (variant, seed, row["step"], row["tokens"], row["split"], metric, value)
-            for row in rows
-            for metric, value in row.items()
-            if metric not in METRIC_INDEX
-        ]
-    return pd.DataFrame.from_records(records, columns=CURVE_COLUMNS)
 
 
 class MetricsLog:

@@ -14,8 +14,9 @@ import psutil
 from rich.table import Table
 
 from experiments.csv_files import to_csv
+from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry
-from experiments.record import cell_config, comparison_cells, read_curves, read_json, write_atomically
+from experiments.record import cell_config, comparison_cells, read_json, write_atomically
 from experiments.schema import Source, check_comparison, visible
 from experiments.stats import summarise
 from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.record import cell_status, comparison_cells, read_curves
+from experiments.curves import read_curves
+from experiments.record import cell_status, comparison_cells
 
 CONFIDENCE = 0.95
 SMALLEST_SAMPLE = 3

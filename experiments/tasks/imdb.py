@@ -28,6 +28,7 @@ from experiments.data import (
     leaves_directory,
 )
 from experiments.errors import why
+from experiments.record import write_atomically
 
 DOWNLOAD = Download(
     url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -206,8 +207,6 @@ def load(
                 return corpus
     except OSError as error:
         raise cache_refused(error) from None
-
-    from experiments.record import write_atomically  # here, because it brings pandas, which takes long to import
 
     content = join_reviews(archives, reviews)
     try:

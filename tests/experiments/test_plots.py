@@ -11,11 +11,12 @@ from matplotlib.text import Text
 
 from experiments.convergence_plots import convergence_figures
 from experiments.curve_plots import curve_figure, finished_seeds, gain_figure
+from experiments.curves import read_curves
 from experiments.decay import EXPECTED_BOUND, bound_table
 from experiments.decay_plots import attention_figure, bound_figure, layers_figure, mask_figure
 from experiments.dot_plots import final_figure, steps_figure, throughput_figure
 from experiments.plots import arm_style, label, save_figure, style
-from experiments.record import read_curves, read_json
+from experiments.record import read_json
 from experiments.stats import cell_values, summarise
 from experiments.variants import VARIANTS
 

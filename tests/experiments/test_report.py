@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments.cli import main
+from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry, save_figure
-from experiments.record import read_curves, read_json
+from experiments.record import read_json
 from experiments.report import read_comparison, result_table, write_report
 from experiments.stats import summarise
 from experiments.tables import main_table, statements

@@ -84,7 +84,7 @@ def check_loads_as_saved_or_not(saved):
 def test_any_edit_of_any_file_is_found(saved, counts):
     directory, _, contents = saved
 
-    @settings(max_examples=8_000, **FUZZING)
+    @settings(max_examples=4_000, **FUZZING)
     @given(st.sampled_from(FILES), edits)
     def fuzz(name, changes):
         content = edited(contents[name], changes)
@@ -102,7 +102,7 @@ def test_content_that_somebody_signed_anew_is_loaded_or_passed_over(saved, count
     """The checksums fit, so the parsers themselves see the bytes."""
     directory, _, contents = saved
 
-    @settings(max_examples=8_000, **FUZZING)
+    @settings(max_examples=4_000, **FUZZING)
     @given(st.sampled_from(FILES[:2]), st.one_of(edits, st.binary(max_size=200)))
     def fuzz(name, changes):
         content = changes if isinstance(changes, bytes) else edited(contents[name], changes)
@@ -125,7 +125,7 @@ def test_any_manifest_is_survived(saved, counts):
         max_leaves=8,
     )
 
-    @settings(max_examples=2_000, **FUZZING)
+    @settings(max_examples=1_000, **FUZZING)
     @given(values)
     def fuzz(manifest):
         restore(saved, {"manifest.json": json.dumps(manifest).encode()})

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from experiments import decay, plots
 from experiments.cli import main
 from experiments.csv_files import read_csv
-from experiments.record import cell_config, cell_status, read_curves, read_json, read_metrics
+from experiments.curves import read_curves
+from experiments.record import cell_config, cell_status, read_json, read_metrics
 from experiments.report import read_comparison
 from experiments.schema import visible
 from experiments.speed_cases import PRESETS
