@@ -118,6 +118,8 @@ def _run_comparison(
     config = Config(**comparison["config"])
     job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
     print_head(console, comparison, task.corpus, device, workers)
+    for note in comparison["notes"]:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     if device.type == "cuda" and not all(is_finished(root, cell.variant, cell.seed, config.steps) for cell in cells):
         comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
         write_json(root / "comparison.json", comparison)
