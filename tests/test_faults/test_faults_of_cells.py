@@ -43,6 +43,14 @@ def wait_for_the_second(comparison):
     assert comparison.wait_until(lambda: comparison.rows(SECOND) > 10), comparison.output
 
 
+def killed_in_the_second(comparison):
+    """The comparison, all of its processes killed while its second arm trained."""
+    wait_for_the_second(comparison.start())
+    comparison.signal_all(signal.SIGKILL)
+    comparison.process.wait()
+    return comparison
+
+
 def test_a_worker_killed_for_memory(comparison, check_recovery):
     disturbed = comparison("--workers", "1").start()
     wait_for_the_second(disturbed)
@@ -62,10 +70,7 @@ def test_a_worker_that_hangs(comparison, check_recovery):
 
 
 def test_a_loss_that_is_not_a_number(comparison, check_recovery):
-    disturbed = comparison("--workers", "1").start()
-    wait_for_the_second(disturbed)
-    disturbed.signal_all(signal.SIGKILL)
-    disturbed.process.wait()
+    disturbed = killed_in_the_second(comparison("--workers", "1"))
     newest = max((disturbed.directory(SECOND) / "checkpoint").glob("step*"))
     kept = (newest / "model.safetensors").read_bytes(), (newest / "manifest.json").read_bytes()
     weights = load_file(newest / "model.safetensors")
@@ -81,10 +86,7 @@ def test_a_loss_that_is_not_a_number(comparison, check_recovery):
 
 
 def test_an_exception_in_one_arm(comparison, check_recovery):
-    disturbed = comparison("--workers", "1").start()
-    wait_for_the_second(disturbed)
-    disturbed.signal_all(signal.SIGKILL)
-    disturbed.process.wait()
+    disturbed = killed_in_the_second(comparison("--workers", "1"))
     metrics = disturbed.directory(SECOND) / "metrics.jsonl"
     kept = metrics.read_bytes()
     metrics.write_bytes(b"not a record\n" + kept)
@@ -132,10 +134,7 @@ def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed,
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(comparison, undisturbed):
-    disturbed = comparison("--workers", "2").start()
-    wait_for_the_second(disturbed)
-    disturbed.signal_all(signal.SIGKILL)
-    disturbed.process.wait()
+    disturbed = killed_in_the_second(comparison("--workers", "2"))
     _, newest = sorted((disturbed.directory(SECOND) / "checkpoint").glob("step*"))
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
