@@ -43,6 +43,10 @@ class RunCommand:
     """comma-separated arms; default: the experiment's own"""
     seeds: int | None = None
     """number of seeds, 0 to K-1; default: the preset's"""
+    learning_rates: str | None = None
+    """comma-separated grid: every arm gets the rate at which its first seed ends with the lowest validation loss"""
+    reuse: Path | None = None
+    """directory of comparisons; cells that are trained there already, with all the same, are taken over"""
     out: Path | None = None
     """directory of the comparison; default: results/runs/EXPERIMENT"""
     data_dir: Path | None = None

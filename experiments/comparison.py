@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ import torch
 
 from experiments import environment
 from experiments.cli import RunCommand
+from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.record import cell_config, cell_directory, comparison_cells, is_finished
 from experiments.report import read_comparison
 from experiments.schema import visible
-from experiments.variants import VARIANTS
+from experiments.variants import VARIANTS, is_variant
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
-WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl")
+WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
 """what a run writes, besides tables (.csv) and the directories of the arms"""
+DEFAULTS = asdict(Config())
 LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
 """as long as any path of a comparison below its directory"""
 
@@ -92,6 +95,8 @@ def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """For each setting that two configurations do not share: its name and both values."""
 
     def value(settings: dict[str, Any], name: str) -> str:
+        if name not in settings and name in DEFAULTS:
+            return repr(DEFAULTS[name])  # a record from before there was such a setting
         return repr(settings[name]) if name in settings else "nothing"
 
     return [
@@ -119,20 +124,29 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
     there = read_comparison(root)
     check_same_experiment(root, there, comparison)
     differing = differing_settings(there["config"], comparison["config"])
+    grids = there.get("learning_rates"), comparison.get("learning_rates")
+    if grids[0] != grids[1]:
+        differing.append(f"learning_rates ({grids[0]} there, {grids[1]} now)")
     contents = [record["data"][0]["sha256"][:12] for record in (there, comparison)]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
     refuse_if_differing(root, differing)
-    unknown = [variant["name"] for variant in there["variants"] if variant["name"] not in VARIANTS]
+    unknown = [variant["name"] for variant in there["variants"] if not is_variant(variant["name"])]
     if unknown:
         raise ValueError(f"--out {root} holds arms that this version does not have: {', '.join(unknown)}")
     merged = dict(there)
-    names = {variant["name"] for variant in there["variants"]}
-    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in names]
+    recorded = {variant["name"]: variant for variant in there["variants"]}
+    for variant in comparison["variants"]:
+        if variant["name"] in recorded:
+            if grids[0]:
+                _adopt_learning_rate(recorded[variant["name"]], variant)
+            settings = (described.get("settings", {}) for described in (recorded[variant["name"]], variant))
+            refuse_if_differing(root / variant["name"], differing_settings(*settings))
+    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in recorded]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
     cells = list(comparison_cells(merged))
     for cell in cells:
-        _check_cell(root, cell, comparison)
+        _check_cell(root, cell, merged, comparison)
     all_done = all(is_finished(root, *cell, comparison["config"]["steps"]) for cell in cells)
     devices = [record["machine"].get("device") for record in (there, comparison)]
     if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
@@ -141,12 +155,19 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
     return merged
 
 
-def _check_cell(root: Path, cell: tuple[str, int], comparison: dict[str, Any]) -> None:
+def _adopt_learning_rate(recorded: dict[str, Any], arm: dict[str, Any]) -> None:
+    """The rate that was chosen when the comparison was run before."""
+    if "learning_rate" in recorded.get("settings", {}):
+        arm["settings"] = arm.get("settings", {}) | {"learning_rate": recorded["settings"]["learning_rate"]}
+
+
+def _check_cell(root: Path, cell: tuple[str, int], merged: dict[str, Any], comparison: dict[str, Any]) -> None:
     """Raises ValueError if a cell was made with something else: copied from another comparison, or edited."""
     made_with = cell_config(root, *cell)
     if made_with is None:
         return
-    differing = differing_settings(made_with["config"], comparison["config"])
+    arm = next(variant for variant in merged["variants"] if variant["name"] == cell[0])
+    differing = differing_settings(made_with["config"], comparison["config"] | arm.get("settings", {}))
     contents = made_with["data_sha256"][:12], comparison["data"][0]["sha256"][:12]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))

@@ -17,6 +17,7 @@ LIMITS: dict[str, tuple[int, int]] = {
     "log_every": (1, 10**9),
     "evaluate_every": (1, 10**9),
     "evaluation_windows": (1, 10**9),
+    "diagnose_windows": (0, 10**4),
     "test_windows": (1, 10**9),
     "checkpoint_every": (1, 10**9),
     "threads": (1, 4096),
@@ -74,7 +75,7 @@ class Config:
     """dropout on attention output and MLP"""
     redraw_every: int = 0
     """training steps between redraws of the random features; 0 draws them once"""
-    denominator: Literal["unrotated", "rotated"] = "unrotated"
+    denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
     """denominator of linear attention with RoPE after the map (RoFormer eq. 19: unrotated)"""
     log_every: int = 10
     """steps between training-loss records"""
@@ -82,6 +83,8 @@ class Config:
     """steps between evaluations on the validation split"""
     evaluation_windows: int = 48
     """windows of `context` tokens of the validation split, evenly spaced, the same at every evaluation"""
+    diagnose_windows: int = 0
+    """validation windows on which every evaluation also measures denominators, weights and row sums; 0: none"""
     test_windows: int = 256
     """windows of the test split, evenly spaced, for the final figure"""
     checkpoint_every: int = 100

@@ -4,6 +4,7 @@ python -m experiments run decay
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from experiments.record import cell_directory, cell_status, comparison_cells, wr
 from experiments.schema import Source
 from experiments.stats import estimate
 from experiments.tasks.language_model import ByteLanguageModel
-from experiments.variants import DEFAULT_ARMS
-from experiments.variants import VARIANTS as ALL_VARIANTS
+from experiments.variants import DEFAULT_ARMS, get_variant
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 
@@ -143,12 +143,13 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     for each cell whose final weights are not there.
     """
     config = Config(**comparison["config"])
+    settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
     tokens = task.windows("validation", WINDOWS)[:, :-1]
     tables, notes = [], []
     for name, seed in comparison_cells(comparison):
         if cell_status(root, name, seed)["state"] != "done":
             continue
-        model = build_model(ALL_VARIANTS[name], config, seed)
+        model = build_model(get_variant(name), replace(config, **settings[name]), seed)
         checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:
             notes.append(f"attention by distance leaves out {name} seed {seed}: its final weights are damaged or gone")

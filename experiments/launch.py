@@ -10,15 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.record import cell_directory, cell_status, is_finished, write_json
+from experiments.record import cell_directory, cell_status, is_finished
 from experiments.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected
-from experiments.worker import Advanced, Cell, Ended, Job, run_cell, write_status
+from experiments.worker import Advanced, Cell, Ended, Job, run_cell, write_cell_config, write_status
 
 RESERVE_BYTES = 8 * 2**20
 """more than the statuses and the report of a comparison of a few thousand steps take"""
@@ -179,8 +179,7 @@ def _prepare(job: Job, cell: Cell) -> bool:
         return False
     directory = cell_directory(job.root, cell.variant, cell.seed)
     directory.mkdir(parents=True, exist_ok=True)
-    description = {"variant": cell.variant, "seed": cell.seed, "data_sha256": job.data_sha256}
-    write_json(directory / "config.json", description | {"config": asdict(job.config)})
+    write_cell_config(job, cell)
     write_status(job, cell, "queued")
     return True
 

@@ -68,7 +68,7 @@ def check_memory(config: Config, at_once: int) -> None:
 
 
 def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
-    """Raises ValueError unless the variants' parameters, without position tables, are equal within 1 %.
+    """Raises ValueError unless the parameters of arms of one size, without position tables, are equal within 1 %.
 
     The table of learned positions is what such an arm adds and is compared for; it is reported beside the others.
     """

@@ -16,7 +16,7 @@ from experiments.determinism import nondeterministic_operations
 from experiments.models import build_model
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import CellFailed, make_optimizer, training_step
-from experiments.variants import VARIANTS, Variant
+from experiments.variants import Variant, get_variant
 
 
 def print_head(
@@ -50,7 +50,7 @@ def print_plan(
     table = Table("variant", "cells", "parameters", "position table", "tokens a cell", "estimated time a cell")
     total = 0.0
     for variant, described in zip(variants, comparison["variants"], strict=True):
-        seconds = _estimated_seconds(variant, config, task, device)
+        seconds = _estimated_seconds(variant, variant.config(config), task, device)
         total += seconds * seeds
         table.add_row(
             variant.name,
@@ -104,7 +104,8 @@ def nondeterministic(
     found: list[str] = []
     for arm in comparison["variants"]:
         try:
-            trial, _ = _trial_step(VARIANTS[arm["name"]], config, task, device)
+            variant = get_variant(arm["name"])
+            trial, _ = _trial_step(variant, variant.config(config), task, device)
             found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
         except (RuntimeError, CellFailed) as error:
             # Out of memory, say: its cell will tell the same, and the others go on.

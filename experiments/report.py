@@ -20,6 +20,7 @@ from experiments.record import cell_config, comparison_cells, read_json, write_a
 from experiments.schema import Source, check_comparison, visible
 from experiments.stats import summarise
 from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells
+from experiments.tuning import RATES_CAPTION, rates_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNFINISHED_REPORT = ".report-"
@@ -76,6 +77,9 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
         entries = experiment.figures(root, output, comparison, curves, summary)
+        rates = rates_table(root, comparison)
+        if rates is not None:
+            entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
         content = _content(output, experiment.QUESTION, comparison, summary, entries) | cells
         write_atomically(output / "curves.csv", to_csv(curves))
         write_atomically(output / "summary.csv", to_csv(summary))

@@ -2,12 +2,14 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from experiments import tuning
 from experiments.catalogue import make_console
 from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.comparison import (
@@ -36,13 +38,16 @@ from experiments.plan import nondeterministic, print_head, print_plan
 from experiments.presets import PRESETS
 from experiments.progress import make_display
 from experiments.record import (
+    comparison_cells,
     is_finished,
     remove_leftovers,
     write_json,
 )
 from experiments.registry import get
 from experiments.report import remove_unfinished_reports, result_table, write_report
+from experiments.reuse import Trained, take_over, trained_cells
 from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tuning import parse_rates, untuned
 from experiments.variants import Variant, parse_variants
 from experiments.worker import Cell, Job, log_path
 
@@ -61,6 +66,7 @@ def run(command: RunCommand, command_line: str) -> int:
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
     seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
     check_range("--seeds", seeds, 1, MOST_SEEDS)
+    rates = None if command.learning_rates is None else parse_rates(command.learning_rates)
     root = comparison_directory(command)
     check_directory(root)
     config = command.config
@@ -71,17 +77,22 @@ def run(command: RunCommand, command_line: str) -> int:
     check_range("--workers", workers, 1, MOST_WORKERS)
     if not command.cell_timeout > 0:
         raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
+    configs = {variant.name: variant.config(config) for variant in variants}
     if device.type == "cpu":
-        check_memory(config, min(workers, seeds * len(variants)))
-    parameters = {variant.name: _parameters(variant, config) for variant in variants}
-    check_parameters_match(parameters)
+        check_memory(max(configs.values(), key=lambda arm: arm.dim), min(workers, seeds * len(variants)))
+    parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
+    for size in {(arm.dim, arm.heads) for arm in configs.values()}:
+        check_parameters_match(
+            {name: parameters[name] for name, arm in configs.items() if (arm.dim, arm.heads) == size}
+        )
+    reusable = {} if command.reuse is None else trained_cells(command.reuse)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
     task = ByteLanguageModel(corpus, config.context, config.batch_size)
 
     console = make_console()
     comparison = new_comparison(command, command_line, device) | {
         "config": dataclasses.asdict(config),
-        "variants": [_describe(variant, config, parameters[variant.name]) for variant in variants],
+        "variants": [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants],
         "seeds": list(range(seeds)),
         "data": [corpus.describe()],
         "evaluated_windows": {
@@ -89,6 +100,8 @@ def run(command: RunCommand, command_line: str) -> int:
             "test": len(task.windows("test", config.test_windows)),
         },
     }
+    if rates is not None:
+        comparison["learning_rates"] = rates
     if command.dry_run:
         print_plan(console, comparison, variants, config, task, device, workers)
         return 0
@@ -98,7 +111,7 @@ def run(command: RunCommand, command_line: str) -> int:
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
-            return _run_comparison(console, root, comparison, command, task, device, workers)
+            return _run_comparison(console, root, comparison, command, task, device, workers, reusable)
 
 
 def _run_comparison(
@@ -109,25 +122,36 @@ def _run_comparison(
     task: ByteLanguageModel,
     device: torch.device,
     workers: int,
+    reusable: dict[str, Trained],
 ) -> int:
     remove_leftovers(root)
     remove_unfinished_reports(root)
     comparison["unrecorded"] = []
     write_json(root / "comparison.json", comparison)
-    cells = [Cell(variant["name"], seed) for seed in comparison["seeds"] for variant in comparison["variants"]]
     config = Config(**comparison["config"])
-    job = Job(root, config, command.data_dir, command.data_file, task.corpus.sha256, device.type)
+
+    def train(at: Path, what: dict[str, Any]) -> dict[Cell, Failure]:
+        """Train what is missing of a comparison."""
+        settings = {variant["name"]: variant.get("settings", {}) for variant in what["variants"]}
+        job = Job(at, config, command.data_dir, command.data_file, task.corpus.sha256, device.type, settings)
+        cells = [Cell(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
+        return _train(console, job, cells, workers, command.cell_timeout, reusable)
+
     print_head(console, comparison, task.corpus, device, workers)
     for note in comparison["notes"]:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if device.type == "cuda" and not all(is_finished(root, cell.variant, cell.seed, config.steps) for cell in cells):
+    failures = _tune(console, root, comparison, train)
+    cells = list(comparison_cells(comparison))
+    if device.type == "cuda" and not all(is_finished(root, *cell, config.steps) for cell in cells):
         comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
         write_json(root / "comparison.json", comparison)
-    failures = _train(console, job, cells, workers, command.cell_timeout)
+    if (root / tuning.DIRECTORY).is_dir():
+        reusable = trained_cells(root / tuning.DIRECTORY) | reusable
+    failures |= {(root, cell): failure for cell, failure in train(root, comparison).items()}
     comparison["unrecorded"] = [
         {"variant": cell.variant, "seed": cell.seed, "state": failure.ended.state, "reason": failure.reason}
-        for cell, failure in failures.items()
-        if not failure.recorded
+        for (at, cell), failure in failures.items()
+        if not failure.recorded and at == root
     ]
 
     console.print("measuring the trained models and writing the report")
@@ -137,9 +161,9 @@ def _run_comparison(
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
-    for cell, failure in failures.items():
+    for (at, cell), failure in failures.items():
         console.print(f"{failure.ended.state}: {cell}: {failure.reason}", markup=False, soft_wrap=True)
-        console.print(f"  its log: {log_path(job, cell)}", markup=False, soft_wrap=True)
+        console.print(f"  its log: {log_path(at, cell)}", markup=False, soft_wrap=True)
     if failures:
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
@@ -151,7 +175,48 @@ def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _train(console: Console, job: Job, cells: list[Cell], workers: int, cell_timeout: float) -> dict[Cell, Failure]:
+def _tune(
+    console: Console,
+    root: Path,
+    comparison: dict[str, Any],
+    train: Callable[[Path, dict[str, Any]], dict[Cell, Failure]],
+) -> dict[tuple[Path, Cell], Failure]:
+    """Find the learning rate of every arm that is to have its own; returns the trials that failed, by cell.
+
+    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's.
+    """
+    arms = untuned(comparison)
+    if not arms:
+        return {}
+    at = root / tuning.DIRECTORY
+    plan = tuning.trials(comparison)
+    console.print(
+        f"learning rates: {len(arms)} arms at {', '.join(f'{rate:g}' for rate in comparison['learning_rates'])}, "
+        f"seed {tuning.SEED}",
+        soft_wrap=True,
+    )
+    make_directory(at)
+    write_json(at / "comparison.json", plan)
+    failures = train(at, plan)
+    for arm in arms:
+        rate = tuning.choose(root, comparison, arm["name"])
+        if rate is not None:
+            arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
+            console.print(f"  {arm['name']}: {rate:g}", markup=False)
+    write_json(root / "comparison.json", comparison)
+    return {(at, cell): failure for cell, failure in failures.items()}
+
+
+def _train(
+    console: Console,
+    job: Job,
+    cells: list[Cell],
+    workers: int,
+    cell_timeout: float,
+    reusable: dict[str, Trained],
+) -> dict[Cell, Failure]:
+    for cell, there in take_over(job, cells, reusable).items():
+        console.print(f"{cell}: taken over from {there.root} ({there.cell})", markup=False, soft_wrap=True)
     done = sum(is_finished(job.root, cell.variant, cell.seed, job.config.steps) for cell in cells)
     if done:
         console.print(f"{done} of {len(cells)} cells are done already")
@@ -171,7 +236,7 @@ def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> dict[str, Any]:
     total, position_table = parameters
-    return {
+    described: dict[str, Any] = {
         "name": variant.name,
         "description": _description(variant, config),
         "kernel": variant.kernel,
@@ -180,6 +245,7 @@ def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> 
         "parameters": total,
         "position_parameters": position_table,
     }
+    return described | ({"settings": dict(variant.settings)} if variant.settings else {})
 
 
 def _description(variant: Variant, config: Config) -> str:

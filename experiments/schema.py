@@ -64,6 +64,8 @@ class VariantRecord(TypedDict):
     baseline: str
     parameters: Natural
     position_parameters: Natural
+    settings: NotRequired[dict[str, Value]]
+    """values of the configuration in which the arm differs from the comparison's"""
 
 
 class DataRecord(TypedDict):
@@ -124,6 +126,8 @@ class Comparison(TypedDict):
     evaluated_windows: dict[str, Natural]
     created: str
     notes: list[str]
+    learning_rates: NotRequired[list[Number]]
+    """the grid of which every arm has its best"""
     unrecorded: NotRequired[list[UnrecordedCell]]
     nondeterministic: NotRequired[list[str]]
     """operations of the arms that give other bits when they are run again"""

@@ -20,6 +20,7 @@ from experiments.models import build_model
 from experiments.record import MetricsLog
 from experiments.tasks.language_model import ByteLanguageModel, bits_per_byte
 from experiments.variants import Variant
+from linear_rope.diagnostics import diagnose_model
 from linear_rope.model import CausalLM
 
 Progress = Callable[[int, float, float], None]
@@ -82,7 +83,10 @@ def train_cell(
             value = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
             if not math.isfinite(value):
                 raise CellFailed(f"the loss on the {split} split is {value} after step {step}")
-            log.append(step, step * config.tokens_per_step, split, {"bits_per_byte": value})
+            health = {}
+            if split == "validation" and config.diagnose_windows:
+                health = attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
+            log.append(step, step * config.tokens_per_step, split, {"bits_per_byte": value, **health})
 
         while True:
             finished = step == config.steps
@@ -195,6 +199,33 @@ def evaluate(
         total += next_token_loss(model, tokens.to(device), config).item() * len(tokens)
         count += len(tokens)
     return bits_per_byte(total / count)
+
+
+def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:
+    """How the attention weighs: shares are means over the layers, row sums the extremes over all of them.
+
+    Args:
+        model: left as it was.
+        tokens: (B, N) int64.
+
+    Returns:
+        ``negative_weights``, ``smallest_row_sum``, ``largest_row_sum``, and where there is a denominator
+        ``nonpositive_denominators`` and ``smallest_denominator`` (the one closest to zero, in units of the largest
+        features); see linear_rope.diagnostics.AttentionDiagnostics.
+    """
+    layers = list(diagnose_model(model, tokens).values())
+    found = {
+        "negative_weights": sum(layer.negative_share for layer in layers) / len(layers),
+        "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
+        "largest_row_sum": max(layer.row_sums.largest for layer in layers),
+    }
+    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
+    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
+    if shares:
+        found["nonpositive_denominators"] = sum(shares) / len(shares)
+    if closest:
+        found["smallest_denominator"] = min(closest, key=abs)
+    return found
 
 
 def make_optimizer(model: CausalLM, config: Config) -> torch.optim.AdamW:

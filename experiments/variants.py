@@ -1,11 +1,16 @@
 """The arms of a comparison: every attention kernel with every way of telling it positions.
 
 Names are `<attention>[-<feature map>]-<position>`. A new feature map or position encoding is one entry in
-``KERNELS`` or ``POSITIONS``, besides what linear_rope needs to know of it.
+``KERNELS`` or ``POSITIONS``, besides what linear_rope needs to know of it. A name may go on with settings in which the
+arm differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_type_hints
+
+from experiments.config import Config
+from linear_rope.features import RANDOM_MAPS
 
 Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
 
@@ -47,17 +52,29 @@ PERFORMER_PYTORCH = (
 
 @dataclass(frozen=True)
 class Variant:
-    """One arm. ``baseline`` is what its gain is measured against: the same kernel without positions, or itself."""
+    """One arm. ``baseline`` is what its gain is measured against: the same kernel without positions, or itself.
+
+    With settings it is the same arm without them; those in ``SIZES`` the baseline has too.
+    """
 
     name: str
     kernel: str
     position: Position
     baseline: str
     description: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """values of Config that differ from the comparison's"""
 
     @property
     def is_softmax(self) -> bool:
         return self.kernel == "softmax"
+
+    def config(self, config: Config) -> Config:
+        """The configuration that this arm is trained with in a comparison. Raises ValueError if they do not fit."""
+        try:
+            return replace(config, **self.settings)
+        except ValueError as error:
+            raise ValueError(f"--variants: {self.name}: {error}") from None
 
 
 def _all_variants() -> dict[str, Variant]:
@@ -89,6 +106,80 @@ DEFAULT_ARMS = (
 """softmax and both linear kernels with and without RoPE, and FAVOR+ with RoPE on both sides of its map"""
 
 
+SIZES = ("dim", "heads")
+"""settings that make a model of another size; their arms are compared with each other"""
+SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator")
+"""what may differ between the arms of a comparison: the batches, their number and the text may not"""
+
+
+def get_variant(name: str) -> Variant:
+    """The arm of a name, with its settings.
+
+    Raises ValueError that names what is unknown, or does not fit the arm, and lists what there is.
+    """
+    base, *parts = name.split("@")
+    if base not in VARIANTS:
+        raise ValueError(f"--variants: there is no variant {base!r}; choose from {', '.join(VARIANTS)}")
+    variant = VARIANTS[base]
+    settings: dict[str, Any] = {}
+    for part in parts:
+        setting, _, text = part.partition("=")
+        if setting not in SETTINGS:
+            raise ValueError(
+                f"--variants: {name}: an arm has no setting {setting!r}; choose from {', '.join(SETTINGS)}"
+            )
+        if setting in settings:
+            raise ValueError(f"--variants: {name}: {setting} is set twice; set it once")
+        settings[setting] = _value(name, setting, text)
+    _check_settings(name, variant, settings)
+    if not settings:
+        return variant
+    sizes = "".join(f"@{part}" for part in parts if part.partition("=")[0] in SIZES)
+    only_sizes = settings.keys() <= set(SIZES)
+    described = ", ".join(f"{setting} {value}" for setting, value in settings.items())
+    return replace(
+        variant,
+        name=name,
+        baseline=(variant.baseline if only_sizes else base) + sizes,
+        description=f"{variant.description} Here with {described}.",
+        settings=settings,
+    )
+
+
+def is_variant(name: str) -> bool:
+    """Whether there is such an arm."""
+    try:
+        get_variant(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _value(name: str, setting: str, text: str) -> Any:
+    kind = get_type_hints(Config)[setting]
+    try:
+        return kind(text) if kind in (int, float) else text
+    except ValueError:
+        number = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--variants: {name}: {setting} is {text!r}; give {number}") from None
+
+
+def _check_settings(name: str, variant: Variant, settings: dict[str, Any]) -> None:
+    """Raises ValueError for a setting that would change nothing."""
+    if variant.kernel not in RANDOM_MAPS:
+        for setting in ("num_features", "redraw_every"):
+            if setting in settings:
+                raise ValueError(
+                    f"--variants: {name}: {variant.kernel} has no random features of this suite's, so {setting} says "
+                    f"nothing; choose from the kernels {', '.join(RANDOM_MAPS)}"
+                )
+    if "denominator" in settings and variant.position != "rope-after":
+        raise ValueError(
+            f"--variants: {name}: the denominator is a question of rope-after only; leave it out, or choose a "
+            "rope-after arm"
+        )
+
+
 def parse_variants(names: str) -> tuple[Variant, ...]:
     """The variants of a comma-separated list, in its order.
 
@@ -96,9 +187,8 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
     """
     chosen: list[Variant] = []
     for name in (part.strip() for part in names.split(",")):
-        if name not in VARIANTS:
-            raise ValueError(f"--variants: there is no variant {name!r}; choose from {', '.join(VARIANTS)}")
-        if VARIANTS[name] in chosen:
+        variant = get_variant(name)
+        if variant in chosen:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
-        chosen.append(VARIANTS[name])
+        chosen.append(variant)
     return tuple(chosen)

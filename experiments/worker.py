@@ -11,10 +11,11 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -49,6 +50,11 @@ class Job:
     data_file: Path | None
     data_sha256: str
     device: str
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """by variant, what its configuration has besides; steps and data are the same for all"""
+
+    def config_of(self, variant: str) -> Config:
+        return replace(self.config, **self.settings.get(variant, {}))
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def run_cell(job: Job, cell: Cell, sender: Connection) -> None:
     # Held to the end of the process, so that nobody else's status is overwritten.
     lock = FileLock(cell_directory(job.root, cell.variant, cell.seed) / ".lock")
     try:
-        log = open(log_path(job, cell), "a")  # noqa: SIM115 - to the end of the process
+        log = open(log_path(job.root, cell), "a")  # noqa: SIM115 - to the end of the process
     except OSError as error:
         parent.tell(Ended("failed", _reason(error)))
         return
@@ -117,8 +123,15 @@ def write_status(job: Job, cell: Cell, state: str, reason: str | None = None, no
     write_json(directory / "status.json", {"state": state, "reason": reason, "notes": notes, "time": time.time()})
 
 
-def log_path(job: Job, cell: Cell) -> Path:
-    return cell_directory(job.root, cell.variant, cell.seed) / "log.txt"
+def write_cell_config(job: Job, cell: Cell) -> None:
+    """Write a cell's config.json. Raises OSError if it cannot be written."""
+    description = {"variant": cell.variant, "seed": cell.seed, "data_sha256": job.data_sha256}
+    config = asdict(job.config_of(cell.variant))
+    write_json(cell_directory(job.root, cell.variant, cell.seed) / "config.json", description | {"config": config})
+
+
+def log_path(root: Path, cell: Cell) -> Path:
+    return cell_directory(root, cell.variant, cell.seed) / "log.txt"
 
 
 class _Parent:
@@ -147,7 +160,7 @@ def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int
     from experiments.data import load_corpus
     from experiments.tasks.language_model import ByteLanguageModel
     from experiments.train import CellFailed, CellStopped, train_cell
-    from experiments.variants import VARIANTS
+    from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
         tell = parent.tell if step == job.config.steps else parent.tell_sometimes
@@ -172,9 +185,9 @@ def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int
         task = ByteLanguageModel(corpus, job.config.context, job.config.batch_size)
         train_cell(
             directory,
-            VARIANTS[cell.variant],
+            get_variant(cell.variant),
             cell.seed,
-            job.config,
+            job.config_of(cell.variant),
             task,
             torch.device(job.device),
             progress=progress,

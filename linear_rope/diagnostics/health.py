@@ -62,6 +62,8 @@ class AttentionDiagnostics:
     """what the quotient divides by, the value closest to zero (only ``denominator="rotated"`` can be negative), in
     units of the largest feature of that query times the largest feature of a key that it sees: at most the number of
     features times that of keys. For softmax, Σ_j exp(score_j − largest score). None without a denominator"""
+    nonpositive_denominators: float | None
+    """the share of queries whose denominator is zero or below; None without a denominator"""
     negative_share: float
     """the share of the weights of visible keys that are below zero"""
     row_sums: RowSums
@@ -78,6 +80,9 @@ class AttentionDiagnostics:
             "distance from uniform": _number(self.distance_from_uniform),
             "softmax's distance": _number(self.softmax_distance_from_uniform),
             "smallest denominator": _number(self.smallest_denominator),
+            "denominators ≤ 0": "-"
+            if self.nonpositive_denominators is None
+            else f"{self.nonpositive_denominators:.1%}",
             "negative share": f"{self.negative_share:.1%}",
             "row sums": f"{sums}  (smallest … mean … largest)",
             "collapse": self.collapse or "none",
@@ -110,6 +115,7 @@ def measure(matrices: AttentionMatrices, *, estimates_softmax: bool) -> Attentio
         distance_from_uniform=distance,
         softmax_distance_from_uniform=softmax_distance,
         smallest_denominator=None if denominator is None else _closest_to_zero(denominator[sees]),
+        nonpositive_denominators=None if denominator is None else _mean((denominator[sees] <= 0).to(weights.dtype)),
         negative_share=((weights < 0) & visible).sum().item() / visible.expand_as(weights).sum().item(),
         row_sums=RowSums(sums.min().item(), sums.mean().item(), sums.max().item()),
         collapse=_collapse(error, distance, softmax_distance) if estimates_softmax else None,
