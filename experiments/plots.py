@@ -2,7 +2,7 @@
 
 An arm's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
 Within a panel there is one kernel (and thin references), so that a figure also reads in grey. The colours are those of
-Okabe and Ito.
+Okabe and Ito, and a brown.
 """
 
 import io
@@ -27,7 +27,9 @@ KERNEL_COLOURS = {
     "softmax": "#000000",
     "favor+": "#D55E00",
     "favor+hyperbolic": "#CC79A7",
+    "favor+paired": "#8C3B00",
     "elu+1": "#0072B2",
+    "elu+1+paired": "#56B4E9",
     "relu": "#E69F00",
     "performer-pytorch": "#009E73",
 }

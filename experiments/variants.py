@@ -24,7 +24,15 @@ KERNELS: dict[str, str] = {
         "Performer attention with hyperbolic features (Choromanski et al. 2020): every random direction is used with "
         "both signs, which lowers the variance of the estimate."
     ),
+    "favor+paired": (
+        "Performer attention that uses every random feature twice, as both members of a pair that RoPE after the map "
+        "rotates: as many features from half the draws, and no sine terms between unrelated features in the score."
+    ),
     "elu+1": "Linear attention with the feature map elu(x) + 1 (Katharopoulos et al. 2020). No random features.",
+    "elu+1+paired": (
+        "Linear attention with the feature map elu(x) + 1 whose every feature is both members of a rotated pair: twice "
+        "as many features. Without RoPE after the map it is elu+1 itself, so it has no other arm."
+    ),
     "relu": "Linear attention with the feature map relu(x). No random features.",
 }
 
@@ -39,6 +47,15 @@ POSITIONS: dict[Position, str] = {
         "RoPE rotates the mapped queries and keys (RoFormer eq. 19): the weights can be negative and need not sum to 1."
     ),
 }
+
+ONLY_POSITIONS: dict[str, tuple[Position, ...]] = {
+    "softmax": ("none", "learned", "sinusoidal", "rope-before"),
+    "elu+1+paired": ("rope-after",),
+}
+"""of the kernels that do not go with all of them"""
+
+SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
+"""kernels that are another one but for the rotation"""
 
 SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
 
@@ -82,11 +99,12 @@ def _all_variants() -> dict[str, Variant]:
     for kernel, kernel_text in KERNELS.items():
         for position, position_text in POSITIONS.items():
             name = f"{kernel}-{position}"
-            if kernel == "softmax" and position == "rope-after":
+            if position not in ONLY_POSITIONS.get(kernel, POSITIONS):
                 continue
             if kernel == "softmax" and position == "rope-before":
                 name, position_text = "softmax-rope", SOFTMAX_ROPE
-            variants.append(Variant(name, kernel, position, f"{kernel}-none", f"{kernel_text} {position_text}"))
+            baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
+            variants.append(Variant(name, kernel, position, baseline, f"{kernel_text} {position_text}"))
     peer = "performer-pytorch"
     variants.append(Variant(peer, peer, "rope-before", peer, PERFORMER_PYTORCH))
     return {variant.name: variant for variant in variants}

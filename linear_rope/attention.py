@@ -40,7 +40,8 @@ class LinearRoPEAttention(RoPEAttention):
         dim: width of the inputs and outputs.
         heads: number of heads H.
         head_dim: D; default dim / heads.
-        feature_map: "favor+", "favor+hyperbolic", "elu+1", "relu", or a :class:`FeatureMap` for vectors of width D.
+        feature_map: "favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", or a
+            :class:`FeatureMap` for vectors of width D.
         num_features: M for the random maps; even, default the even number next to D·ln D.
         rope: "after" rotates the mapped queries and keys; "before" rotates and then maps; "none".
         denominator: "unrotated" (eq. 19), "rotated" (the sum of the numerator's own weights) or "none".
@@ -93,7 +94,7 @@ class LinearRoPEAttention(RoPEAttention):
             self.feature_map = make_feature_map(
                 feature_map, self.head_dim, num_features=num_features, redraw_every=redraw_every, seed=seed
             )
-        features = self.feature_map.num_features or self.head_dim
+        features = self.feature_map.count(self.head_dim)
         if rope == "after" and features % 2:
             name = "num_features" if isinstance(self.feature_map, FavorPlus) else "head_dim"
             raise ValueError(

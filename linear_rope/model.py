@@ -48,7 +48,7 @@ class ModelConfig:
     attention: Literal["softmax", "linear"] = "linear"
     """exact softmax attention, or linear attention with ``feature_map``"""
     feature_map: str = "favor+"
-    """"favor+", "favor+hyperbolic", "elu+1" or "relu"; for linear attention"""
+    """"favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired" or "relu"; for linear attention"""
     num_features: int | None = None
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
     position: Position = "rope-after"

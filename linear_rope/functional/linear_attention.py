@@ -119,9 +119,7 @@ def make_mapping(
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
     q_rotation = k_rotation = None
     if rope != "none":
-        width = q.shape[-1]
-        if rope == "after" and feature_map.num_features is not None:
-            width = feature_map.num_features
+        width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
         if rope == "before":
             _check_even(width, "the head dimension", rope, "head_dim")
         else:

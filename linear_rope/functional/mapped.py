@@ -46,8 +46,8 @@ class MappedFavorPlus:
         self.gradients: dict[str, Tensor] = {}
         assert feature_map.head_dim is not None
         self.hyperbolic = feature_map.hyperbolic
+        self.paired = feature_map.paired
         self.eps = feature_map.eps
-        self.num_features = feature_map.num_features
         self.scale = feature_map.head_dim**-0.5
         self.projection = omega * feature_map.head_dim**-0.25
 
@@ -57,14 +57,18 @@ class MappedFavorPlus:
         if self.hyperbolic:
             projection = torch.cat((projection, -projection))
         shape = (*x.shape[:-1], projection.shape[0])
-        out = take(name, shape, x)
+        out = take(_unpaired(name) if self.paired else name, shape, x)
         values = torch.mm(rows, projection.T, out=None if out is None else out.view(rows.shape[0], -1)).view(shape)
         largest = values.amax(-1, keepdim=True)
         values.sub_(largest).exp_().add_(self.eps)
         half_norm = x.square().sum(-1, keepdim=True) * (self.scale / 2)
+        if self.paired:
+            values = _pairs(values, name, take)
         return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        if self.paired:
+            values, grad_values = _of_pairs(values, grad_values)
         grad = grad_values.mul_(values.sub_(self.eps))
         total = grad.sum(-1, keepdim=True)
         if self.hyperbolic:
@@ -76,15 +80,37 @@ class MappedFavorPlus:
 class MappedEluPlusOne:
     """:class:`EluPlusOne`."""
 
-    def __init__(self) -> None:
+    def __init__(self, feature_map: EluPlusOne) -> None:
         self.gradients: dict[str, Tensor] = {}
+        self.paired = feature_map.paired
 
     def features(self, x: Tensor, name: str, take: Take) -> Features:
-        values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=take(name, x.shape, x))
-        return Features(values.exp_().add_(x.relu()), None)
+        out = take(_unpaired(name) if self.paired else name, x.shape, x)
+        values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=out).exp_().add_(x.relu())
+        return Features(_pairs(values, name, take) if self.paired else values, None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        if self.paired:
+            values, grad_values = _of_pairs(values, grad_values)
         return grad_values.mul_(values.clamp_(max=1)).masked_fill_(x < SMALLEST_EXPONENT, 0)
+
+
+def _unpaired(name: str) -> str:
+    return f"{name}, unpaired"
+
+
+def _pairs(values: Tensor, name: str, take: Take) -> Tensor:
+    """Every feature twice, side by side, in the buffer ``name``: (..., M / 2) → (..., M)."""
+    paired = take(name, (*values.shape[:-1], 2 * values.shape[-1]), values)
+    if paired is None:
+        return values.repeat_interleave(2, dim=-1)
+    paired.unflatten(-1, (-1, 2)).copy_(values.unsqueeze(-1))
+    return paired
+
+
+def _of_pairs(values: Tensor, grad_values: Tensor) -> tuple[Tensor, Tensor]:
+    """The features that :func:`_pairs` used twice, and their gradient: the sum of those of both members."""
+    return values[..., ::2], grad_values[..., ::2] + grad_values[..., 1::2]
 
 
 class MappedRelu:
@@ -193,7 +219,7 @@ def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: t
         return MappedFavorPlus(feature_map, held["omega"].to(dtype))
     if isinstance(feature_map, ReluFeatures):
         return MappedRelu(feature_map)
-    return MappedEluPlusOne() if isinstance(feature_map, EluPlusOne) else MappedGiven()
+    return MappedEluPlusOne(feature_map) if isinstance(feature_map, EluPlusOne) else MappedGiven()
 
 
 def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> None:

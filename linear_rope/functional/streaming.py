@@ -172,7 +172,7 @@ def _forward(
 def _plan(mapping: Mapping, q: Tensor, *, splits: bool) -> tuple[list[tuple[slice, slice]], list[slice]]:
     """The groups and stretches of a call whose feature map can, or cannot, map some heads without the others."""
     batch, heads, length, width = q.shape
-    features = mapping.feature_map.num_features or width
+    features = mapping.feature_map.count(width)
     elements = BLOCK_ELEMENTS.get(q.device.type, OTHER_BLOCK_ELEMENTS)
     if not splits:
         chunks = 2 * elements // (batch * heads * features * CHUNK_SIZE)

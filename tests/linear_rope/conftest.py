@@ -11,7 +11,9 @@ from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 MAPS: dict[str, Callable[[], FeatureMap]] = {
     "favor+": lambda: FavorPlus(4, 6),
     "favor+hyperbolic": lambda: FavorPlus(4, 6, hyperbolic=True),
+    "favor+paired": lambda: FavorPlus(4, 6, paired=True),
     "elu+1": EluPlusOne,
+    "elu+1+paired": lambda: EluPlusOne(paired=True),
     "relu": lambda: ReluFeatures(eps=1e-2),
 }
 

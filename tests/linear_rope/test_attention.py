@@ -18,6 +18,8 @@ MODULES: dict[str, Callable[..., Any]] = {
     "favor+, after": lambda **options: LinearRoPEAttention(DIM, HEADS, **options),
     "favor+, before": lambda **options: LinearRoPEAttention(DIM, HEADS, rope="before", **options),
     "hyperbolic": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="favor+hyperbolic", **options),
+    "paired": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="favor+paired", **options),
+    "elu+1, paired": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="elu+1+paired", **options),
     "no denominator": lambda **options: LinearRoPEAttention(DIM, HEADS, denominator="none", **options),
     "elu+1, rotated": lambda **options: LinearRoPEAttention(
         DIM, HEADS, feature_map="elu+1", denominator="rotated", **options

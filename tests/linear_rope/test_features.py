@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
 
 # Draws are seeded, so a statistical test here passes or fails for good. Five standard errors leave a correct
 # implementation a chance of about one in two million of failing at the seed that was written down.
@@ -68,6 +68,77 @@ def test_favor_plus_is_its_formula_and_has_its_gradient(hyperbolic: bool) -> Non
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
 
 
+def test_paired_features_are_each_feature_twice() -> None:
+    x = random(2, 3, 6) * 2
+    plain, paired = FavorPlus(6, 10, seed=3).double(), FavorPlus(6, 20, paired=True, seed=3).double()
+    assert paired.omega.shape == (10, 6)
+    twice = plain(x).repeat_interleave(2, dim=-1)
+    torch.testing.assert_close(paired(x), twice / math.sqrt(2), rtol=1e-12, atol=0)
+    torch.testing.assert_close(EluPlusOne(paired=True)(x), EluPlusOne()(x).repeat_interleave(2, dim=-1))
+    assert (EluPlusOne(6, paired=True).num_features, EluPlusOne(paired=True).count(6)) == (12, 12)
+
+
+def rotated_scores(feature_map: FeatureMap, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+    """The score of eq. 19 of one query and one key at each distance."""
+    return linear_attention(
+        q.view(1, 1, 1, -1),
+        k.expand(1, 1, len(distances), -1),
+        torch.eye(len(distances), dtype=q.dtype).expand(1, 1, -1, -1),
+        feature_map=feature_map,
+        denominator="none",
+        positions=(torch.tensor([1000]), 1000 - distances),
+    ).flatten()
+
+
+@pytest.mark.parametrize("name", ["favor+", "elu+1"])
+def test_the_rotated_score_of_paired_features_has_no_sines(name: str) -> None:
+    """Σ_p f_p(q) f_p(k) · 2cos(Δθ_p), where f_p is a feature of the map and θ_p = base^(−2p/M)."""
+    q, k = random(6), random(6, seed=1)
+    feature_map = FavorPlus(6, 20, paired=True).double() if name == "favor+" else EluPlusOne(6, paired=True)
+    distances = torch.tensor([0, 1, 3, 17, 200])
+    single_q, single_k = feature_map(q)[::2], feature_map(k)[::2]
+    width = 2 * len(single_q)
+    theta = 10000.0 ** (-2 * torch.arange(len(single_q), dtype=torch.float64) / width)
+    expected = (single_q * single_k * 2 * (distances[:, None] * theta).cos()).sum(-1)
+    actual = rotated_scores(feature_map, q, k, distances)
+    # Angles of up to 1000 are rounded by 1e-13 of a turn; the scores are of the order of 1.
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12 * max(1.0, float(expected.abs().max())))
+
+
+def test_pairing_lowers_the_variance_of_the_rotated_score_at_equal_draws() -> None:
+    """The variances by hand. A feature of one draw is x at q and y at k; there are P independent draws. A plain score
+    has P/2 angles θ_i and (2/P²) Σ_i [V cos²(Δθ_i) + S sin²(Δθ_i)], with V = Var(xy) = e^(|q'|² + |k'|² + 4q'ᵀk') −
+    e^(2q'ᵀk'), and S = E[x²]E[y²] − E[xy]² = e^(|q'|² + |k'|²) − e^(2q'ᵀk') from the sines. A paired score has P angles
+    and (1/P²) Σ_p V cos²(Δθ_p). A sample variance of n values of kurtosis κ is off by √((κ − 1)/n) of itself.
+    """
+    dim, draws, samples = 4, 16, 40_000
+    q, k = random(dim), random(dim, seed=1)
+    q, k = q / q.norm(), k / k.norm()
+    k = k - (0.5 + q @ k) * q  # a product of −0.5, where S is larger than V
+    distances = torch.tensor([1.0, 4, 16, 64], dtype=torch.float64)
+    norms, product = float(q @ q + k @ k) / math.sqrt(dim), float(q @ k) / math.sqrt(dim)
+    of_products = math.exp(norms + 4 * product) - math.exp(2 * product)
+    of_sines = math.exp(norms) - math.exp(2 * product)
+    variances = []
+    for width, paired in ((draws, False), (2 * draws, True)):
+        feature_map = FavorPlus(dim, width * samples, orthogonal=False, paired=paired).double()
+        x, y = (feature_map(vector).view(samples, 1, width).expand(-1, len(distances), -1) for vector in (q, k))
+        scores = (apply_rope(x, distances) * y).sum(-1) * samples
+        cosines = (distances[:, None] * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)).cos()
+        expected = of_products * cosines.square()
+        if not paired:
+            expected = 2 * (expected + of_sines * (1 - cosines.square()))
+        expected = expected.sum(-1) / draws**2
+        centred = scores - scores.mean(0)
+        kurtosis = centred.pow(4).mean(0) / centred.square().mean(0).square()
+        standard_error = expected * ((kurtosis - 1) / samples).sqrt()
+        assert (standard_error < 0.03 * expected).all()
+        assert ((centred.square().mean(0) - expected).abs() < STANDARD_ERRORS * standard_error).all()
+        variances.append(expected)
+    # By more than five standard errors of 3 % of each.
+    assert (variances[1] < 0.7 * variances[0]).all()
+
+
 @pytest.mark.parametrize("side", ["queries", "keys"])
 def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
     feature_map = FavorPlus(8, 16).double()
@@ -98,15 +169,16 @@ def test_low_precision_inputs_are_mapped_in_float32() -> None:
         torch.testing.assert_close(values.double(), feature_map.keys(x.double())[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hyperbolic", [False, True])
+@pytest.mark.parametrize("form", ["plain", "hyperbolic", "paired"])
 @pytest.mark.parametrize("orthogonal", [False, True])
-def test_favor_plus_is_unbiased(hyperbolic: bool, orthogonal: bool) -> None:
-    """The published error of m independent features bounds the error of each of the other forms."""
-    features = 64 * 1024
+def test_favor_plus_is_unbiased(form: str, orthogonal: bool) -> None:
+    """The published error of m independent features bounds the error of each of the other forms with m draws."""
+    draws = 64 * 1024
     q, k = pair(16, 2.0)
-    feature_map = FavorPlus(16, features, hyperbolic=hyperbolic, orthogonal=orthogonal)
+    flags = {} if form == "plain" else {form: True}
+    feature_map = FavorPlus(16, 2 * draws if form == "paired" else draws, orthogonal=orthogonal, **flags)
     estimate = float(feature_map(q) @ feature_map(k))
-    tolerance = STANDARD_ERRORS * math.sqrt(mean_squared_error(q, k, features))
+    tolerance = STANDARD_ERRORS * math.sqrt(mean_squared_error(q, k, draws))
     assert tolerance < 0.05 * softmax_kernel(q, k)
     assert abs(estimate - softmax_kernel(q, k)) < tolerance
 
@@ -147,17 +219,7 @@ def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> N
     theta = 10000.0 ** (-2 * torch.arange(features // 2, dtype=torch.float64) / features)
     mask = 2 / features * (distances[:, None] * theta).cos().sum(-1)
     scores = torch.stack(
-        [
-            linear_attention(
-                q.view(1, 1, 1, dim),
-                k.expand(1, 1, len(distances), dim),
-                torch.eye(len(distances), dtype=torch.float64).expand(1, 1, -1, -1),
-                feature_map=FavorPlus(dim, features, seed=seed),
-                denominator="none",
-                positions=(torch.tensor([1000]), 1000 - distances),
-            ).flatten()
-            for seed in range(draws)
-        ]
+        [rotated_scores(FavorPlus(dim, features, seed=seed), q, k, distances) for seed in range(draws)]
     )
     relative = scores / softmax_kernel(q, k)
     standard_error = relative.std(0) / math.sqrt(draws)
@@ -179,6 +241,8 @@ def test_default_number_of_features_is_the_even_number_next_to_d_ln_d(dim: int, 
         ({"head_dim": 0}, ["head_dim", "0"]),
         ({"head_dim": 8, "num_features": 0}, ["num_features", "0"]),
         ({"head_dim": 8, "num_features": 7, "hyperbolic": True}, ["num_features", "7", "even"]),
+        ({"head_dim": 8, "num_features": 7, "paired": True}, ["num_features", "7", "even"]),
+        ({"head_dim": 8, "hyperbolic": True, "paired": True}, ["hyperbolic", "paired", "one of them"]),
         ({"head_dim": 8, "redraw_every": 0}, ["redraw_every", "0", "None"]),
     ],
 )

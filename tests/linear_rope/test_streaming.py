@@ -58,7 +58,9 @@ class Plain(FeatureMap):
 MAPS: dict[str, Callable[[], FeatureMap]] = {
     "favor+": lambda: FavorPlus(D, M, eps=0.0),
     "favor+hyperbolic": lambda: FavorPlus(D, M, hyperbolic=True, eps=0.0),
+    "favor+paired": lambda: FavorPlus(D, M, paired=True, eps=0.0),
     "elu+1": EluPlusOne,
+    "elu+1+paired": lambda: EluPlusOne(paired=True),
     "relu": lambda: ReluFeatures(eps=1e-1),
     "learned": Learned,
     "plain": Plain,
@@ -162,7 +164,7 @@ def test_blocks_and_groups_are_one_whole(
     rows: int, name: str, small_blocks: Callable[[int, int], list[tuple[int, ...]]]
 ) -> None:
     feature_map = MAPS[name]()
-    features = feature_map.num_features or D
+    features = feature_map.count(D)
     qkv = random_qkv(LONG)
     for rope, denominator in SETTINGS:
         options = options_of(feature_map, rope, denominator, LONG) | {"key_padding_mask": some_padding(B, LONG)}
@@ -188,7 +190,7 @@ def test_prefill_and_steps_go_on_from_blocks_and_groups(
     x, prompt = random(B, LONG + 3, H * D).requires_grad_(), LONG
     mask = some_padding(B, LONG + 3)
     mask[:, prompt:] = False
-    shapes = small_blocks(2, feature_map.num_features or D)
+    shapes = small_blocks(2, feature_map.count(D))
     with torch.set_grad_enabled(grad):
         y, state = module.prefill(x[:, :prompt], key_padding_mask=mask[:, :prompt])
         outputs = [y]
