@@ -1,4 +1,4 @@
-"""The command line: ``python -m experiments run|report|list|doctor|data``.
+"""The command line: ``python -m experiments run|report|claims|list|doctor|data``.
 
 Exit status: 0 done, 1 a cell failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
 """
@@ -74,6 +74,16 @@ class ReportCommand:
 
 
 @dataclass(frozen=True)
+class ClaimsCommand:
+    """Judge every published claim by what was measured: supported, not supported, inconclusive or not run."""
+
+    results: Path = Path("results/reference")
+    """directory that holds the comparisons"""
+    out: Path | None = None
+    """file that the page is written to, in Markdown; default: it is only printed"""
+
+
+@dataclass(frozen=True)
 class ListCommand:
     """List experiments, variants, presets and data sets."""
 
@@ -97,6 +107,7 @@ class DataCommand:
 COMMANDS = {
     "run": RunCommand,
     "report": ReportCommand,
+    "claims": ClaimsCommand,
     "list": ListCommand,
     "doctor": DoctorCommand,
     "data": DataCommand,
@@ -157,6 +168,11 @@ def _dispatch(command: object, arguments: list[str]) -> int:
                 "the directory that `run` wrote (its --out)"
             ) from None
         print(write_report(command.directory))
+        return 0
+    if isinstance(command, ClaimsCommand):
+        from experiments.claims_page import claims
+
+        claims(command.results, command.out)
         return 0
     if isinstance(command, DataCommand):
         from experiments.catalogue import print_data

@@ -9,16 +9,30 @@ from typing import Any
 import pandas as pd
 
 from experiments import decay
+from experiments.convergence_claims import CLAIMS
 from experiments.convergence_plots import convergence_figures
 from experiments.plots import FigureEntry, TableEntry
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.variants import DEFAULT_ARMS
 
+__all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
+
 QUESTION = (
     "Does rotary position embedding (RoPE) make softmax and linear attention converge faster and lower, and should a "
-    "linear attention be rotated before its feature map or after it? Byte-level language models that differ in their "
-    "attention and position encoding alone are trained from equal weights on equal batches, with the same optimiser "
-    "settings for all arms (they were not tuned per arm), and evaluated on the same windows of held-out text."
+    "linear attention be rotated before its feature map or after it?"
+)
+
+METHOD = (
+    "Byte-level language models that differ in their attention and position encoding alone are trained from equal "
+    "weights on equal batches, with the same optimiser settings for all arms, and evaluated on the same windows of "
+    "held-out text: on the validation split along the way, on the test split at the end. Differences between arms are "
+    "taken seed by seed."
+)
+
+NOT_SHOWN = (
+    "Larger models, longer contexts and longer training, where the order of the arms may be another. The best that "
+    "each arm can do: the optimiser settings were not tuned per arm. Other numbers of random features, and features that "
+    "are drawn anew during training, unless an arm's name says so."
 )
 
 VARIANTS = DEFAULT_ARMS

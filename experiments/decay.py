@@ -14,6 +14,7 @@ import torch
 
 from experiments import decay_plots
 from experiments.checkpoint import load_newest_checkpoint
+from experiments.claims import Claim
 from experiments.config import Config
 from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
 from experiments.models import build_model
@@ -26,13 +27,24 @@ from experiments.variants import DEFAULT_ARMS, get_variant
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 
-QUESTION = (
-    "RoFormer argues that RoPE makes attention decay with distance. Three looks at that: the bound that the paper "
-    "proves and plots; the mask over distance that RoPE after the FAVOR+ map is in expectation, against the mean of "
-    "real draws; and the attention weights of trained language models by distance, for every arm."
+QUESTION = "Does RoPE make attention decay with distance, as RoFormer argues?"
+
+METHOD = (
+    "Three looks at it: the bound that the paper proves and plots; the mask over distance that RoPE after the FAVOR+ "
+    "map is in expectation, against the mean of real draws; and the attention weights of trained language models by "
+    "distance, for every arm, on windows of the validation split."
+)
+
+NOT_SHOWN = (
+    "That attention which falls with distance is good for a model, or that RoPE is why it falls: text is more alike "
+    "nearby. The bound says nothing of the scores of a given content, which may grow with distance. The mask is that "
+    "of random queries and keys of one scale. Weights of models that were trained so briefly may be far from those of "
+    "models trained long."
 )
 
 VARIANTS = DEFAULT_ARMS
+
+CLAIMS: tuple[Claim, ...] = ()
 
 BOUND_WIDTH = 128
 BOUND_DISTANCES = 257

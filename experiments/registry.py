@@ -1,9 +1,14 @@
 """The experiments: a new one is a file beside this one, and a line here.
 
-An experiment is a module with ``QUESTION`` (what it asks and how), ``VARIANTS`` (the arms it trains by default),
-``measure(root, comparison, task)`` (what it measures on the trained models, into CSV files of ``root``; it returns
-sentences about what could not be measured) and
-``figures(root, output, comparison, curves, summary)`` (its figures, from files of ``root`` alone, into ``output``).
+An experiment is a module with these names:
+
+* ``QUESTION`` (what it asks), ``METHOD`` (how it is measured) and ``NOT_SHOWN`` (what it does not show), sentences for
+  the report;
+* ``CLAIMS``, a tuple of ``claims.Claim``, each judged on every comparison that references.py lists for the experiment;
+* ``VARIANTS``, the arms it trains by default;
+* ``measure(root, comparison, task)``: measures the trained models, into CSV files of ``root``; returns sentences about
+  what could not be measured;
+* ``figures(root, output, comparison, curves, summary)``: its figures, from files of ``root`` alone, into ``output``.
 
 An experiment that trains nothing has no ``VARIANTS``. It says what it measures with ``settings(preset, device)`` (a
 frozen dataclass), ``missing(root, settings)`` (the measurements still to make) and ``notes(root, settings)`` (sentences

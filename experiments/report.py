@@ -13,6 +13,8 @@ import pandas as pd
 import psutil
 from rich.table import Table
 
+from experiments.claims import RULE as CLAIMS_RULE
+from experiments.claims import Claim, evaluate
 from experiments.csv_files import to_csv
 from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry
@@ -31,7 +33,13 @@ class Experiment(Protocol):
     """What the report needs of an experiment; a module with these names will do."""
 
     QUESTION: str
-    """what it asks and how it answers, for the head of the report"""
+    """what it asks"""
+    METHOD: str
+    """how it is measured"""
+    NOT_SHOWN: str
+    """what it does not show"""
+    CLAIMS: tuple[Claim, ...]
+    """what was claimed, for verdicts on this comparison alone"""
 
     def figures(
         self, root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
@@ -80,13 +88,16 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
         rates = rates_table(root, comparison)
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
-        content = _content(output, experiment.QUESTION, comparison, summary, entries) | cells
+        content = _content(output, comparison, summary, entries) | cells | _words(experiment)
+        content["claims"] = evaluate(
+            experiment.CLAIMS, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
+        )
         write_atomically(output / "curves.csv", to_csv(curves))
         write_atomically(output / "summary.csv", to_csv(summary))
         write_atomically(
-            output / "report.md", _environment(escape_html=False).get_template("report.md").render(content)
+            output / "report.md", template_environment(escape_html=False).get_template("report.md").render(content)
         )
-        html = _environment(escape_html=True).get_template("report.html").render(content)
+        html = template_environment(escape_html=True).get_template("report.html").render(content)
         (root / "figures").mkdir(exist_ok=True)
         for path in sorted(path for path in output.rglob("*") if path.is_file()):
             os.replace(path, root / path.relative_to(output))
@@ -110,27 +121,27 @@ def result_table(root: Path) -> Table:
 
 
 def _content(
-    output: Path,
-    question: str,
-    comparison: dict[str, Any],
-    summary: pd.DataFrame,
-    entries: list[FigureEntry | TableEntry],
+    output: Path, comparison: dict[str, Any], summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
 ) -> dict[str, Any]:
-    """What the two templates show, besides what became of the cells."""
+    """What the two templates show of the numbers, besides the claims and what became of the cells."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
     return {
         "comparison": comparison,
-        "question": question,
         "table": _rows(main_table(summary, comparison)),
         "finished": int(tested["n"].sum()),
         "planned": int(tested["planned"].sum()),
         "statements": statements(summary, comparison),
         "rule": RULE,
+        "claims_rule": CLAIMS_RULE,
         "entries": [_shown(output, entry) for entry in entries],
         "repeatability": repeatability(comparison),
         "git": comparison["git"],
         "environment": {**comparison["machine"], **comparison["versions"]},
     }
+
+
+def _words(experiment: Experiment) -> dict[str, str]:
+    return {"question": experiment.QUESTION, "method": experiment.METHOD, "not_shown": experiment.NOT_SHOWN}
 
 
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
@@ -145,7 +156,8 @@ def _rows(table: pd.DataFrame) -> list[list[str]]:
     return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
 
 
-def _environment(*, escape_html: bool) -> jinja2.Environment:
+def template_environment(*, escape_html: bool) -> jinja2.Environment:
+    """Where the templates are read: with filters that make text literal in Markdown, and HTML escaped if asked for."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=escape_html,

@@ -16,6 +16,7 @@ import torch
 
 from experiments.benchmark import in_fresh_process, reason, time_in_turn
 from experiments.catalogue import make_console
+from experiments.claims import Claim
 from experiments.speed_cases import (
     BACKWARD,
     FORWARD,
@@ -34,16 +35,38 @@ from experiments.speed_report import figures
 from experiments.speed_results import RECORDS, Record, read_config, read_records
 from linear_rope.functional.chunked import CHUNK_SIZE
 
-__all__ = ["QUESTION", "VARIANTS", "figures", "measure", "missing", "notes", "settings"]
+__all__ = [
+    "CLAIMS",
+    "METHOD",
+    "NOT_SHOWN",
+    "QUESTION",
+    "VARIANTS",
+    "figures",
+    "measure",
+    "missing",
+    "notes",
+    "settings",
+]
 
-QUESTION = (
-    "What does linear attention with RoPE cost in time and memory, and from which length on does it pay? The causal "
-    "operation alone, the attention module, a training step and the decoding of a token, each beside softmax attention "
-    "and beside performer-pytorch, and the share of the machine's matrix-product rate that the operation reaches."
+QUESTION = "What does linear attention with RoPE cost in time and memory, and from which length on does it pay?"
+
+METHOD = (
+    "The causal operation alone, the attention module, a training step and the decoding of a token are measured, each "
+    "beside softmax attention and beside performer-pytorch, and the share of the machine's matrix-product rate that "
+    "the operation reaches. Each round times every competitor of the same length once, in turn, and ratios are taken "
+    "within a round; memory is measured in a process of its own."
+)
+
+NOT_SHOWN = (
+    "Other machines, numbers of threads, widths, batches and kinds of numbers than those named below, where other "
+    "competitors may win. How good a model is that is trained or decoded at this cost. Medians of one machine that did "
+    "other things too tell little about differences of a few percent."
 )
 
 VARIANTS = ()
 """nothing is trained"""
+
+CLAIMS: tuple[Claim, ...] = ()
 
 
 class Measurement(NamedTuple):

@@ -28,7 +28,8 @@ def one_figure(root, output, comparison, curves, summary):
     return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
 
 
-EXPERIMENT = SimpleNamespace(QUESTION="What <is> asked?", figures=one_figure)
+WORDS = {"QUESTION": "What <is> asked?", "METHOD": "So.", "NOT_SHOWN": "All else.", "CLAIMS": ()}
+EXPERIMENT = SimpleNamespace(figures=one_figure, **WORDS)
 ENDS = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
 
 
@@ -320,7 +321,7 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tm
     write_report(root, EXPERIMENT)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="for the test"):
-        write_report(root, SimpleNamespace(QUESTION="?", figures=fails))
+        write_report(root, SimpleNamespace(figures=fails, **WORDS))
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     assert not list(root.glob(".report-*"))
 

@@ -1,0 +1,142 @@
+"""The samples that most claims need: a quantity of one or more arms for each seed.
+
+Every function here returns what ``Claim.sample`` is: a function of a comparison's directory, its comparison.json and
+its curves. It gives None if the comparison lacks an arm, and counts the seeds at which an arm failed or is unfinished.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments.claims import ReadSample, Sample
+from experiments.stats import cell_states, first_at_or_below
+
+
+class NotRecorded(Exception):
+    """A finished cell lacks a number that a quantity is made of: it has to be measured yet."""
+
+
+class Undefined(Exception):
+    """The quantity has no value at this seed; the message says why."""
+
+
+class Noted(NamedTuple):
+    """A value, and what a reader has to know of it."""
+
+    value: float
+    note: str
+
+
+class Cell:
+    """The recorded numbers of one finished cell."""
+
+    def __init__(self, curves: pd.DataFrame) -> None:
+        self._curves = curves
+
+    def curve(self, metric: str) -> "pd.Series[float]":
+        """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
+
+        Raises NotRecorded if there is none.
+        """
+        split, _, name = metric.partition("_")
+        rows = self._curves[(self._curves["split"] == split) & (self._curves["metric"] == name)]
+        if rows.empty:
+            raise NotRecorded(metric)
+        return rows.set_index("step")["value"].sort_index()
+
+    def last(self, metric: str) -> float:
+        """A metric at the last step that has it. Raises NotRecorded if there is none."""
+        return float(self.curve(metric).iloc[-1])
+
+    def average(self, metric: str) -> float:
+        """The area under a metric's curve over its steps, by trapezia, divided by their number."""
+        curve = self.curve(metric)
+        steps = curve.index.to_numpy(float)
+        if len(curve) == 1:
+            return float(curve.iloc[0])
+        return float(np.trapezoid(curve.to_numpy(), steps) / (steps[-1] - steps[0]))
+
+
+def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
+    """``quantity(*cells)`` for each seed at which all these arms finished; the cells are in the arms' order.
+
+    ``quantity`` may raise NotRecorded or Undefined.
+    """
+
+    def read(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        variants = [variant for variant in comparison["variants"] if variant["name"] in arms]
+        if len(variants) < len(set(arms)):
+            return None
+        part = comparison | {"variants": variants}
+        curves = curves[curves["variant"].isin(arms)]
+        states = cell_states(root, part, curves).set_index(["variant", "seed"])
+        cells = {cell: Cell(rows) for cell, rows in curves.groupby(["variant", "seed"])}
+        values: dict[int, float] = {}
+        lost: list[str] = []
+        notes: dict[str, list[int]] = {}
+        for seed in comparison["seeds"]:
+            fates = [(arm, *states.loc[(arm, seed)]) for arm in dict.fromkeys(arms)]
+            failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
+            if failed:
+                lost.append(f"seed {seed}: {', '.join(failed)}")
+            if any(state != "done" for _, state, _ in fates):
+                continue
+            try:
+                found = quantity(*(cells[arm, seed] for arm in arms))
+            except NotRecorded:
+                continue
+            except Undefined as error:
+                lost.append(f"seed {seed}: {error}")
+                continue
+            if isinstance(found, Noted):
+                notes.setdefault(found.note, []).append(seed)
+                found = found.value
+            values[seed] = found
+        told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
+        return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
+
+    return read
+
+
+def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """The last value of a metric, arm minus other, by seed."""
+    return per_seed((arm, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
+
+
+def paired_average(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The average of a metric over the steps of training (the area under its curve), arm minus other, by seed."""
+    return per_seed((arm, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
+
+
+def steps_saved(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The share of its steps that the other arm's final value costs the arm less: 1 - (first step at or below) / steps.
+
+    0 where the arm never comes down to it, and it is said.
+    """
+
+    def share(mine: Cell, theirs: Cell) -> float | Noted:
+        baseline = theirs.curve(metric)
+        steps = int(baseline.index[-1])
+        if steps == 0:
+            raise NotRecorded(metric)
+        step = first_at_or_below(mine.curve(metric), float(baseline.iloc[-1]))
+        if step is None:
+            return Noted(0.0, f"never came down to {other}'s final loss and count as 0")
+        return 1 - step / steps
+
+    return per_seed((arm, other), share)
+
+
+def gap_closed(arm: str, baseline: str, goal: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """(baseline - arm) / (baseline - goal) by seed; not defined where the goal's value is not below the baseline's."""
+
+    def share(mine: Cell, base: Cell, best: Cell) -> float:
+        gap = base.last(metric) - best.last(metric)
+        if gap <= 0:
+            raise Undefined(f"{goal} is not better than {baseline}, so there is no gap to close")
+        return (base.last(metric) - mine.last(metric)) / gap
+
+    return per_seed((arm, baseline, goal), share)
