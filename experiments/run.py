@@ -42,7 +42,7 @@ from experiments.record import (
 )
 from experiments.registry import get
 from experiments.report import remove_unfinished_reports, result_table, write_report
-from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.variants import Variant, parse_variants
 from experiments.worker import Cell, Job, log_path
 
@@ -76,7 +76,7 @@ def run(command: RunCommand, command_line: str) -> int:
     parameters = {variant.name: _parameters(variant, config) for variant in variants}
     check_parameters_match(parameters)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
-    task = ByteLanguageModel(corpus, config.context, config.batch_size)
+    task = make_task(corpus, config.context, config.batch_size)
 
     console = make_console()
     comparison = new_comparison(command, command_line, device) | {
