@@ -33,7 +33,7 @@ from experiments.models import (
     resolve_device,
 )
 from experiments.plan import nondeterministic, print_head, print_plan
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.progress import make_display
 from experiments.record import (
     is_finished,
@@ -59,7 +59,7 @@ def run(command: RunCommand, command_line: str) -> int:
     if not experiment.VARIANTS:
         return run_measurements(experiment, command, command_line)
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
-    seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
+    seeds = get_preset(command.preset, command.experiment).seeds if command.seeds is None else command.seeds
     check_range("--seeds", seeds, 1, MOST_SEEDS)
     root = comparison_directory(command)
     check_directory(root)

@@ -153,7 +153,9 @@ def resume(
 def training_step(
     model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, config: Config, step: int
 ) -> tuple[float, float]:
-    """One update from tokens (B, N + 1) and targets (B, N). Returns the loss (nats per token) and the gradient's norm before clipping.
+    """One update from tokens (B, N + 1) and targets (B, N).
+
+    Returns the loss (nats per scored target) and the gradient's norm before clipping.
 
     Raises:
         CellFailed: either is not finite; then no weight was changed.

@@ -1,4 +1,4 @@
-"""Copying: a sequence of symbols, a separator, the same sequence again (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+"""Copying: symbols, a separator, the same symbols again (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
 from dataclasses import dataclass
 from typing import Any
