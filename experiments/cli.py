@@ -18,7 +18,7 @@ import tyro
 
 from experiments.config import Config
 from experiments.errors import RunFailed, why
-from experiments.presets import PRESETS
+from experiments.presets import OWN, PRESETS, get_preset
 from experiments.signals import Stopped, stop_signals_raise
 
 PROGRAM = "python -m experiments"
@@ -209,20 +209,29 @@ def _parse(name: str, arguments: list[str]) -> object:
     for flag in _flags(COMMANDS[name]):
         if _option(arguments, flag.removeprefix("--")) == "":
             raise ValueError(f"{flag} is empty; give it a value, or leave it out")
-    default: object = tyro.MISSING_NONPROP
-    if name == "run":
-        preset = PRESETS.get(_option(arguments, "preset") or "cpu", PRESETS["cpu"])
-        default = RunCommand(tyro.MISSING, config=preset().config)
+    if name != "run":
+        return _parsed(name, arguments, tyro.MISSING_NONPROP)
+    preset = PRESETS.get(_option(arguments, "preset") or "cpu", PRESETS["cpu"])
+    command = _parsed(name, arguments, RunCommand(tyro.MISSING, config=preset().config))
+    assert isinstance(command, RunCommand)
+    if command.experiment in OWN:  # which is known only now
+        preset_config = get_preset(command.preset, command.experiment).config
+        command = _parsed(name, arguments, RunCommand(tyro.MISSING, config=preset_config))
+        assert isinstance(command, RunCommand)
+    if command.data_file is not None and _option(arguments, "data") is None:
+        return dataclasses.replace(command, config=dataclasses.replace(command.config, data="text"))
+    return command
+
+
+def _parsed(name: str, arguments: list[str], default: object) -> object:
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
-            command = tyro.cli(COMMANDS[name], prog=f"{PROGRAM} {name}", args=arguments, default=default)
+            command: object = tyro.cli(COMMANDS[name], prog=f"{PROGRAM} {name}", args=arguments, default=default)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise ValueError(_one_line(messages.getvalue(), name)) from None
-    if isinstance(command, RunCommand) and command.data_file is not None and _option(arguments, "data") is None:
-        return dataclasses.replace(command, config=dataclasses.replace(command.config, data="text"))
     return command
 
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +48,26 @@ ARCHIVE_BEGINNINGS = (
 """zip, gzip, xz, bzip2, 7z, zstd"""
 
 
+class Sequences(Protocol):
+    """A generator of sequences to be predicted in part, such as recall and copying; a token is a byte here too."""
+
+    length: int
+    """inputs of a sequence; it has one token more, the last target"""
+
+    def draw(self, generator: np.random.Generator, count: int) -> Bytes:
+        """So many new sequences, of shape (count, length + 1)."""
+
+    def scored(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of the targets ``tokens[:, 1:]`` count, of shape (B, length); tokens (B, length + 1)."""
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """The bytes of a data set, split for training, validation and test."""
+    """The bytes of a data set, split for training, validation and test.
+
+    Of generated ``sequences``, ``train`` is empty, because every training batch is drawn anew, and the other splits
+    hold one sequence after another.
+    """
 
     name: str
     train: Bytes
@@ -62,6 +79,8 @@ class Corpus:
     """where the content was found, in words"""
     note: str
     """one sentence that must stand beside every figure of this data set"""
+    sequences: Sequences | None = None
+    """what generates it; None for a text"""
 
     def describe(self) -> dict[str, Any]:
         """What a record of a run keeps about its data, ready for JSON. Sizes are in bytes."""

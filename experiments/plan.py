@@ -93,8 +93,9 @@ def _trial_step(
     small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
     model = build_model(variant, small, seed=0).to(device)
     optimizer = make_optimizer(model, small)
-    tokens = task.batch(0, 0)[:sequences].to(device)
-    return lambda step: training_step(model, optimizer, tokens, small, step), sequences
+    tokens = task.batch(0, 0)[:sequences]
+    batch = tokens.to(device), task.targets(tokens).to(device)
+    return lambda step: training_step(model, optimizer, *batch, small, step), sequences
 
 
 def nondeterministic(

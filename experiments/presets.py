@@ -1,7 +1,7 @@
 """Ready configurations, by the size of machine they are for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from experiments.config import Config
 
@@ -80,4 +80,60 @@ def paper() -> Preset:
     return Preset("days on GPUs: RoFormer's Performer on enwik8, 12 layers, width 768, batch 128", config, seeds=3)
 
 
+def recall_smoke() -> Preset:
+    return Preset(smoke().description, replace(smoke().config, data="recall-64"), seeds=1)
+
+
+def recall_cpu() -> Preset:
+    config = Config(
+        data="recall-64",
+        dim=64,
+        heads=1,
+        context=64,
+        batch_size=32,
+        steps=1000,
+        learning_rate=4e-3,
+        warmup_steps=50,
+        log_every=20,
+        evaluate_every=100,
+        evaluation_windows=200,
+        test_windows=1000,
+        checkpoint_every=500,
+    )
+    return Preset("a minute a cell: two layers, four pairs in 64 tokens", config, seeds=3)
+
+
+def recall_gpu() -> Preset:
+    config = Config(
+        data="recall-256",
+        dim=128,
+        heads=1,
+        num_features=256,
+        context=256,
+        batch_size=256,
+        steps=10_000,
+        learning_rate=2e-3,
+        warmup_steps=500,
+        log_every=50,
+        evaluate_every=500,
+        evaluation_windows=1000,
+        test_windows=3000,
+        checkpoint_every=1000,
+    )
+    return Preset("hours on one GPU: two layers, sixteen pairs in 256 tokens", config, seeds=3)
+
+
 PRESETS: dict[str, Callable[[], Preset]] = {"smoke": smoke, "cpu": cpu, "gpu": gpu, "paper": paper}
+"""of the experiments that have none of their own"""
+OWN: dict[str, dict[str, Callable[[], Preset]]] = {
+    "recall": {"smoke": recall_smoke, "cpu": recall_cpu, "gpu": recall_gpu},
+}
+"""of the experiments that train on something else than text"""
+
+
+def get_preset(name: str, experiment: str) -> Preset:
+    """The preset of an experiment. Raises ValueError that lists those there are."""
+    presets = OWN.get(experiment, PRESETS)
+    if name not in presets:
+        raise ValueError(f"--preset is {name}, which {experiment} does not have; choose from {', '.join(presets)}")
+    return presets[name]()

@@ -17,11 +17,12 @@ about what is not part of it and what failed, as things are now); its ``measure`
 
 from types import ModuleType
 
-from experiments import convergence, decay, speed
+from experiments import convergence, decay, recall, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
+    "recall": recall,
     "speed": speed,
 }
 

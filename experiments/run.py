@@ -35,7 +35,7 @@ from experiments.models import (
     resolve_device,
 )
 from experiments.plan import nondeterministic, print_head, print_plan
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.progress import make_display
 from experiments.record import (
     comparison_cells,
@@ -46,7 +46,7 @@ from experiments.record import (
 from experiments.registry import get
 from experiments.report import remove_unfinished_reports, result_table, write_report
 from experiments.reuse import Trained, take_over, trained_cells
-from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.tuning import parse_rates, untuned
 from experiments.variants import Variant, parse_variants
 from experiments.worker import Cell, Job, log_path
@@ -64,7 +64,7 @@ def run(command: RunCommand, command_line: str) -> int:
     if not experiment.VARIANTS:
         return run_measurements(experiment, command, command_line)
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
-    seeds = PRESETS[command.preset]().seeds if command.seeds is None else command.seeds
+    seeds = get_preset(command.preset, command.experiment).seeds if command.seeds is None else command.seeds
     check_range("--seeds", seeds, 1, MOST_SEEDS)
     rates = None if command.learning_rates is None else parse_rates(command.learning_rates)
     root = comparison_directory(command)
@@ -87,7 +87,7 @@ def run(command: RunCommand, command_line: str) -> int:
         )
     reusable = {} if command.reuse is None else trained_cells(command.reuse)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
-    task = ByteLanguageModel(corpus, config.context, config.batch_size)
+    task = make_task(corpus, config.context, config.batch_size)
 
     console = make_console()
     comparison = new_comparison(command, command_line, device) | {

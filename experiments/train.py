@@ -18,7 +18,7 @@ from experiments.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.config import Config
 from experiments.models import build_model
 from experiments.record import MetricsLog
-from experiments.tasks.language_model import ByteLanguageModel, bits_per_byte
+from experiments.tasks.language_model import NOT_SCORED, ByteLanguageModel, bits_per_byte
 from experiments.variants import Variant
 from linear_rope.diagnostics import diagnose_model
 from linear_rope.model import CausalLM
@@ -80,13 +80,12 @@ def train_cell(
                 raise CellStopped(f"stopped at step {step}")
 
         def log_evaluation(split: str, windows: int) -> None:
-            value = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
-            if not math.isfinite(value):
-                raise CellFailed(f"the loss on the {split} split is {value} after step {step}")
-            health = {}
+            values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
+            if not math.isfinite(values["bits_per_byte"]):
+                raise CellFailed(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
             if split == "validation" and config.diagnose_windows:
-                health = attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
-            log.append(step, step * config.tokens_per_step, split, {"bits_per_byte": value, **health})
+                values |= attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
+            log.append(step, step * config.tokens_per_step, split, values)
 
         while True:
             finished = step == config.steps
@@ -101,7 +100,9 @@ def train_cell(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             torch.manual_seed(_step_seed(seed, step))
-            loss, gradient_norm = training_step(model, optimizer, task.batch(seed, step).to(device), config, step)
+            tokens = task.batch(seed, step)
+            targets = task.targets(tokens).to(device)
+            loss, gradient_norm = training_step(model, optimizer, tokens.to(device), targets, config, step)
             step += 1
             trained_steps += 1
             trained_seconds += time.perf_counter() - begun
@@ -153,16 +154,18 @@ def resume(
 
 
 def training_step(
-    model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, config: Config, step: int
+    model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, config: Config, step: int
 ) -> tuple[float, float]:
-    """One update from tokens (B, N + 1). Returns the loss (nats per token) and the gradient's norm before clipping.
+    """One update from tokens (B, N + 1) and targets (B, N).
+
+    Returns the loss (nats per scored target) and the gradient's norm before clipping.
 
     Raises:
         CellFailed: either is not finite; then no weight was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
-    loss = next_token_loss(model, tokens, config)
+    loss = mean_loss(next_token_logits(model, tokens, config), targets)
     value = loss.item()
     if not math.isfinite(value):
         raise CellFailed(f"the loss is {value} at step {step}")
@@ -174,11 +177,15 @@ def training_step(
     return value, norm
 
 
-def next_token_loss(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
-    """Mean cross-entropy in nats per token of predicting tokens[:, 1:] from tokens[:, :-1]; tokens (B, N + 1)."""
+def next_token_logits(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
+    """Logits (B, N, vocabulary), in float32, of each next token after tokens[:, :-1]; tokens (B, N + 1)."""
     with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"):
-        logits = model(tokens[:, :-1])
-    return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        return model(tokens[:, :-1]).float()
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per scored target; logits (B, N, vocabulary), targets (B, N)."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
 
 
 @torch.no_grad()
@@ -189,16 +196,26 @@ def evaluate(
     windows: int,
     config: Config,
     between_batches: Callable[[], None] = lambda: None,
-) -> float:
-    """Bits per byte over evenly spaced windows of a split; every byte of a window is predicted from those before it."""
+) -> dict[str, float]:
+    """Means over the scored targets of the windows of a split, each predicted from all before it in its window.
+
+    ``bits_per_byte`` and, where the task measures it, ``accuracy``: the share of targets that have the largest logit.
+    """
     model.eval()
     device = next(model.parameters()).device
-    total, count = 0.0, 0
+    total, right, count = 0.0, 0, 0.0
     for tokens in task.windows(split, windows).split(config.batch_size):
         between_batches()
-        total += next_token_loss(model, tokens.to(device), config).item() * len(tokens)
-        count += len(tokens)
-    return bits_per_byte(total / count)
+        targets = task.targets(tokens).to(device)
+        logits = next_token_logits(model, tokens.to(device), config)
+        # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
+        weight = (targets != NOT_SCORED).sum().item() / targets.shape[1]
+        total += mean_loss(logits, targets).item() * weight
+        count += weight
+        if task.measures_accuracy:
+            right += int((logits.argmax(-1) == targets).sum())
+    values = {"bits_per_byte": bits_per_byte(total / count)}
+    return values | {"accuracy": right / (count * config.context)} if task.measures_accuracy else values
 
 
 def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:

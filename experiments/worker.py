@@ -158,7 +158,7 @@ def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int
     import torch
 
     from experiments.data import load_corpus
-    from experiments.tasks.language_model import ByteLanguageModel
+    from experiments.tasks.language_model import make_task
     from experiments.train import CellFailed, CellStopped, train_cell
     from experiments.variants import get_variant
 
@@ -182,7 +182,7 @@ def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int
         corpus = load_corpus(job.config.data, job.data_dir, job.data_file)
         if corpus.sha256 != job.data_sha256:
             raise CellFailed("the data set changed while the comparison ran")
-        task = ByteLanguageModel(corpus, job.config.context, job.config.batch_size)
+        task = make_task(corpus, job.config.context, job.config.batch_size)
         train_cell(
             directory,
             get_variant(cell.variant),

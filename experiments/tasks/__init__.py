@@ -1,7 +1,7 @@
-"""The data sets: a new one is a file beside this one, with a ``TASK``, and a line here."""
+"""The data sets: a new one is a file beside this one, with a ``TASK`` (or several), and a line here."""
 
 from experiments.data import Task
-from experiments.tasks import enwik8, enwik8_4mb, imdb, stdlib, text
+from experiments.tasks import associative_recall, copying, enwik8, enwik8_4mb, imdb, stdlib, text
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -11,5 +11,7 @@ TASKS: dict[str, Task] = {
         enwik8_4mb.TASK,
         imdb.TASK,
         text.TASK,
+        *associative_recall.TASKS,
+        *copying.TASKS,
     )
 }

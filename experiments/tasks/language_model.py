@@ -1,4 +1,7 @@
-"""Predicting the next byte: what every comparison trains and how it is measured."""
+"""Predicting the next byte: what every comparison trains and how it is measured.
+
+Of a text every byte counts; of generated sequences (recall, copying) those that can be known.
+"""
 
 import math
 
@@ -6,8 +9,11 @@ import numpy as np
 import torch
 
 from experiments.data import Bytes, Corpus
+from experiments.tasks.synthetic import split_generator
 
 METRIC = "bits_per_byte"
+NOT_SCORED = -100
+"""stands for a target that does not count; what PyTorch's cross_entropy leaves out"""
 
 
 def bits_per_byte(nats_per_token: float) -> float:
@@ -24,6 +30,8 @@ class ByteLanguageModel:
     """
 
     vocab_size = 256
+    measures_accuracy = False
+    """whether evaluations tell the share of scored targets that were predicted right"""
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         for split, length in corpus.describe()["splits"].items():
@@ -58,5 +66,55 @@ class ByteLanguageModel:
         last_start = len(content) - (self.context + 1)
         return self._gather(content, np.arange(count) * last_start // max(count - 1, 1))
 
+    def targets(self, tokens: torch.Tensor) -> torch.Tensor:
+        """What is to be predicted at each position, int64 of shape (B, N), NOT_SCORED where nothing is asked.
+
+        ``tokens`` (B, N + 1) are those of ``batch`` or ``windows``. Of a text every next byte counts.
+        """
+        return tokens[:, 1:]
+
     def _gather(self, content: Bytes, starts: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(content[starts[:, None] + np.arange(self.context + 1)].astype(np.int64))
+
+
+class SequenceModel(ByteLanguageModel):
+    """Batches and evaluation windows of generated sequences, of which only some targets are scored.
+
+    Raises ValueError if ``context`` is not the length of the sequences.
+    """
+
+    measures_accuracy = True
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
+        assert corpus.sequences is not None
+        self.sequences = corpus.sequences
+        if context != self.sequences.length:
+            raise ValueError(
+                f"--context is {context}, but the sequences of --data {corpus.name} have {self.sequences.length} "
+                f"tokens, none of which can be left out; give --context {self.sequences.length}"
+            )
+        self.corpus = corpus
+        self.context = context
+        self.batch_size = batch_size
+
+    def batch(self, seed: int, step: int) -> torch.Tensor:
+        """New sequences, int64 of shape (batch_size, context + 1); a pure function of ``seed`` and ``step``."""
+        return self._tokens(self.sequences.draw(split_generator("train", seed, step), self.batch_size))
+
+    def windows(self, split: str, count: int) -> torch.Tensor:
+        """The first ``count`` sequences of a split (validation or test), or all if it has fewer; always the same."""
+        content: Bytes = getattr(self.corpus, split)
+        return self._tokens(content.reshape(-1, self.context + 1)[:count])
+
+    def targets(self, tokens: torch.Tensor) -> torch.Tensor:
+        scored = torch.from_numpy(self.sequences.scored(tokens.numpy()))
+        return tokens[:, 1:].masked_fill(~scored, NOT_SCORED)
+
+    def _tokens(self, content: Bytes) -> torch.Tensor:
+        return torch.from_numpy(content.astype(np.int64))
+
+
+def make_task(corpus: Corpus, context: int, batch_size: int) -> ByteLanguageModel:
+    """What a corpus is trained and evaluated with. Raises ValueError if the context does not fit it."""
+    kind = ByteLanguageModel if corpus.sequences is None else SequenceModel
+    return kind(corpus, context, batch_size)

@@ -40,7 +40,7 @@ class KnownModel(nn.Module):
 
 def test_a_model_that_knows_nothing_needs_eight_bits_a_byte():
     task, config = language_model(b"any text of some length", 4, 2), Config(context=4, batch_size=2)
-    assert train.evaluate(KnownModel({}), task, "test", 5, config) == pytest.approx(8)
+    assert train.evaluate(KnownModel({}), task, "test", 5, config) == {"bits_per_byte": pytest.approx(8)}
 
 
 def test_bits_per_byte_are_the_mean_over_windows_also_where_the_last_batch_is_smaller():
@@ -48,14 +48,14 @@ def test_bits_per_byte_are_the_mean_over_windows_also_where_the_last_batch_is_sm
     task, config = language_model(b"aaaaabbbbbccccc", 4, 2), Config(context=4, batch_size=2)
     assert task.windows("validation", 3)[:, 1:].tolist() == [[ord(letter)] * 4 for letter in "abc"]
     model = KnownModel({"a": 1 / 2, "b": 1 / 4, "c": 1 / 8})
-    assert train.evaluate(model, task, "validation", 3, config) == pytest.approx(2)
+    assert train.evaluate(model, task, "validation", 3, config) == {"bits_per_byte": pytest.approx(2)}
 
 
 def test_every_byte_of_a_window_but_the_first_is_predicted():
     # a, then three bytes of 1 bit and one of 3 bits: (1 + 1 + 1 + 3) / 4
     task, config = language_model(b"abbbc", 4, 1), Config(context=4, batch_size=1)
     model = KnownModel({"a": 1 / 16, "b": 1 / 2, "c": 1 / 8})
-    assert train.evaluate(model, task, "validation", 1, config) == pytest.approx(1.5)
+    assert train.evaluate(model, task, "validation", 1, config) == {"bits_per_byte": pytest.approx(1.5)}
 
 
 class Clock:
@@ -90,14 +90,14 @@ def clocked(tmp_path, monkeypatch):
     )  # fmt: skip
     learning_rates, progress = [], []
 
-    def training_step(model, optimizer, tokens, config, step):
+    def training_step(model, optimizer, tokens, targets, config, step):
         clock.now += STEP_SECONDS[step]
         learning_rates.extend(group["lr"] for group in optimizer.param_groups)
         return STEP_BITS[step] * math.log(2), 0.5
 
     monkeypatch.setattr(train, "time", clock)
     monkeypatch.setattr(train, "training_step", training_step)
-    monkeypatch.setattr(train, "evaluate", clock.takes(100, 4.0))
+    monkeypatch.setattr(train, "evaluate", clock.takes(100, {"bits_per_byte": 4.0}))
     monkeypatch.setattr(train, "save_checkpoint", clock.takes(1000))
     task = language_model(b"any text of some length", config.context, config.batch_size)
     train.train_cell(
@@ -152,7 +152,8 @@ def test_the_gradient_norm_on_record_is_that_before_clipping_and_the_update_is_c
     config = Config(context=4, batch_size=1, gradient_clip=0.25)
     model = KnownModel({"a": 1 / 2})
     before = model.logits.detach().clone()
-    loss, norm = train.training_step(model, torch.optim.SGD(model.parameters(), lr=1.0), task.batch(0, 0), config, 0)
+    tokens, optimizer = task.batch(0, 0), torch.optim.SGD(model.parameters(), lr=1.0)
+    loss, norm = train.training_step(model, optimizer, tokens, task.targets(tokens), config, 0)
     assert loss == pytest.approx(math.log(2))
     assert norm == pytest.approx(math.sqrt(0.25 + 255 * (0.5 / 255) ** 2))
     assert (model.logits.detach() - before).norm().item() == pytest.approx(0.25, rel=1e-4)

@@ -20,6 +20,7 @@ from experiments.tasks import TASKS, enwik8, enwik8_4mb, imdb, stdlib
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
+GENERATED = ["recall-64", "recall-128", "recall-256", "recall-512", "copying-32", "copying-128"]
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 
 
@@ -37,11 +38,12 @@ def whole(corpus: Corpus) -> bytes:
 
 class TestRegistry:
     def test_names(self) -> None:
-        assert list(TASKS) == ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text"]
+        texts = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text"]
+        assert list(TASKS) == texts + GENERATED
 
     def test_find_without_any_data(self) -> None:
         here = {name for name, task in TASKS.items() if task.find(None) is not None}
-        assert here == {"stdlib"}
+        assert here == {"stdlib", *GENERATED}
 
     def test_naming_the_data_sets_does_not_load_torch(self) -> None:
         code = "import sys, experiments.tasks; sys.exit('torch' in sys.modules)"

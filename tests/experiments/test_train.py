@@ -158,17 +158,17 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch
 def test_a_loss_that_is_not_finite_stops_the_cell_before_the_update(tmp_path, task, monkeypatch):
     import experiments.train as module
 
-    original = module.next_token_loss
+    original = module.next_token_logits
     weights = []
 
     def poisoned(model, tokens, config):
-        loss = original(model, tokens, config)
+        logits = original(model, tokens, config)
         if not model.training:
-            return loss
+            return logits
         weights.append(model.embedding.tokens.weight.detach().clone())
-        return loss * float("nan") if len(weights) == 4 else loss
+        return logits * float("nan") if len(weights) == 4 else logits
 
-    monkeypatch.setattr(module, "next_token_loss", poisoned)
+    monkeypatch.setattr(module, "next_token_logits", poisoned)
     models = []
     build = module.build_model
     monkeypatch.setattr(module, "build_model", lambda *a: models.append(build(*a)) or models[-1])
@@ -204,11 +204,11 @@ def test_evaluation_weighs_every_window_equally(task):
 def test_an_evaluation_that_is_not_finite_fails_the_cell_and_is_not_recorded(tmp_path, task, monkeypatch):
     import experiments.train as module
 
-    original = module.next_token_loss
+    original = module.mean_loss
     monkeypatch.setattr(
         module,
-        "next_token_loss",
-        lambda model, tokens, config: original(model, tokens, config) * (1 if model.training else float("inf")),
+        "mean_loss",
+        lambda logits, targets: original(logits, targets) * (1 if logits.requires_grad else float("inf")),
     )
     with pytest.raises(CellFailed, match="validation split is inf after step 0"):
         train(tmp_path, task)

@@ -1,0 +1,97 @@
+"""Multi-query associative recall (MQAR): which value stood beside this key? (Arora et al. 2023, arXiv 2312.04927)
+
+A sequence begins with key-value pairs. Later each key is asked once, and the token after it, which is its value, is to
+be predicted. A model has to find the earlier place where the key stood and copy what followed it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.data import Bytes
+from experiments.tasks.synthetic import distinct, make_sequences_task
+
+POWER = 0.01
+"""a of the power law by which the asked keys are placed, as in Zoology"""
+SIZES = ((64, 4), (128, 8), (256, 16), (512, 64))
+"""(length, pairs) of Zoology's Figure 2"""
+
+
+@dataclass(frozen=True)
+class AssociativeRecall:
+    """Sequences of ``length`` inputs and one token more.
+
+    * Keys are the first half of the vocabulary, values the second. Tokens 0 to 2·pairs - 1 are pairs of a key and its
+      value; a sequence's keys are all different, and so are its values.
+    * Behind them are slots of two tokens, numbered from 1. Each key is put into a slot of its own, followed by its
+      value; slot i is drawn with a probability proportional to i^(a - 1), without replacement, in the order of the
+      pairs. So most keys are asked soon and some late.
+    * All other tokens are drawn uniformly from the whole vocabulary but the sequence's own keys. They are not scored,
+      and nor are the pairs.
+
+    That is Zoology's construction with these differences: the vocabulary has 256 tokens and not 8,192; a filler is
+    never one of the sequence's keys, which there happens by chance; the answer follows the asked key in the sequence
+    (as a language model would read it), where Zoology has filler in its place; and training sequences are drawn anew
+    for every step, where Zoology goes over 100,000 again and again.
+
+    Raises:
+        ValueError: the pairs do not fit into the length or the vocabulary.
+    """
+
+    length: int
+    pairs: int
+    vocabulary: int = 256
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1 or 4 * self.pairs > self.length:
+            raise ValueError(f"pairs is {self.pairs}; give 1 to {self.length // 4}, a quarter of the length")
+        if not 2 * self.pairs <= self.vocabulary <= 256:
+            raise ValueError(f"vocabulary is {self.vocabulary}; give {2 * self.pairs} to 256")
+
+    def draw(self, generator: np.random.Generator, count: int) -> Bytes:
+        half = self.vocabulary // 2
+        keys, others = np.split(distinct(generator, count, half), [self.pairs], axis=1)
+        values = half + distinct(generator, count, half)[:, : self.pairs]
+
+        every_value = np.broadcast_to(np.arange(half, 2 * half, dtype=np.uint8), (count, half))
+        fillers = np.concatenate([others, every_value], axis=1)
+        chosen = generator.integers(0, fillers.shape[1], (count, self.length + 1))
+        tokens = np.take_along_axis(fillers, chosen, axis=1)
+
+        tokens[:, 0 : 2 * self.pairs : 2] = keys
+        tokens[:, 1 : 2 * self.pairs : 2] = values
+        places = 2 * self.pairs + 2 * self._slots(generator, count)
+        np.put_along_axis(tokens, places, keys, axis=1)
+        np.put_along_axis(tokens, places + 1, values, axis=1)
+        return tokens
+
+    def scored(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """The tokens that follow a key which is there for the second time."""
+        begin = 2 * self.pairs
+        keys = tokens[:, None, 0:begin:2]
+        scored = np.zeros((len(tokens), self.length), dtype=bool)
+        scored[:, begin:] = (tokens[:, begin:-1, None] == keys).any(axis=-1)
+        return scored
+
+    def _slots(self, generator: np.random.Generator, count: int) -> npt.NDArray[np.intp]:
+        """The slot of each key, from 0, of shape (count, pairs).
+
+        The largest of log p + Gumbel noise are a sample without replacement, in its order.
+        """
+        slots = (self.length - 2 * self.pairs) // 2
+        log_probability = (POWER - 1) * np.log(np.arange(1, slots + 1))
+        return (-log_probability - generator.gumbel(size=(count, slots))).argsort(axis=1)[:, : self.pairs]
+
+
+TASKS = tuple(
+    make_sequences_task(
+        f"recall-{length}",
+        f"Multi-query associative recall (Zoology): {pairs} key-value pairs in {length} tokens.",
+        AssociativeRecall(length, pairs),
+        f"Multi-query associative recall as in Zoology (Arora et al. 2023), {pairs} pairs in {length} tokens, with a "
+        "vocabulary of 256 tokens where Zoology has 8,192.",
+    )
+    for length, pairs in SIZES
+)
