@@ -12,11 +12,12 @@ about what is not part of it and what failed, as things are now); its ``measure`
 
 from types import ModuleType
 
-from experiments import convergence, decay, speed
+from experiments import convergence, decay, features, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
+    "features": features,
     "speed": speed,
 }
 
