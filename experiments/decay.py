@@ -4,7 +4,6 @@ python -m experiments run decay
 """
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,15 @@ import pandas as pd
 import torch
 
 from experiments import decay_plots
-from experiments.checkpoint import load_newest_checkpoint
 from experiments.claims import Claim
-from experiments.config import Config
 from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
-from experiments.models import build_model
 from experiments.plots import FigureEntry, TableEntry, draw
-from experiments.record import cell_directory, cell_status, comparison_cells, write_atomically
+from experiments.record import write_atomically
 from experiments.schema import Source
 from experiments.stats import estimate
 from experiments.tasks.language_model import ByteLanguageModel
-from experiments.variants import DEFAULT_ARMS, get_variant
+from experiments.trained_models import trained_models
+from experiments.variants import DEFAULT_ARMS
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 
@@ -154,20 +151,10 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
     for each cell whose final weights are not there.
     """
-    config = Config(**comparison["config"])
-    settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
     tokens = task.windows("validation", WINDOWS)[:, :-1]
-    tables, notes = [], []
-    for name, seed in comparison_cells(comparison):
-        if cell_status(root, name, seed)["state"] != "done":
-            continue
-        model = build_model(get_variant(name), replace(config, **settings[name]), seed)
-        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
-        if checkpoint is None or checkpoint.step != config.steps:
-            notes.append(f"attention by distance leaves out {name} seed {seed}: its final weights are damaged or gone")
-            continue
-        model.load_state_dict(checkpoint.model)
-        model.eval()
+    tables: list[pd.DataFrame] = []
+    notes: list[str] = []
+    for name, seed, model in trained_models(root, comparison, "attention by distance", notes):
         for layer, weights in enumerate(attention_maps(model, tokens)):
             signed, absolute = weight_by_distance(weights)
             columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from experiments.config import Config
 
@@ -123,12 +124,48 @@ def recall_gpu() -> Preset:
     return Preset("hours on one GPU: two layers, sixteen pairs in 256 tokens", config, seeds=3)
 
 
+def _own(name: str, description: str, **changes: Any) -> Callable[[], Preset]:
+    """A preset that differs from the general one of that name in some settings, and maybe in its ``seeds``."""
+
+    def make() -> Preset:
+        general = PRESETS[name]()
+        seeds = changes.get("seeds", general.seeds)
+        settings = {key: value for key, value in changes.items() if key != "seeds"}
+        return Preset(description, replace(general.config, **settings), seeds)
+
+    return make
+
+
 PRESETS: dict[str, Callable[[], Preset]] = {"smoke": smoke, "cpu": cpu, "gpu": gpu, "paper": paper}
 """of the experiments that have none of their own"""
 OWN: dict[str, dict[str, Callable[[], Preset]]] = {
+    "denominator": {
+        "smoke": _own("smoke", "seconds: does everything run?", diagnose_windows=2),
+        "cpu": _own(
+            "cpu",
+            "a minute a cell",
+            steps=400,
+            log_every=5,
+            evaluate_every=25,
+            evaluation_windows=24,
+            diagnose_windows=4,
+            seeds=5,
+        ),
+        "gpu": _own("gpu", "hours on one GPU", diagnose_windows=2),
+    },
+    "mask": {
+        "smoke": smoke,
+        "cpu": _own("cpu", "three minutes a cell", steps=1200, warmup_steps=100, evaluate_every=100),
+        "gpu": gpu,
+    },
+    "pairing": {
+        "smoke": smoke,
+        "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
+        "gpu": gpu,
+    },
     "recall": {"smoke": recall_smoke, "cpu": recall_cpu, "gpu": recall_gpu},
 }
-"""of the experiments that train on something else than text"""
+"""of the experiments that train something else, or for longer"""
 
 
 def get_preset(name: str, experiment: str) -> Preset:

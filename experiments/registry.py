@@ -17,11 +17,15 @@ about what is not part of it and what failed, as things are now); its ``measure`
 
 from types import ModuleType
 
-from experiments import convergence, decay, recall, speed
+from experiments import convergence, decay, denominator, features, mask, pairing, recall, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
+    "denominator": denominator,
+    "features": features,
+    "mask": mask,
+    "pairing": pairing,
     "recall": recall,
     "speed": speed,
 }

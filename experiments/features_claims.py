@@ -1,0 +1,194 @@
+"""What was claimed about random features, and the quantities of the features experiment that decide it."""
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments import features
+from experiments.claims import Claim, ReadSample, Sample
+from experiments.record import cell_status
+
+Made = tuple[str, str]
+"""an estimator and its kind of directions"""
+
+ORTHOGONAL, INDEPENDENT = ("positive", "orthogonal"), ("positive", "independent")
+HYPERBOLIC, TRIGONOMETRIC = ("hyperbolic", "orthogonal"), ("trigonometric", "orthogonal")
+
+MARGIN = 0.02
+"""of a decimal logarithm: 5 per cent"""
+
+PERFORMER = "Choromanski et al. 2020, arXiv 2009.14794"
+
+
+def ratio_over_draws(
+    part: features.Part, one: Made, other: Made, column: str, *, head_dim: int, scale: float, num_features: int
+) -> ReadSample:
+    """log10 of the first estimator's error over the second's, for each draw of random inputs."""
+
+    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        table = features.read_table(root, "random")
+        if table is None:
+            return None
+        wanted = {"part": part, "head_dim": head_dim, "scale": scale, "num_features": num_features}
+        rows = table[np.logical_and.reduce([table[name] == value for name, value in wanted.items()])]
+        first, second = (_logarithms(rows, made, column) for made in (one, other))
+        values = {int(number): float(first[number] - second[number]) for number in first.index if number in second}
+        return Sample(values, features.planned_draws(comparison, part), unit_of_sample="draws")
+
+    return sample
+
+
+def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
+    """The slope of log error over log M for independent positive features, for each draw."""
+
+    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        table = features.read_table(root, "random")
+        if table is None:
+            return None
+        rows = table[(table["part"] == "curves") & (table["head_dim"] == head_dim) & (table["scale"] == scale)]
+        rows = rows[(rows["estimator"] == "positive") & (rows["directions"] == "independent")]
+        values = {}
+        for number, of_draw in rows.groupby("draw"):
+            if set(of_draw["num_features"]) == set(features.NUM_FEATURES):
+                x, y = np.log(of_draw["num_features"]), np.log(of_draw["kernel_error"])
+                values[int(number)] = float(np.polyfit(x, y, 1)[0])
+        return Sample(values, features.planned_draws(comparison, "curves"), unit_of_sample="draws")
+
+    return sample
+
+
+def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_features: int) -> ReadSample:
+    """log10 of the first estimator's error over the second's on a trained arm, mean over its layers, for each seed."""
+
+    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        table = features.read_table(root, "trained")
+        if variant not in {each["name"] for each in comparison["variants"]}:
+            return None
+        lost = []
+        for seed in comparison["seeds"]:
+            status = cell_status(root, variant, seed)
+            if status["state"] == "failed":
+                lost.append(f"seed {seed}: {status.get('reason') or 'failed'}")
+        values = {}
+        if table is not None:
+            rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
+            for seed, of_seed in rows.groupby("seed"):
+                first, second = (of_seed[_made(of_seed, made)].set_index("layer")[column] for made in (one, other))
+                difference = (first - second).dropna()
+                if len(difference) == comparison["config"]["layers"] and int(seed) in comparison["seeds"]:
+                    values[int(seed)] = float(difference.mean())
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+def _logarithms(rows: pd.DataFrame, made: Made, column: str) -> "pd.Series[float]":
+    """log10 of an estimator's errors by draw."""
+    return np.log10(rows[_made(rows, made)].set_index("draw")[column])
+
+
+def _made(rows: pd.DataFrame, made: Made) -> "pd.Series[bool]":
+    return (rows["estimator"] == made[0]) & (rows["directions"] == made[1])
+
+
+def _random_claims() -> list[Claim]:
+    claims = []
+    for scale in (0.25, 0.5):
+        claims.append(
+            Claim(
+                key=f"orthogonal-{scale:g}",
+                statement="Orthogonal random directions lower the error of the kernel where M is at most d.",
+                published=f"mean squared error lower for M ≤ d ({PERFORMER}, theorem 2)",
+                quantity=f"log10(error orthogonal / error independent), d = M = 16, inputs of scale {scale:g}",
+                region=(-inf, 0),
+                margin=MARGIN,
+                sample=ratio_over_draws(
+                    "few features", ORTHOGONAL, INDEPENDENT, "kernel_error", head_dim=16, scale=scale, num_features=16
+                ),
+                family="features",
+            )
+        )
+    claims.append(
+        Claim(
+            key="positive-1",
+            statement="Positive features estimate attention better than sines and cosines, at scale 1.",
+            published=f"lower error of the output, d = 16, N(0, 1) ({PERFORMER}, figure 4)",
+            quantity="log10(output error positive / output error trigonometric), d = 16, M = 256, length 1024",
+            region=(-inf, 0),
+            margin=MARGIN,
+            sample=_figure_4(ORTHOGONAL, TRIGONOMETRIC, 1.0),
+            family="features",
+        )
+    )
+    claims.append(
+        Claim(
+            key="trigonometric-0.5",
+            statement="At half that scale sines and cosines are better than positive features.",
+            published="none found; worked out by us: output error 1e-5 against 2.7e-5",
+            quantity="log10(output error trigonometric / output error positive), d = 16, M = 256, length 1024",
+            region=(-inf, 0),
+            margin=MARGIN,
+            sample=_figure_4(TRIGONOMETRIC, ORTHOGONAL, 0.5),
+            family="features",
+        )
+    )
+    for scale in features.SCALES:
+        claims.append(
+            Claim(
+                key=f"hyperbolic-{scale:g}",
+                statement=f"Hyperbolic features lower the error of the kernel at equal M, at scale {scale:g}.",
+                published=f"lower mean squared error ({PERFORMER}, lemma 2, for equal numbers of draws)",
+                quantity="log10(error hyperbolic / error positive), both orthogonal, d = 16, M = 256",
+                region=(-inf, 0),
+                margin=MARGIN,
+                sample=ratio_over_draws(
+                    "curves", HYPERBOLIC, ORTHOGONAL, "kernel_error", head_dim=16, scale=scale, num_features=256
+                ),
+                family="features",
+            )
+        )
+    claims.append(
+        Claim(
+            key="one-over-m",
+            statement="The error of the kernel falls as 1/M.",
+            published=f"mean squared error proportional to 1/M for independent directions ({PERFORMER}, lemma 2)",
+            quantity="slope of log(error) over log(M), M = 16 to 1024, independent, d = 16, inputs of scale 0.25",
+            region=(-1.1, -0.9),
+            margin=0.02,
+            sample=slope_over_draws(head_dim=16, scale=0.25),
+            family="features",
+        )
+    )
+    return claims
+
+
+def _figure_4(one: Made, other: Made, scale: float) -> ReadSample:
+    return ratio_over_draws("figure 4", one, other, "output_error", head_dim=16, scale=scale, num_features=256)
+
+
+def _trained_claims() -> list[Claim]:
+    contrasts = (
+        ("orthogonal", "Orthogonal directions are better than independent ones", ORTHOGONAL, INDEPENDENT, "theorem 2"),
+        ("positive", "Positive features are better than sines and cosines", ORTHOGONAL, TRIGONOMETRIC, "figure 4"),
+        ("hyperbolic", "Hyperbolic features are better than plain positive ones", HYPERBOLIC, ORTHOGONAL, "lemma 2"),
+    )
+    return [
+        Claim(
+            key=f"{key}-on-{variant}",
+            statement=f"{statement} on the queries and keys of a trained {variant}.",
+            published=f"for random or bounded inputs ({PERFORMER}, {where}); none found for trained ones",
+            quantity="log10 of the ratio of the errors of the attention matrix, M = 64, mean over layers",
+            region=(-inf, 0),
+            margin=MARGIN,
+            sample=ratio_over_seeds(variant, one, other, "log10_attention_error", 64),
+            family="features on trained models",
+        )
+        for variant in features.VARIANTS
+        for key, statement, one, other, where in contrasts
+    ]
+
+
+CLAIMS: tuple[Claim, ...] = (*_random_claims(), *_trained_claims())

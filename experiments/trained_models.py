@@ -1,0 +1,36 @@
+"""The trained models of a comparison, for what is measured on them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.checkpoint import load_newest_checkpoint
+from experiments.config import Config
+from experiments.models import build_model
+from experiments.record import cell_directory, cell_status, comparison_cells
+from experiments.variants import get_variant
+from linear_rope.model import CausalLM
+
+
+def trained_models(
+    root: Path, comparison: dict[str, Any], measured: str, notes: list[str]
+) -> Iterator[tuple[str, int, CausalLM]]:
+    """Variant, seed and model, in eval mode, of every finished cell.
+
+    A cell whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
+    sentence's subject) leaves it out is added to ``notes``.
+    """
+    config = Config(**comparison["config"])
+    settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
+    for name, seed in comparison_cells(comparison):
+        if cell_status(root, name, seed)["state"] != "done":
+            continue
+        model = build_model(get_variant(name), replace(config, **settings[name]), seed)
+        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
+        if checkpoint is None or checkpoint.step != config.steps:
+            notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
+            continue
+        model.load_state_dict(checkpoint.model)
+        model.eval()
+        yield name, seed, model
