@@ -372,8 +372,8 @@ _HEALTH = {
         "nonpositive_denominators",
         "share of denominators ≤ 0",
         "Denominators that are zero or below, during training",
-        "Share of the denominators of all layers, heads and queries that are not above zero. An unrotated denominator is "
-        "a sum of positive terms and cannot be; an arm without a denominator has no line.",
+        "Share of the denominators of all layers, heads and queries that are not above zero. An unrotated denominator "
+        "is a sum of positive terms and cannot be; an arm without a denominator has no line.",
     ),
     "negative-weights": (
         "negative_weights",

@@ -21,21 +21,21 @@ from experiments.stats import cell_states, cell_values
 from experiments.tasks.language_model import ByteLanguageModel
 
 QUESTION = (
-    "RoPE after the map rotates features in pairs. FAVOR+'s features are exchangeable, so the two of a pair have nothing "
-    "to do with each other: the sine terms of their rotation are zero in the mean over draws and only add variance. A "
+    "RoPE after the map rotates features in pairs. FAVOR+'s features are exchangeable, so the two of a pair have "
+    "nothing to do with each other: the sine terms of their rotation are zero in the mean over draws and only add variance. A "
     "paired map uses each random feature twice, as both members of a pair. Then the sine terms cancel, and the score "
     "needs half the draws. Is it the better estimate, and does a model learn better with it?"
 )
 METHOD = (
     "The variance of the rotated score is measured over draws for random queries and keys, for the plain map, for the "
-    "paired map at equal M (half the draws), and for the plain map with as many draws as the paired one. Language models "
-    "with either map are trained from equal weights on equal batches, for several M, and elu+1, which has no draws, with "
-    "its features paired too."
+    "paired map at equal M (half the draws), and for the plain map with as many draws as the paired one. Language "
+    "models with either map are trained from equal weights on equal batches, for several M, and elu+1, which has no "
+    "draws, with its features paired too."
 )
 NOT_SHOWN = (
     "Other learning rates (one for all arms), larger models and longer training. The draw of the features alone moves "
-    "the loss, and it differs between the maps even at equal seeds, so pairing by seed takes out less of the noise here "
-    "than elsewhere."
+    "the loss, and it differs between the maps even at equal seeds, so pairing by seed takes out less of the noise "
+    "here than elsewhere."
 )
 
 NUM_FEATURES = (32, 64, 128, 256)
@@ -119,7 +119,7 @@ def _claims() -> tuple[Claim, ...]:
     variance = [
         Claim(
             key=f"variance-{name}-{distance}",
-            statement=f"At {what} the paired map estimates the rotated score with less variance, at distance {distance}.",
+            statement=f"At {what} the paired map's rotated score has less variance, at distance {distance}.",
             published="none found; our own hypothesis",
             quantity=(
                 "log10 of the squared error of the rotated score, paired over plain, M = 64"
@@ -136,7 +136,7 @@ def _claims() -> tuple[Claim, ...]:
     losses = [
         Claim(
             key=f"loss-{num_features}",
-            statement=f"With M = {num_features}, a model with the paired map reaches a lower loss than with the plain one.",
+            statement=f"With M = {num_features}, the paired map gives a lower loss than the plain one.",
             published=HYPOTHESIS if num_features == 64 else "none found; our own hypothesis",
             quantity="test loss, paired minus plain, bits per byte",
             region=(-inf, 0),
