@@ -31,8 +31,8 @@ METHOD = (
 
 NOT_SHOWN = (
     "Larger models, longer contexts and longer training, where the order of the arms may be another. The best that "
-    "each arm can do: the optimiser settings were not tuned per arm. Other numbers of random features, and features that "
-    "are drawn anew during training, unless an arm's name says so."
+    "each arm can do: the optimiser settings were not tuned per arm. Other numbers of random features, and features "
+    "that are drawn anew during training, unless an arm's name says so."
 )
 
 VARIANTS = DEFAULT_ARMS
