@@ -120,6 +120,8 @@ def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, caps
 def test_an_unfinished_seed_is_not_run(make_reference):
     row = rows_of(make_reference(shifted(-0.3), fates={(AFTER, 1): ("running", None)}))[KEY]
     assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
+    assert row.estimate.n == 4
+    assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
 
 
 def nearly_decided(name, seed, step):
@@ -218,7 +220,12 @@ def test_equal_values_have_a_p_of_0_or_1(value, verdict):
     row = judged([value] * 3, (0.0, math.inf), 0.1)
     assert (row.verdict, row.p) == (verdict, 0.0)
     assert (row.estimate.mean, row.estimate.low, row.estimate.high) == (value, value, value)
-    assert set(p_values([value] * 3, (0.0, math.inf), 0.1)) <= {0.0, 1.0}
+
+
+def test_equal_values_on_a_bound_are_neither_inside_nor_outside():
+    assert p_values([0.0] * 3, (0.0, math.inf), 0.1) == (1.0, 0.0)
+    assert p_values([0.1] * 3, (0.0, math.inf), 0.1) == (0.0, 1.0)
+    assert p_values([0.05] * 3, (0.0, math.inf), 0.1) == (0.0, 0.0)
 
 
 def test_a_sample_of_draws_says_so():
