@@ -24,7 +24,7 @@ HELPS = {
         "elu+1-rope-after",
     ): "none found (RoFormer, 2104.09864, trains the Performer alone; MLLA, LeapLabTHU, rotates after, images)",
     ("elu+1", "elu+1-rope-before"): "none found",
-    ("relu", "relu-rope-after"): "SANA-Video (2509.24695): RoPE after the ReLU keeps position; not causal, images",
+    ("relu", "relu-rope-after"): "SANA-Video (2509.24695): RoPE after the ReLU keeps position; not causal, video",
     ("relu", "relu-rope-before"): "SANA-Video (2509.24695) says the opposite: the ReLU filters position out again",
 }
 """(kernel, arm) → what was published"""

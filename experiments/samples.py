@@ -33,19 +33,22 @@ class Noted(NamedTuple):
 class Cell:
     """The recorded numbers of one finished cell."""
 
-    def __init__(self, curves: pd.DataFrame) -> None:
-        self._curves = curves
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._rows = rows
+        self._curves: dict[str, pd.Series[float]] = {}
 
     def curve(self, metric: str) -> "pd.Series[float]":
         """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
 
         Raises NotRecorded if there is none.
         """
-        split, _, name = metric.partition("_")
-        rows = self._curves[(self._curves["split"] == split) & (self._curves["metric"] == name)]
-        if rows.empty:
+        if metric not in self._curves:
+            split, _, name = metric.partition("_")
+            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
+            self._curves[metric] = rows.set_index("step")["value"].sort_index()
+        if self._curves[metric].empty:
             raise NotRecorded(metric)
-        return rows.set_index("step")["value"].sort_index()
+        return self._curves[metric]
 
     def last(self, metric: str) -> float:
         """A metric at the last step that has it. Raises NotRecorded if there is none."""
@@ -60,6 +63,29 @@ class Cell:
         return float(np.trapezoid(curve.to_numpy(), steps) / (steps[-1] - steps[0]))
 
 
+class Cells(NamedTuple):
+    """The cells of a comparison: what became of each, and its numbers."""
+
+    curves: pd.DataFrame
+    fates: dict[tuple[str, int], tuple[str, str]]
+    """(arm, seed) -> (state, reason)"""
+    numbers: dict[tuple[str, int], Cell]
+
+
+_last_read: list[Cells] = []
+"""of the curves that were asked for last: all claims on a comparison come one after the other"""
+
+
+def read_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Cells:
+    """The cells of a comparison, read once for all claims that are judged on the same curves."""
+    if not _last_read or _last_read[0].curves is not curves:
+        states = cell_states(root, comparison, curves).itertuples(index=False)
+        fates = {(row.variant, row.seed): (row.state, row.reason) for row in states}
+        grouped: Any = curves.groupby(["variant", "seed"], sort=False)
+        _last_read[:] = [Cells(curves, fates, {cell: Cell(rows) for cell, rows in grouped})]
+    return _last_read[0]
+
+
 def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
     """``quantity(*cells)`` for each seed at which all these arms finished; the cells are in the arms' order.
 
@@ -67,25 +93,21 @@ def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> R
     """
 
     def read(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        variants = [variant for variant in comparison["variants"] if variant["name"] in arms]
-        if len(variants) < len(set(arms)):
+        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
             return None
-        part = comparison | {"variants": variants}
-        curves = curves[curves["variant"].isin(arms)]
-        states = cell_states(root, part, curves).set_index(["variant", "seed"])
-        cells = {cell: Cell(rows) for cell, rows in curves.groupby(["variant", "seed"])}
+        cells = read_cells(root, comparison, curves)
         values: dict[int, float] = {}
         lost: list[str] = []
         notes: dict[str, list[int]] = {}
         for seed in comparison["seeds"]:
-            fates = [(arm, *states.loc[(arm, seed)]) for arm in dict.fromkeys(arms)]
+            fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
             failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
             if failed:
                 lost.append(f"seed {seed}: {', '.join(failed)}")
             if any(state != "done" for _, state, _ in fates):
                 continue
             try:
-                found = quantity(*(cells[arm, seed] for arm in arms))
+                found = quantity(*(cells.numbers[arm, seed] for arm in arms))
             except NotRecorded:
                 continue
             except Undefined as error:

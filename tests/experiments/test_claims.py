@@ -1,0 +1,407 @@
+"""From files with known effects to verdicts; and no file that is missing makes one."""
+
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scipy import stats
+
+from experiments import convergence
+from experiments.claims import RULE, Claim, Sample, evaluate, holm, p_values
+from experiments.claims_page import read_sections
+from experiments.cli import main
+from experiments.convergence import CLAIMS
+from experiments.curves import read_curves
+from experiments.record import read_json, write_json
+from experiments.references import REFERENCES, command
+from experiments.registry import EXPERIMENTS
+from experiments.report import write_report
+from experiments.samples import gap_closed, paired_average, steps_saved
+
+ROOT = Path(__file__).parents[2]
+BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
+KEY = f"{AFTER}-loss"
+FAMILY = sum(claim.family == "loss" for claim in CLAIMS)
+SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
+"""of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
+
+
+@pytest.fixture
+def make_reference(make_comparison, tmp_path):
+    """Makes results/convergence with two arms that differ by given amounts, seed by seed; returns results."""
+
+    def make(differences, **other):
+        def loss(name, seed, step):
+            return 3 + seed + (differences[seed] if name == AFTER else 0)
+
+        make_comparison(tmp_path / "convergence", f"{BASELINE},{AFTER}", len(differences), loss=loss, **other)
+        return tmp_path
+
+    return make
+
+
+def rows_of(results):
+    """key → row of the reference convergence"""
+    rows = [row for section in read_sections(results) for row in section.rows if row.reference == "convergence"]
+    return {row.claim.key: row for row in rows}
+
+
+def shifted(mean, noise=SMALL_NOISE):
+    return [mean + each for each in noise]
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict", "remark"),
+    [
+        (shifted(-0.3), "supported", ""),
+        (shifted(0.3), "not supported", ""),
+        (shifted(0.0), "not supported", ""),
+        (shifted(0.0, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
+        (shifted(-0.2, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
+        (shifted(-0.009), "supported", "by less than the smallest amount that matters"),
+        (shifted(-0.002), "not supported", ""),
+        ([-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
+        ([-0.3], "inconclusive", "too few seeds: 1, and 3 are needed"),
+    ],
+)
+def test_the_verdict_follows_the_rule(make_reference, differences, verdict, remark):
+    row = rows_of(make_reference(differences))[KEY]
+    assert row.verdict == verdict
+    assert remark in row.remark
+    assert row.estimate.n == len(differences)
+    assert row.estimate.mean == pytest.approx(sum(differences) / len(differences), abs=1e-12)
+
+
+def test_one_failed_seed_is_named_and_there_is_no_verdict(make_reference):
+    fates = {(AFTER, 3): ("failed", "the loss is nan at step 41")}
+    row = rows_of(make_reference(shifted(-0.3), fates=fates))[KEY]
+    assert (row.verdict, row.estimate.n) == ("inconclusive", 4)
+    assert row.remark == f"1 of 5 seeds failed: seed 3: {AFTER}: the loss is nan at step 41"
+    assert math.isnan(row.p)
+
+
+def test_a_seed_that_failed_in_the_baseline_counts_as_well(make_reference):
+    row = rows_of(make_reference(shifted(-0.3), fates={(BASELINE, 0): ("failed", "why")}))[KEY]
+    assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds failed: seed 0: {BASELINE}: why")
+
+
+def lacks_cell(root):
+    shutil.rmtree(root / AFTER / "seed2")
+
+
+def lacks_comparison(root):
+    (root / "comparison.json").unlink()
+
+
+def lacks_arm(root):
+    comparison = read_json(root / "comparison.json")
+    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
+    write_json(root / "comparison.json", comparison)
+    shutil.rmtree(root / AFTER)
+
+
+def lacks_everything(root):
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("damage", [lacks_cell, lacks_comparison, lacks_arm, lacks_everything])
+def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, capsys, damage):
+    results = make_reference(shifted(-0.3))
+    damage(results / "convergence")
+    row = rows_of(results)[KEY]
+    assert row.verdict == "not run"
+    assert row.command == command("convergence")
+    assert main(["claims", "--results", str(results)]) == 0
+    assert command("convergence") in capsys.readouterr().out
+
+
+def test_an_unfinished_seed_is_not_run(make_reference):
+    row = rows_of(make_reference(shifted(-0.3), fates={(AFTER, 1): ("running", None)}))[KEY]
+    assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
+    assert row.estimate.n == 4
+    assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
+
+
+def nearly_decided(name, seed, step):
+    """Two claims of a family with p doubled 0.03: they would be decided if only those that were measured counted."""
+    # t = √3·mean/deviation = 5.6 with two degrees of freedom: p = ½(1 - t/√(2 + t²)) = 0.0152
+    noise = [0.031, -0.031, 0.0]
+    return 4 + seed + {BASELINE: 0.0, AFTER: noise[seed] - 0.1, BEFORE: noise[-seed] - 0.1, "softmax-rope": -1.0}[name]
+
+
+@pytest.mark.parametrize(
+    ("arms", "fates", "verdict"),
+    [
+        (f"{BASELINE},{AFTER},{BEFORE},softmax-rope", {}, "inconclusive"),
+        (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why")}, "inconclusive"),
+        (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}, "not run"),
+    ],
+)
+def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, arms, fates, verdict):
+    root = make_comparison(tmp_path / "convergence", arms, 3, loss=nearly_decided, fates=fates, steps=20)
+    before = rows_of(tmp_path)
+    assert before[KEY].verdict == verdict
+    if not fates:
+        assert before[f"{AFTER}-gap"].verdict == "supported"
+    paths = sorted(path.relative_to(root) for path in root.rglob("*"))
+    assert len(paths) == 1 + len(arms.split(",")) * (1 + 3 * 3)
+    kept = tmp_path / "kept"
+    shutil.copytree(root, kept)
+    for path in paths:
+        gone = root / path
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        for key, row in rows_of(tmp_path).items():
+            assert row.verdict in (before[key].verdict, "inconclusive", "not run"), (path, key)
+        shutil.copytree(kept, root, dirs_exist_ok=True)
+
+
+def test_holm_on_a_hand_worked_example():
+    # In order: 4·0.005 = 0.02, 3·0.01 = 0.03, 2·0.03 = 0.06, then 1·0.04 < 0.06.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_correction_counts_every_declared_claim(make_reference):
+    differences = shifted(-0.01, [0.004, -0.002, 0.001, -0.003, 0.0])
+    row = rows_of(make_reference(differences))[KEY]
+    p = stats.ttest_1samp(differences, 0, alternative="less").pvalue
+    assert FAMILY > 2
+    assert row.p == pytest.approx(2 * FAMILY * p, rel=1e-6)
+    assert f"n = 5, p = {2 * FAMILY * p:.2g}" in row.measured
+
+
+def judged(values, region, margin, **sample):
+    """The row of a claim on its own."""
+    found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
+    claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found)
+    comparison = {"data": [], "variants": [], "preset": "cpu"}
+    (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict", "remark"),
+    [
+        (0.0, "supported", ""),
+        (-0.05, "supported", ""),
+        (0.2, "not supported", ""),
+        (-0.2, "not supported", ""),
+        (0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
+        (-0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
+    ],
+)
+def test_a_region_with_two_ends(mean, verdict, remark):
+    row = judged(shifted(mean), (-0.1, 0.1), 0.02)
+    assert (row.verdict, row.remark) == (verdict, remark)
+
+
+def test_p_values_are_those_of_the_tests_that_the_rule_names():
+    values = shifted(0.4, [0.3, -0.3, 0.2, -0.2, 0.1])
+
+    def p(bound, alternative):
+        return stats.ttest_1samp(values, bound, alternative=alternative).pvalue
+
+    assert p_values(values, (0.0, math.inf), 0.1) == pytest.approx((p(0, "greater"), p(0.1, "less")))
+    assert p_values(values, (-math.inf, 1.0), 0.1) == pytest.approx((p(1, "less"), p(0.9, "greater")))
+    both = (max(p(0.4, "greater"), p(1, "less")), 2 * min(p(0.5, "less"), p(0.9, "greater")))
+    assert max(both) < 1
+    assert p_values(values, (0.4, 1.0), 0.1) == pytest.approx(both)
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"),
+    [(0.2, "supported"), (0.05, "not supported"), (0.0, "not supported"), (-0.1, "not supported")],
+)
+@pytest.mark.filterwarnings("error")
+def test_equal_values_have_a_p_of_0_or_1(value, verdict):
+    row = judged([value] * 3, (0.0, math.inf), 0.1)
+    assert (row.verdict, row.p) == (verdict, 0.0)
+    assert (row.estimate.mean, row.estimate.low, row.estimate.high) == (value, value, value)
+
+
+def test_equal_values_on_a_bound_are_neither_inside_nor_outside():
+    assert p_values([0.0] * 3, (0.0, math.inf), 0.1) == (1.0, 0.0)
+    assert p_values([0.1] * 3, (0.0, math.inf), 0.1) == (0.0, 1.0)
+    assert p_values([0.05] * 3, (0.0, math.inf), 0.1) == (0.0, 0.0)
+
+
+def test_a_sample_of_draws_says_so():
+    assert judged([0.5, 0.6], (0.0, math.inf), 0.1, unit_of_sample="draws").remark.startswith("too few draws: 2")
+    assert judged([0.5], (0.0, math.inf), 0.1, planned=4).remark == "3 of 4 seeds are missing or unfinished"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"values\[1\] is .*; give a finite number"):
+        Sample({0: 0.5, 1: value}, planned=2)
+
+
+def test_more_values_than_planned_are_refused():
+    with pytest.raises(ValueError, match="planned is 2, and there are 2 values and 1 lost ones"):
+        Sample({0: 0.5, 1: 0.5}, planned=2, lost=("seed 2: why",))
+
+
+@pytest.mark.parametrize(
+    ("region", "margin", "said"),
+    [
+        ((-math.inf, math.inf), 0.1, "region is"),
+        ((1.0, 1.0), 0.1, "region is"),
+        ((math.nan, 1.0), 0.1, "region is"),
+        ((0.0, 1.0), 0.5, "margin is 0.5"),
+        ((0.0, math.inf), 0.0, "margin is 0.0"),
+        ((0.0, math.inf), math.inf, "margin is inf"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
+    with pytest.raises(ValueError, match=said):
+        Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: None)
+
+
+def test_two_claims_with_one_key_are_refused():
+    claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
+    with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
+        evaluate([claim, claim], Path(), None, None, reference="made-up", command="run")
+
+
+ENDS = {"favor+-none": [3.0, 3.0, 3.0], "favor+-rope-after": [2.5, 2.75, 3.5], "softmax-rope": [2.0, 2.5, 3.0]}
+
+
+def sample_of(read, make_comparison, root):
+    """The sample of made-up curves that fall on a straight line, over 100 steps, to ``ENDS``."""
+    make_comparison(root, ",".join(ENDS), loss=lambda name, seed, step: 8 + (ENDS[name][seed] - 8) * step / 100)
+    comparison = read_json(root / "comparison.json")
+    return read(root, comparison, read_curves(root, comparison))
+
+
+def test_the_share_of_steps_saved_by_an_arm_that_is_not_faster(make_comparison, tmp_path):
+    # At step 80 the curves are at 3.6 and 3.8: they come down to 3 between 80 and 100. One stays above.
+    sample = sample_of(steps_saved(AFTER, BASELINE), make_comparison, tmp_path / "one")
+    assert sample.values == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert sample.notes == (f"1 of 3 seeds never came down to {BASELINE}'s final loss and count as 0",)
+
+
+def test_the_share_of_steps_saved_by_an_arm_that_is_faster(make_comparison, tmp_path):
+    def loss(name, seed, step):
+        return 8 - step / 25 * (2 if name == AFTER else 1)
+
+    make_comparison(tmp_path, f"{BASELINE},{AFTER}", loss=loss)
+    comparison = read_json(tmp_path / "comparison.json")
+    # Twice as steep: half way down at step 50, and the first evaluation from there on is at step 60.
+    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, read_curves(tmp_path, comparison)).values
+    assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
+
+
+def test_the_share_of_the_gap_that_is_closed(make_comparison, tmp_path):
+    sample = sample_of(gap_closed(AFTER, BASELINE, "softmax-rope"), make_comparison, tmp_path / "run")
+    assert sample.values == pytest.approx({0: 0.5, 1: 0.5})
+    assert sample.lost == ("seed 2: softmax-rope is not better than favor+-none, so there is no gap to close",)
+
+
+def test_the_average_of_a_curve_is_its_area_over_its_steps(make_comparison, tmp_path):
+    # A straight line averages to half the sum of its ends, 8 and ENDS: the differences are half those of the ends.
+    sample = sample_of(paired_average(AFTER, BASELINE), make_comparison, tmp_path / "run")
+    assert sample.values == pytest.approx({0: -0.25, 1: -0.125, 2: 0.25})
+
+
+def test_an_arm_that_is_not_part_of_the_comparison_has_no_sample(make_comparison, tmp_path):
+    assert sample_of(steps_saved("softmax-rope", "softmax-learned"), make_comparison, tmp_path / "run") is None
+
+
+def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_comparison, tmp_path):
+    arms = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
+    make_comparison(tmp_path / "convergence", arms, 3, steps=40)
+    rows = rows_of(tmp_path)
+    assert rows.keys() == {claim.key for claim in CLAIMS}
+    assert [key for key, row in rows.items() if row.verdict == "not run"] == []
+
+
+def test_references_are_of_experiments_that_exist():
+    assert {experiment for experiment, _ in REFERENCES.values()} <= set(EXPERIMENTS)
+    assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
+    assert command("decay").endswith(" --out results/runs/decay")
+
+
+def test_every_experiment_says_what_a_report_needs():
+    for module in EXPERIMENTS.values():
+        for text in (module.QUESTION, module.METHOD, module.NOT_SHOWN):
+            assert text.endswith((".", "?"))
+        assert isinstance(module.CLAIMS, tuple)
+
+
+def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
+    page = tmp_path / "CLAIMS.md"
+    assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(page)]) == 0
+    assert page.read_bytes() == (ROOT / "results/CLAIMS.md").read_bytes()
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"{page}\n")
+    assert RULE in " ".join(printed.split())
+    tables = [line for line in printed.splitlines() if "python -m experiments" not in line and str(page) not in line]
+    assert max(map(len, tables)) <= 120
+
+
+def test_what_comes_from_files_is_nothing_but_text(make_reference, tmp_path):
+    results = make_reference(shifted(-0.3), fates={(AFTER, 3): ("failed", "a|b <script> \x1b[31m")})
+    page = tmp_path / "page.md"
+    assert main(["claims", "--results", str(results), "--out", str(page)]) == 0
+    assert "\x1b" not in page.read_text()
+    assert r"a\|b \<script\>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--results", "{there}/absent"], "absent is no directory"),
+        (["--out", "{there}/absent/page.md"], "page.md cannot be written (No such file or directory)"),
+        (["--out", "{there}"], "cannot be written"),
+    ],
+)
+def test_wrong_use_is_one_line(make_reference, capsys, arguments, said):
+    results = make_reference(shifted(-0.3))
+    given = [argument.format(there=results) for argument in arguments]
+    assert main(["claims", "--results", str(results), *given]) == 2
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.count("\n") == 1
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("comparison.json", "{", "comparison.json is not JSON"),
+        (f"{AFTER}/seed1/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
+        (f"{AFTER}/seed1/status.json", '{"state": "lost"}', "status.json: $.state is 'lost'"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(make_reference, capsys, name, content, said):
+    results = make_reference(shifted(-0.3))
+    (results / "convergence" / name).write_text(content)
+    assert main(["claims", "--results", str(results)]) == 2
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_a_comparison_of_another_experiment_is_refused(make_reference, capsys):
+    results = make_reference(shifted(-0.3), experiment="decay")
+    assert main(["claims", "--results", str(results)]) == 2
+    assert "is of the experiment decay, and convergence is one of convergence" in capsys.readouterr().err
+
+
+def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
+    root = make_reference(shifted(-0.3)) / "convergence"
+    words = {name: getattr(convergence, name) for name in ("QUESTION", "METHOD", "NOT_SHOWN", "CLAIMS")}
+    html = write_report(root, SimpleNamespace(figures=lambda *_: [], **words)).read_text()
+    headings = ("What was asked", "How it was measured", "What came out", "What it does not show")
+    for text, heading in (((root / "report.md").read_text(), "\n## {}\n"), (html, "<h2>{}</h2>")):
+        places = [text.index(heading.format(each)) for each in headings]
+        assert places == sorted(places)
+    lines = [line for line in (root / "report.md").read_text().splitlines() if line.startswith("| RoPE after the map")]
+    (loss,) = [line for line in lines if f"test loss, {AFTER} minus {BASELINE}" in line]
+    assert loss.endswith("| **supported** |")
+    (relu,) = [line for line in lines if "test loss, relu-rope-after" in line]
+    assert relu.endswith("| **not run**: it is not part of what was run |")
