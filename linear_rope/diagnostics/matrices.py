@@ -9,12 +9,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from linear_rope.alibi import alibi_bias
 from linear_rope.attention import LinearRoPEAttention
 from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
 from linear_rope.functional.mapping import Positions, token_positions
 from linear_rope.functional.terms import full_precision
 from linear_rope.multi_head import RoPEAttention
-from linear_rope.rotary import apply_rope
+from linear_rope.rotary import align_positions, apply_rope
 from linear_rope.softmax_attention import SoftmaxRoPEAttention
 
 
@@ -78,7 +79,11 @@ def attention_matrices(
         if attention.rope == "before":
             q = apply_rope(q, q_positions, base=attention.rope_base)
             k = apply_rope(k, k_positions, base=attention.rope_base)
-        scores = (q @ k.mT / attention.head_dim**0.5).masked_fill(~visible, torch.finfo(q.dtype).min)
+        scores = q @ k.mT / attention.head_dim**0.5
+        if isinstance(attention, SoftmaxRoPEAttention) and attention.alibi:
+            at = (align_positions(q_positions, q), align_positions(k_positions, k))
+            scores = scores + alibi_bias(*at, attention.heads, dtype=q.dtype)
+        scores = scores.masked_fill(~visible, torch.finfo(q.dtype).min)
         softmax = scores.softmax(-1) * visible
         if not isinstance(attention, LinearRoPEAttention):
             largest = scores.amax(-1)

@@ -175,6 +175,20 @@ def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.
     return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
 
 
+def aligned_positions(
+    q: Tensor, k: Tensor, positions: Positions | None, key_padding_mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The positions of queries and of keys, given or counted, each (length,) or (B, 1, length).
+
+    The arguments are those of :func:`rotations`.
+    """
+    if positions is not None:
+        return _pair(positions, q, k)
+    queries, keys = q.shape[-2], k.shape[-2]
+    k_positions = align_positions(token_positions(keys, key_padding_mask, k.device), k)
+    return (k_positions if queries == keys else token_positions(queries, None, q.device)), k_positions
+
+
 def rotations(
     q: Tensor,
     k: Tensor,
