@@ -19,6 +19,7 @@ from linear_rope.functional.linear_attention import check_choice, check_padding_
 from linear_rope.functional.mapping import Denominator, Rope, token_positions
 from linear_rope.multi_head import RoPEAttention
 from linear_rope.positions import LearnedPositions, SinusoidalPositions
+from linear_rope.scaling import RopeScaling, check_scaling
 from linear_rope.softmax_attention import KeyValueCache, SoftmaxRoPEAttention
 
 Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
@@ -57,6 +58,8 @@ class ModelConfig:
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = 10000.0
     """θ_i = rope_base^(−2i/width)"""
+    rope_scaling: RopeScaling | None = None
+    """other angles for sequences longer than those of training (linear_rope.scaling); no part of the weights"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     dropout: float = 0.0
@@ -75,6 +78,7 @@ class ModelConfig:
         check_choice("attention", self.attention, ("softmax", "linear"))
         check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
         check_choice("position", self.position, ("none", "learned", "sinusoidal", "alibi", *ROPE))
+        check_scaling(self.rope_scaling, rotates=self.position in ROPE)
         if self.attention == "softmax" and self.position == "rope-after":
             raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')
         if self.attention == "linear" and self.position == "alibi":
@@ -99,6 +103,7 @@ def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAtte
             alibi=config.position == "alibi",
             causal=causal,
             rope_base=config.rope_base,
+            rope_scaling=config.rope_scaling,
             dropout=config.dropout,
         )
     return LinearRoPEAttention(
@@ -110,6 +115,7 @@ def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAtte
         denominator=config.denominator,
         causal=causal,
         rope_base=config.rope_base,
+        rope_scaling=config.rope_scaling,
         dropout=config.dropout,
         redraw_every=config.redraw_every,
         seed=config.feature_seed * 1000 + layer,
@@ -308,7 +314,7 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         of_distance = config.position in (*ROPE, "alibi")
-        across = replace(config, position="none") if of_distance else config
+        across = replace(config, position="none", rope_scaling=None) if of_distance else config
         self.blocks = nn.ModuleList(
             Block(
                 config,

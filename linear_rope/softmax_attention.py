@@ -11,6 +11,7 @@ from linear_rope.functional.linear_attention import check_choice, check_padding_
 from linear_rope.functional.mapping import Positions, aligned_positions, check_positions, rotations, token_positions
 from linear_rope.multi_head import RoPEAttention, next_position, without_padding
 from linear_rope.rotary import rotate
+from linear_rope.scaling import RopeScaling, check_scaling
 
 
 class KeyValueCache(NamedTuple):
@@ -41,6 +42,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
             differ.
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/D).
+        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`. It is
+            not in the state dict, so weights can be loaded into a module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
 
@@ -58,11 +61,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
         alibi: bool = False,
         causal: bool = False,
         rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout)
+        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling)
         check_choice("rope", rope, ("before", "none"))
+        check_scaling(rope_scaling, rotates=rope != "none")
         if rope == "before" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
         if alibi and rope != "none":
@@ -78,7 +83,15 @@ class SoftmaxRoPEAttention(RoPEAttention):
             return q, k
         dtype = torch.promote_types(q.dtype, torch.float32)
         q_rotation, k_rotation = rotations(
-            q, k, positions, key_padding_mask, width=self.head_dim, base=self.rope_base, dtype=dtype
+            q,
+            k,
+            positions,
+            key_padding_mask,
+            width=self.head_dim,
+            base=self.rope_base,
+            dtype=dtype,
+            scaling=self.rope_scaling,
+            magnitude=1.0 if self.rope_scaling is None else self.rope_scaling.magnitude,
         )
         return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from linear_rope.alibi import alibi_bias
 from linear_rope.attention import LinearRoPEAttention
+from linear_rope.features import FavorPlus
 from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
 from linear_rope.functional.mapping import Positions, token_positions
 from linear_rope.functional.terms import full_precision
@@ -77,8 +78,12 @@ def attention_matrices(
         q, k = _queries_and_keys(attention, x, key_padding_mask, context)
         q_positions, k_positions = _positions(x, key_padding_mask, positions, context)
         if attention.rope == "before":
-            q = apply_rope(q, q_positions, base=attention.rope_base)
-            k = apply_rope(k, k_positions, base=attention.rope_base)
+            scaling = attention.rope_scaling
+            q = apply_rope(q, q_positions, base=attention.rope_base, scaling=scaling)
+            k = apply_rope(k, k_positions, base=attention.rope_base, scaling=scaling)
+            tempered = not isinstance(attention, LinearRoPEAttention) or isinstance(attention.feature_map, FavorPlus)
+            if scaling is not None and tempered:
+                q, k = q * scaling.magnitude, k * scaling.magnitude
         scores = q @ k.mT / attention.head_dim**0.5
         if isinstance(attention, SoftmaxRoPEAttention) and attention.alibi:
             at = (align_positions(q_positions, q), align_positions(k_positions, k))
@@ -100,6 +105,7 @@ def attention_matrices(
             key_padding_mask=key_padding_mask,
             positions=(q_positions, k_positions),
             rope_base=attention.rope_base,
+            rope_scaling=None if attention.rope == "before" else attention.rope_scaling,
             implementation="reference",
         )
         kernel, denominator = _kernel(attention, q, k, visible, (q_positions, k_positions))
@@ -126,7 +132,7 @@ def _kernel(
         denominator = None
     elif attention.denominator == "rotated" and attention.rope == "after":
         rotated_q, rotated_k = (
-            apply_rope(values, at, base=attention.rope_base)
+            apply_rope(values, at, base=attention.rope_base, scaling=attention.rope_scaling)
             for values, at in zip((q_values, k_values), positions, strict=True)
         )
         denominator = ((rotated_q @ rotated_k.mT) * factor).sum(-1)
