@@ -38,6 +38,7 @@ POSITION_STYLES: dict[str, dict[str, Any]] = {
     "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
     "learned": {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"},
     "sinusoidal": {"linestyle": (0, (3, 1.5, 1, 1.5, 1, 1.5)), "marker": "D"},
+    "alibi": {"linestyle": (0, (9, 2)), "marker": "X"},
     "rope-before": {"linestyle": (0, (5, 2)), "marker": "^"},
     "rope-after": {"linestyle": "-", "marker": "v"},
 }

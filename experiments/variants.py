@@ -12,7 +12,7 @@ from typing import Any, Literal, get_type_hints
 from experiments.config import Config
 from linear_rope.features import RANDOM_MAPS
 
-Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
+Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
 
 KERNELS: dict[str, str] = {
     "softmax": "Exact softmax attention, through PyTorch's scaled_dot_product_attention. Quadratic in the length.",
@@ -40,6 +40,7 @@ POSITIONS: dict[Position, str] = {
     "none": "No position information besides the causal mask.",
     "learned": "A learned vector per absolute position is added to the token embedding (its table adds parameters).",
     "sinusoidal": "A fixed sinusoid per absolute position (Vaswani et al. 2017) is added to the token embedding.",
+    "alibi": "Each score is lowered in proportion to the distance, by each head's slope (ALiBi, Press et al. 2021).",
     "rope-before": (
         "RoPE rotates queries and keys before the feature map, and so the denominator too, as performer-pytorch does."
     ),
@@ -48,14 +49,8 @@ POSITIONS: dict[Position, str] = {
     ),
 }
 
-ONLY_POSITIONS: dict[str, tuple[Position, ...]] = {
-    "softmax": ("none", "learned", "sinusoidal", "rope-before"),
-    "elu+1+paired": ("rope-after",),
-}
-"""of the kernels that do not go with all of them"""
-
 SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
-"""kernels that are another one but for the rotation"""
+"""kernels that are another one wherever RoPE does not rotate the mapped queries and keys"""
 
 SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
 
@@ -94,12 +89,20 @@ class Variant:
             raise ValueError(f"--variants: {self.name}: {error}") from None
 
 
+def _go_together(kernel: str, position: Position) -> bool:
+    if kernel == "softmax":
+        return position != "rope-after"
+    if kernel in SAME_WITHOUT_POSITIONS:
+        return position == "rope-after"
+    return position != "alibi"
+
+
 def _all_variants() -> dict[str, Variant]:
     variants = []
     for kernel, kernel_text in KERNELS.items():
         for position, position_text in POSITIONS.items():
             name = f"{kernel}-{position}"
-            if position not in ONLY_POSITIONS.get(kernel, POSITIONS):
+            if not _go_together(kernel, position):
                 continue
             if kernel == "softmax" and position == "rope-before":
                 name, position_text = "softmax-rope", SOFTMAX_ROPE

@@ -5,6 +5,7 @@ from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 from linear_rope.functional import linear_attention
 from linear_rope.model import CausalLM, Encoder, EncoderDecoder, ModelConfig
 from linear_rope.rotary import apply_rope
+from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
 from linear_rope.softmax_attention import SoftmaxRoPEAttention
 
 __all__ = [
@@ -16,8 +17,12 @@ __all__ = [
     "FeatureMap",
     "LinearRoPEAttention",
     "ModelConfig",
+    "NTKAware",
+    "PositionInterpolation",
     "ReluFeatures",
+    "RopeScaling",
     "SoftmaxRoPEAttention",
+    "YaRN",
     "apply_rope",
     "linear_attention",
 ]

@@ -19,6 +19,7 @@ from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.streaming import stream_with_state
 from linear_rope.functional.terms import attention_output, full_precision
 from linear_rope.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.scaling import RopeScaling, check_scaling
 
 
 class LinearAttentionState(NamedTuple):
@@ -47,6 +48,8 @@ class LinearRoPEAttention(RoPEAttention):
         denominator: "unrotated" (eq. 19), "rotated" (the sum of the numerator's own weights) or "none".
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/width).
+        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`. It is
+            not in the state dict, so weights can be loaded into a module with another one.
         bias: of the four projections.
         dropout: on the output, in training.
         redraw_every: training-mode forward passes between redraws of the random features; None draws once. The count
@@ -69,13 +72,15 @@ class LinearRoPEAttention(RoPEAttention):
         denominator: Denominator = "unrotated",
         causal: bool = False,
         rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
         bias: bool = False,
         dropout: float = 0.0,
         redraw_every: int | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout)
+        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling)
         check_choice("rope", rope, ("after", "before", "none"))
+        check_scaling(rope_scaling, rotates=rope != "none")
         check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
         self.rope: Rope = rope
         self.denominator: Denominator = denominator
@@ -131,6 +136,7 @@ class LinearRoPEAttention(RoPEAttention):
             key_padding_mask=key_padding_mask,
             positions=positions,
             rope_base=self.rope_base,
+            rope_scaling=self.rope_scaling,
         )
 
     def _mapping(
@@ -146,6 +152,7 @@ class LinearRoPEAttention(RoPEAttention):
             key_padding_mask=key_padding_mask,
             positions=positions,
             rope_base=self.rope_base,
+            rope_scaling=self.rope_scaling,
         )
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, LinearAttentionState]:

@@ -19,9 +19,10 @@ from linear_rope.functional.linear_attention import check_choice, check_padding_
 from linear_rope.functional.mapping import Denominator, Rope, token_positions
 from linear_rope.multi_head import RoPEAttention
 from linear_rope.positions import LearnedPositions, SinusoidalPositions
+from linear_rope.scaling import RopeScaling, check_scaling
 from linear_rope.softmax_attention import KeyValueCache, SoftmaxRoPEAttention
 
-Position = Literal["none", "learned", "sinusoidal", "rope-before", "rope-after"]
+Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
 ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}
 
 INITIAL_STD = 0.02
@@ -52,11 +53,13 @@ class ModelConfig:
     num_features: int | None = None
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
     position: Position = "rope-after"
-    """how positions enter; softmax attention has no "rope-after\""""
+    """how positions enter; softmax attention has no "rope-after", linear attention no "alibi\""""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = 10000.0
     """θ_i = rope_base^(−2i/width)"""
+    rope_scaling: RopeScaling | None = None
+    """other angles for sequences longer than those of training (linear_rope.scaling); no part of the weights"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     dropout: float = 0.0
@@ -74,9 +77,15 @@ class ModelConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         check_choice("attention", self.attention, ("softmax", "linear"))
         check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
-        check_choice("position", self.position, ("none", "learned", "sinusoidal", *ROPE))
+        check_choice("position", self.position, ("none", "learned", "sinusoidal", "alibi", *ROPE))
+        check_scaling(self.rope_scaling, rotates=self.position in ROPE)
         if self.attention == "softmax" and self.position == "rope-after":
             raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')
+        if self.attention == "linear" and self.position == "alibi":
+            raise ValueError(
+                'position is "alibi", a bias on the score of every query and key, but linear attention never makes '
+                'these scores; give another position, or attention="softmax"'
+            )
 
 
 MakeAttention = Callable[[int], nn.Module]
@@ -91,8 +100,10 @@ def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAtte
             config.dim,
             config.heads,
             rope="before" if rope == "before" else "none",
+            alibi=config.position == "alibi",
             causal=causal,
             rope_base=config.rope_base,
+            rope_scaling=config.rope_scaling,
             dropout=config.dropout,
         )
     return LinearRoPEAttention(
@@ -104,6 +115,7 @@ def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAtte
         denominator=config.denominator,
         causal=causal,
         rope_base=config.rope_base,
+        rope_scaling=config.rope_scaling,
         dropout=config.dropout,
         redraw_every=config.redraw_every,
         seed=config.feature_seed * 1000 + layer,
@@ -290,8 +302,8 @@ class Encoder(nn.Module):
 class EncoderDecoder(nn.Module):
     """A sequence-to-sequence model: an :class:`Encoder`, and a causal decoder that reads its output in every block.
 
-    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions: source and
-    target positions are not on one axis.
+    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions and no linear
+    biases: source and target positions are not on one axis.
 
     Args:
         config: the shape of encoder and decoder; ``layers`` each.
@@ -301,12 +313,13 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
-        without_rope = replace(config, position="none") if config.position in ROPE else config
+        of_distance = config.position in (*ROPE, "alibi")
+        across = replace(config, position="none", rope_scaling=None) if of_distance else config
         self.blocks = nn.ModuleList(
             Block(
                 config,
                 make_attention(config, config.layers + layer, causal=True),
-                make_attention(without_rope, 2 * config.layers + layer, causal=False),
+                make_attention(across, 2 * config.layers + layer, causal=False),
             )
             for layer in range(config.layers)
         )

@@ -9,13 +9,22 @@ from torch import Tensor, nn
 
 from linear_rope.functional.linear_attention import check_padding_mask
 from linear_rope.functional.mapping import Positions, token_positions
+from linear_rope.scaling import RopeScaling
 
 
 class RoPEAttention(nn.Module):
     """Multi-head attention whose ``_attend`` a subclass defines."""
 
     def __init__(
-        self, dim: int, heads: int, head_dim: int | None, causal: bool, rope_base: float, bias: bool, dropout: float
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int | None,
+        causal: bool,
+        rope_base: float,
+        bias: bool,
+        dropout: float,
+        rope_scaling: RopeScaling | None = None,
     ) -> None:
         super().__init__()
         if dim < 1 or heads < 1:
@@ -33,6 +42,7 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"head_dim is {head_dim}; give 1 or more")
         self.causal = causal
         self.rope_base = rope_base
+        self.rope_scaling = rope_scaling
         width = heads * self.head_dim
         self.query = nn.Linear(dim, width, bias=bias)
         self.key = nn.Linear(dim, width, bias=bias)

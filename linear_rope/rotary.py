@@ -6,16 +6,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from linear_rope.scaling import RopeScaling
+
 Layout = Literal["interleaved", "half"]
 
 
-def rope_frequencies(width: int, *, base: float = 10000.0, device: torch.device | str | None = None) -> Tensor:
+def rope_frequencies(
+    width: int,
+    *,
+    base: float = 10000.0,
+    device: torch.device | str | None = None,
+    scaling: RopeScaling | None = None,
+) -> Tensor:
     """The angle per position of every rotated pair, θ_i = base^(−2i/width) (section 3.2.2 of the paper).
 
     Args:
         width: number of channels that are rotated; even.
         base: the slowest pair turns about ``base`` times slower than the fastest.
         device: where to make them.
+        scaling: for sequences longer than those of training, see :mod:`linear_rope.scaling`.
 
     Returns:
         (width / 2,) float64, radians per position. (float32 on devices without float64.)
@@ -28,11 +37,17 @@ def rope_frequencies(width: int, *, base: float = 10000.0, device: torch.device 
     if not 0 < base < math.inf:
         raise ValueError(f"base is {base}; give a positive finite number, such as 10000")
     exponents = torch.arange(0, width, 2, dtype=_angle_dtype(device), device=device) / width
-    return base**-exponents
+    frequencies = base**-exponents
+    return frequencies if scaling is None else scaling.scale(frequencies)
 
 
 def rope_rotation(
-    positions: Tensor, width: int, *, base: float = 10000.0, dtype: torch.dtype = torch.float32
+    positions: Tensor,
+    width: int,
+    *,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+    scaling: RopeScaling | None = None,
 ) -> Tensor:
     """Cosine and sine of every pair's angle at every position.
 
@@ -42,13 +57,13 @@ def rope_rotation(
     Args:
         positions: (...,) integers or floats.
         width: number of channels that are rotated; even.
-        base: see :func:`rope_frequencies`.
+        base, scaling: see :func:`rope_frequencies`.
         dtype: of the result; float32 or float64.
 
     Returns:
         (..., width / 2, 2): cosine and sine.
     """
-    frequencies = rope_frequencies(width, base=base, device=positions.device)
+    frequencies = rope_frequencies(width, base=base, device=positions.device, scaling=scaling)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
@@ -61,6 +76,7 @@ def rope_table(
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
+    scaling: RopeScaling | None = None,
 ) -> Tensor:
     """:func:`rope_rotation` of the positions 0, 1, ..., length − 1, with the trigonometry of about 2·√length of them.
 
@@ -68,10 +84,10 @@ def rope_table(
     """
     if torch.compiler.is_compiling():
         # A length that is a symbol has no square root.
-        return rope_rotation(torch.arange(length, device=device), width, base=base, dtype=dtype)
+        return rope_rotation(torch.arange(length, device=device), width, base=base, dtype=dtype, scaling=scaling)
     step = max(1, math.isqrt(length))
     fine, coarse = (
-        rope_rotation(positions, width, base=base, dtype=dtype)
+        rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
         for positions in (torch.arange(step, device=device), torch.arange(0, length, step, device=device))
     )
     table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
@@ -109,7 +125,14 @@ def _as_complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
-def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:
+def apply_rope(
+    x: Tensor,
+    positions: Tensor,
+    *,
+    base: float = 10000.0,
+    layout: Layout = "interleaved",
+    scaling: RopeScaling | None = None,
+) -> Tensor:
     """Rotate ``x`` by its positions: pair i at position m turns by m·θ_i (RoFormer, eq. 15).
 
     Args:
@@ -118,6 +141,8 @@ def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: L
         positions: (N,), or (B, N) for ``x`` of shape (B, ..., N, width); integers or floats, counted from 0.
         base: θ_i = base^(−2i/width).
         layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
+        scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`; its
+            magnitude is left out.
 
     Returns:
         (..., N, width) in the dtype of ``x``; angles and products are float32 or better whatever that dtype is.
@@ -133,7 +158,7 @@ def apply_rope(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: L
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    rotation = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype)
+    rotation = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
     return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
 
 

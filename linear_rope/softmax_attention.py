@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linear_rope.alibi import alibi_bias
 from linear_rope.functional.linear_attention import check_choice, check_padding_mask
-from linear_rope.functional.mapping import Positions, check_positions, rotations
+from linear_rope.functional.mapping import Positions, aligned_positions, check_positions, rotations, token_positions
 from linear_rope.multi_head import RoPEAttention, next_position, without_padding
 from linear_rope.rotary import rotate
+from linear_rope.scaling import RopeScaling, check_scaling
 
 
 class KeyValueCache(NamedTuple):
@@ -35,8 +37,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
         heads: number of heads H.
         head_dim: D; default dim / heads; even for ``rope="before"``.
         rope: "before" rotates queries and keys before their product; "none".
+        alibi: take off each score the head's slope times the distance (ALiBi, Press et al. 2021, arXiv 2108.12409); for
+            ``rope="none"``. It makes a bias of H·N·K numbers, and for B sequences as many each if their positions
+            differ.
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/D).
+        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`. It is
+            not in the state dict, so weights can be loaded into a module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
 
@@ -51,16 +58,22 @@ class SoftmaxRoPEAttention(RoPEAttention):
         *,
         head_dim: int | None = None,
         rope: Literal["before", "none"] = "before",
+        alibi: bool = False,
         causal: bool = False,
         rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout)
+        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling)
         check_choice("rope", rope, ("before", "none"))
+        check_scaling(rope_scaling, rotates=rope != "none")
         if rope == "before" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
+        if alibi and rope != "none":
+            raise ValueError(f'rope is {rope!r}, but alibi tells positions by itself; give rope="none" with alibi=True')
         self.rope = rope
+        self.alibi = alibi
 
     def _rotate(
         self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
@@ -70,23 +83,40 @@ class SoftmaxRoPEAttention(RoPEAttention):
             return q, k
         dtype = torch.promote_types(q.dtype, torch.float32)
         q_rotation, k_rotation = rotations(
-            q, k, positions, key_padding_mask, width=self.head_dim, base=self.rope_base, dtype=dtype
+            q,
+            k,
+            positions,
+            key_padding_mask,
+            width=self.head_dim,
+            base=self.rope_base,
+            dtype=dtype,
+            scaling=self.rope_scaling,
+            magnitude=1.0 if self.rope_scaling is None else self.rope_scaling.magnitude,
         )
         return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
     ) -> Tensor:
+        bias = self._bias(q, k, key_padding_mask, positions)
         q, k = self._rotate(q, k, key_padding_mask, positions)
-        return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=key_padding_mask)
+        return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=key_padding_mask, bias=bias)
+
+    def _bias(
+        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+    ) -> Tensor | None:
+        if not self.alibi:
+            return None
+        return alibi_bias(*aligned_positions(q, k, positions, key_padding_mask), self.heads, dtype=q.dtype)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
         q, k, v = self._project(*without_padding(x, None, key_padding_mask))
+        bias = self._bias(q, k, key_padding_mask, None)
         q, k = self._rotate(q, k, key_padding_mask, None)
-        y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask))
+        y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask, bias=bias))
         return y, KeyValueCache(k, v, key_padding_mask, next_position(x, key_padding_mask))
 
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
@@ -96,15 +126,32 @@ class SoftmaxRoPEAttention(RoPEAttention):
         q, k = self._rotate(q, k, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
         k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, v), dim=-2)
-        y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask)
+        # Of the keys' positions the new token's own is the last.
+        k_positions = token_positions(k.shape[-2], mask, x.device)
+        bias = self._bias(q, k, None, (state.position.unsqueeze(-1), k_positions))
+        y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask, bias=bias)
         return self._merge(y), KeyValueCache(k, v, mask, state.position + 1)
 
     def extra_repr(self) -> str:
-        return f"rope={self.rope!r}, causal={self.causal}"
+        return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padding_mask: Tensor | None) -> Tensor:
-    """``F.scaled_dot_product_attention`` with a padding mask; zeros for a query that sees no key."""
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padding_mask: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
+    """``F.scaled_dot_product_attention`` with a padding mask; zeros for a query that sees no key.
+
+    Args:
+        q: (B, H, N, D).
+        k, v: (B, H, K, D).
+        causal: query m sees the keys n ≤ m only.
+        key_padding_mask: (B, K) bool, True at padding, or None.
+        bias: added to the scores; broadcastable to (B, H, N, K), of the dtype of ``q``.
+    """
+    if key_padding_mask is None and bias is not None:
+        if causal:
+            bias = bias.masked_fill(torch.ones(bias.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     if key_padding_mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     padding = key_padding_mask[:, None, :, None]
@@ -113,5 +160,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, key_padd
     if causal:
         visible = visible & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
     sees_none = ~visible.any(-1, keepdim=True)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible | sees_none)
+    visible = visible | sees_none
+    mask = visible if bias is None else bias.masked_fill(~visible, -torch.inf)
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return y.masked_fill(sees_none, 0)

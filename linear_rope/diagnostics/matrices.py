@@ -9,12 +9,14 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from linear_rope.alibi import alibi_bias
 from linear_rope.attention import LinearRoPEAttention
+from linear_rope.features import FavorPlus
 from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
 from linear_rope.functional.mapping import Positions, token_positions
 from linear_rope.functional.terms import full_precision
 from linear_rope.multi_head import RoPEAttention
-from linear_rope.rotary import apply_rope
+from linear_rope.rotary import align_positions, apply_rope
 from linear_rope.softmax_attention import SoftmaxRoPEAttention
 
 
@@ -76,9 +78,17 @@ def attention_matrices(
         q, k = _queries_and_keys(attention, x, key_padding_mask, context)
         q_positions, k_positions = _positions(x, key_padding_mask, positions, context)
         if attention.rope == "before":
-            q = apply_rope(q, q_positions, base=attention.rope_base)
-            k = apply_rope(k, k_positions, base=attention.rope_base)
-        scores = (q @ k.mT / attention.head_dim**0.5).masked_fill(~visible, torch.finfo(q.dtype).min)
+            scaling = attention.rope_scaling
+            q = apply_rope(q, q_positions, base=attention.rope_base, scaling=scaling)
+            k = apply_rope(k, k_positions, base=attention.rope_base, scaling=scaling)
+            tempered = not isinstance(attention, LinearRoPEAttention) or isinstance(attention.feature_map, FavorPlus)
+            if scaling is not None and tempered:
+                q, k = q * scaling.magnitude, k * scaling.magnitude
+        scores = q @ k.mT / attention.head_dim**0.5
+        if isinstance(attention, SoftmaxRoPEAttention) and attention.alibi:
+            at = (align_positions(q_positions, q), align_positions(k_positions, k))
+            scores = scores + alibi_bias(*at, attention.heads, dtype=q.dtype)
+        scores = scores.masked_fill(~visible, torch.finfo(q.dtype).min)
         softmax = scores.softmax(-1) * visible
         if not isinstance(attention, LinearRoPEAttention):
             largest = scores.amax(-1)
@@ -95,6 +105,7 @@ def attention_matrices(
             key_padding_mask=key_padding_mask,
             positions=(q_positions, k_positions),
             rope_base=attention.rope_base,
+            rope_scaling=None if attention.rope == "before" else attention.rope_scaling,
             implementation="reference",
         )
         kernel, denominator = _kernel(attention, q, k, visible, (q_positions, k_positions))
@@ -121,7 +132,7 @@ def _kernel(
         denominator = None
     elif attention.denominator == "rotated" and attention.rope == "after":
         rotated_q, rotated_k = (
-            apply_rope(values, at, base=attention.rope_base)
+            apply_rope(values, at, base=attention.rope_base, scaling=attention.rope_scaling)
             for values, at in zip((q_values, k_values), positions, strict=True)
         )
         denominator = ((rotated_q @ rotated_k.mT) * factor).sum(-1)

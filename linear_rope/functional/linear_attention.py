@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from linear_rope.eager import is_eager
-from linear_rope.features import FeatureMap
+from linear_rope.features import FavorPlus, FeatureMap
 from linear_rope.functional.chunked import chunked
 from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope, check_positions, rotations
 from linear_rope.functional.recurrent import recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.streaming import stream
 from linear_rope.functional.terms import Sums, attention_output, full_precision
+from linear_rope.scaling import RopeScaling, check_scaling
 
 IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
     "reference": reference,
@@ -34,6 +35,7 @@ def linear_attention(
     key_padding_mask: Tensor | None = None,
     positions: Positions | None = None,
     rope_base: float = 10000.0,
+    rope_scaling: RopeScaling | None = None,
     implementation: str = "auto",
 ) -> Tensor:
     """Linear attention, with rotary positions after the feature map (RoFormer, arXiv 2104.09864, eq. 19).
@@ -59,6 +61,7 @@ def linear_attention(
         positions: (N,) or (B, N), counted from 0, for queries and keys alike, or a pair of these for queries and keys.
             Default: the count of unpadded tokens before each one.
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
+        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
             positions with a state of constant size), or "auto", which is "chunked". The causal chunked form keeps
             nothing as wide as the features for its backward pass, and can be differentiated once; the others, and
@@ -90,6 +93,7 @@ def linear_attention(
             key_padding_mask=key_padding_mask,
             positions=positions,
             rope_base=rope_base,
+            rope_scaling=rope_scaling,
         )
         if name == "chunked" and causal and is_eager(q, k, v):
             return stream(mapping, q, k, v)
@@ -108,12 +112,14 @@ def make_mapping(
     key_padding_mask: Tensor | None,
     positions: Positions | None,
     rope_base: float,
+    rope_scaling: RopeScaling | None,
 ) -> Mapping:
     """What turns these queries, keys and values into terms; the arguments are those of :func:`linear_attention`."""
     check_choice("rope", rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
     if not 0 < rope_base < math.inf:
         raise ValueError(f"rope_base is {rope_base}; give a positive finite number, such as 10000")
+    check_scaling(rope_scaling, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
     dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
@@ -124,7 +130,19 @@ def make_mapping(
             _check_even(width, "the head dimension", rope, "head_dim")
         else:
             _check_even(width, "the number of features", rope, "num_features")
-        q_rotation, k_rotation = rotations(q, k, positions, key_padding_mask, width=width, base=rope_base, dtype=dtype)
+        # A temperature of softmax is for what estimates softmax.
+        tempered = rope == "before" and isinstance(feature_map, FavorPlus)
+        q_rotation, k_rotation = rotations(
+            q,
+            k,
+            positions,
+            key_padding_mask,
+            width=width,
+            base=rope_base,
+            dtype=dtype,
+            scaling=rope_scaling,
+            magnitude=rope_scaling.magnitude if rope_scaling and tempered else 1.0,
+        )
     padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
     return Mapping(feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation)
 

@@ -14,6 +14,7 @@ from linear_rope.functional.mapped import Mapped
 from linear_rope.functional.terms import TermGradients, Terms
 from linear_rope.functional.workspace import Take, fresh
 from linear_rope.rotary import align_positions, rope_rotation, rope_table, rotate
+from linear_rope.scaling import RopeScaling
 
 Rope = Literal["after", "before", "none"]
 Denominator = Literal["unrotated", "rotated", "none"]
@@ -175,6 +176,20 @@ def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.
     return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
 
 
+def aligned_positions(
+    q: Tensor, k: Tensor, positions: Positions | None, key_padding_mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The positions of queries and of keys, given or counted, each (length,) or (B, 1, length).
+
+    The arguments are those of :func:`rotations`.
+    """
+    if positions is not None:
+        return _pair(positions, q, k)
+    queries, keys = q.shape[-2], k.shape[-2]
+    k_positions = align_positions(token_positions(keys, key_padding_mask, k.device), k)
+    return (k_positions if queries == keys else token_positions(queries, None, q.device)), k_positions
+
+
 def rotations(
     q: Tensor,
     k: Tensor,
@@ -184,6 +199,8 @@ def rotations(
     width: int,
     base: float,
     dtype: torch.dtype,
+    scaling: RopeScaling | None = None,
+    magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2).
 
@@ -194,14 +211,20 @@ def rotations(
         width: number of channels that are rotated; even.
         base: θ_i = base^(−2i/width).
         dtype: of the result.
+        scaling: see :mod:`linear_rope.scaling`.
+        magnitude: what is rotated is multiplied by it too.
     """
     if positions is not None:
         q_positions, k_positions = _pair(positions, q, k)
-        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype)
-        same = q_positions is k_positions
-        return (k_rotation if same else rope_rotation(q_positions, width, base=base, dtype=dtype)), k_rotation
+        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
+        k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
+        if q_positions is k_positions:
+            return k_rotation, k_rotation
+        q_rotation = rope_rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
+        return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
-    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device)
+    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
+    table = table if magnitude == 1 else table * magnitude
     k_rotation = table[:keys]
     q_rotation = k_rotation if queries == keys else table[:queries]
     if key_padding_mask is not None:

@@ -15,6 +15,7 @@ DIM, HEADS = 16, 2
 MODULES: dict[str, Callable[..., Any]] = {
     "softmax": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, **options),
     "softmax, no rope": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, rope="none", **options),
+    "softmax, alibi": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, rope="none", alibi=True, **options),
     "favor+, after": lambda **options: LinearRoPEAttention(DIM, HEADS, **options),
     "favor+, before": lambda **options: LinearRoPEAttention(DIM, HEADS, rope="before", **options),
     "hyperbolic": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="favor+hyperbolic", **options),

@@ -38,6 +38,7 @@ def softmax(dim: int = DIM, heads: int = HEADS, **options: Any) -> SoftmaxRoPEAt
         (linear, {"redraw_every": 0}, ["redraw_every", "0", "None"]),
         (linear, {"rope": "before", "head_dim": 5}, ["head_dim", "5", "even"]),
         (softmax, {"head_dim": 5}, ["head_dim", "5", "even"]),
+        (softmax, {"alibi": True}, ["rope", "'before'", "alibi", 'rope="none"']),
         (softmax, {"rope": "after"}, ["rope", "'after'", "'before'", "'none'"]),
         *(
             (kind, options, words)

@@ -108,7 +108,10 @@ def by_definition(attention, q, k):
     errors, distances, softmax_distances, denominators, sums, signs = [], [], [], [], [], []
     for i in range(len(q)):
         n = i + 1 if attention.causal else len(k)
-        exponentials = (q[i] @ k[:n].T / math.sqrt(q.shape[-1])).exp()
+        scores = q[i] @ k[:n].T / math.sqrt(q.shape[-1])
+        if not linear and attention.alibi:
+            scores = scores - (i - torch.arange(n)).abs() / 2**8  # the slope of one head
+        exponentials = scores.exp()
         softmax = exponentials / exponentials.sum()
         kernel, weights, denominator = softmax, softmax, exponentials.sum() / exponentials.max()
         if linear:
@@ -157,6 +160,7 @@ KINDS = {
     "elu+1 before": {"rope": "before", "feature_map": "elu+1"},
     "softmax": {"softmax": True},
     "softmax none": {"softmax": True, "rope": "none"},
+    "softmax alibi": {"softmax": True, "rope": "none", "alibi": True},
 }
 
 

@@ -27,6 +27,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "softmax-learned": {**SOFTMAX, "position": "learned"},
+    "softmax-alibi": {**SOFTMAX, "position": "alibi"},
     "favor+-learned": {"position": "learned"},
     "elu+1-sinusoidal": {**ELU, "position": "sinusoidal"},
     "hyperbolic": {"feature_map": "favor+hyperbolic"},
@@ -225,6 +226,7 @@ def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
         ({"attention": "quadratic"}, ["attention", "'quadratic'", "'softmax'", "'linear'"]),
         ({"position": "rope"}, ["position", "'rope'", "'rope-before'", "'rope-after'"]),
         ({"position": "rope-after", "attention": "softmax"}, ["position", "rope-after", "rope-before"]),
+        ({"position": "alibi"}, ["position", "alibi", "scores", 'attention="softmax"']),
         ({"feature_map": "cosine"}, ["feature_map", "'cosine'", "favor+"]),
         ({"num_features": 13}, ["num_features", "13", "14"]),
         ({"position": "sinusoidal", "dim": 15, "heads": 5}, ["dim", "15", "even"]),
