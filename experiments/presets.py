@@ -153,6 +153,11 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
         ),
         "gpu": _own("gpu", "hours on one GPU", diagnose_windows=2),
     },
+    "length": {
+        "smoke": smoke,
+        "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
+        "gpu": gpu,
+    },
     "mask": {
         "smoke": smoke,
         "cpu": _own("cpu", "three minutes a cell", steps=1200, warmup_steps=100, evaluate_every=100),

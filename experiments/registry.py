@@ -17,13 +17,14 @@ about what is not part of it and what failed, as things are now); its ``measure`
 
 from types import ModuleType
 
-from experiments import convergence, decay, denominator, features, mask, pairing, recall, speed
+from experiments import convergence, decay, denominator, features, length, mask, pairing, recall, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
     "denominator": denominator,
     "features": features,
+    "length": length,
     "mask": mask,
     "pairing": pairing,
     "recall": recall,

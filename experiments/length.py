@@ -1,0 +1,302 @@
+"""What happens to a model on sequences longer than those it was trained on, and which position encoding bears it?
+
+python -m experiments run length
+"""
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments import length_plots
+from experiments.claims import Claim, ReadSample, Sample
+from experiments.config import Config
+from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
+from experiments.plots import FigureEntry, TableEntry, draw
+from experiments.position_loss import by_bin, losses_by_position, recut
+from experiments.record import write_atomically
+from experiments.samples import read_cells
+from experiments.stats import estimate
+from experiments.tasks.language_model import ByteLanguageModel
+from experiments.trained_models import trained_models
+from linear_rope.model import CausalLM
+from linear_rope.multi_head import RoPEAttention
+from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
+
+QUESTION = (
+    "Models are trained on short sequences and evaluated on sequences up to sixteen times longer, without further "
+    "training. Which position encodings go on working, for softmax attention and for linear attention? And what do the "
+    "ways of stretching RoPE that were made for softmax attention (position interpolation, NTK-aware base, YaRN) do for "
+    "linear attention, where RoPE can act after the feature map?"
+)
+METHOD = (
+    "The same bytes of the test split are cut into windows of the training length, twice that, and so on up to sixteen "
+    "times, so that every length is evaluated on the same targets, the longer ones with more past. The loss is the mean "
+    "over all positions of a window, and it is also looked at by position. RoPE is evaluated as trained, and with each "
+    "way of stretching by the factor of the lengths."
+)
+NOT_SHOWN = (
+    "Fine-tuning at the longer length, which position interpolation and YaRN were published with. Large models and "
+    "long training. Whether a model uses the far past: a loss that does not rise only says that it is not disturbed. "
+    "YaRN's temperature acts on an exponential of the score, so after a feature map only its angles are used."
+)
+
+VARIANTS = (
+    "softmax-none",
+    "softmax-learned",
+    "softmax-sinusoidal",
+    "softmax-rope",
+    "softmax-alibi",
+    "favor+-none",
+    "favor+-rope-before",
+    "favor+-rope-after",
+    "elu+1-none",
+    "elu+1-rope-before",
+    "elu+1-rope-after",
+)
+
+FACTORS = (1, 2, 4, 8, 16)
+LONGEST_WINDOWS = 8
+"""of sixteen times the context; shorter windows are cut from them"""
+AS_TRAINED = "as trained"
+SCALINGS: dict[str, Callable[[float, int], RopeScaling]] = {
+    "position interpolation": lambda factor, length: PositionInterpolation(factor),
+    "NTK-aware": lambda factor, length: NTKAware(factor),
+    "YaRN": lambda factor, length: YaRN(factor, length),
+}
+ROPES = ("rope-before", "rope-after")
+
+COLUMNS = {
+    "variant": TEXT,
+    "seed": whole(0, 10**6),
+    "method": TEXT,
+    "length": whole(1, 2**30),
+    "first": whole(0, 2**30),
+    "last": whole(0, 2**30),
+    "bits_per_byte": number(0),
+}
+
+
+def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+    """Write length.csv; returns sentences about what could not be measured."""
+    config = Config(**comparison["config"])
+    positions = {variant["name"]: variant["position"] for variant in comparison["variants"]}
+    factors = [factor for factor in FACTORS if len(task.corpus.test) > factor * config.context]
+    notes: list[str] = []
+    if factors != list(FACTORS):
+        longest = factors[-1] * config.context
+        notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
+    longest_task = ByteLanguageModel(task.corpus, factors[-1] * config.context, 1)
+    windows = longest_task.windows("test", LONGEST_WINDOWS)
+    tables = []
+    for name, seed, model in trained_models(root, comparison, "the loss at other lengths", notes):
+        for factor in factors:
+            length = factor * config.context
+            shown = recut(windows, length)
+            for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
+                scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
+                _set_scaling(model, scaling)
+                try:
+                    losses = losses_by_position(model, shown, config)
+                except ValueError as error:
+                    notes.append(f"{name} is not evaluated beyond {config.context} tokens: {error}")
+                    continue
+                place = {"variant": name, "seed": seed, "method": method, "length": length}
+                tables.append(by_bin(losses).assign(**place))
+    if tables:
+        write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
+    return list(dict.fromkeys(notes))
+
+
+def figures(
+    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    measured = _read(root)
+    if measured is None:
+        return []
+    directory = output / "figures"
+    means = window_means(measured)
+    return [
+        draw(directory, _BY_LENGTH, length_plots.by_length_figure, means, comparison, AS_TRAINED),
+        draw(directory, _STRETCHED, length_plots.stretched_figure, means, comparison, AS_TRAINED, tuple(SCALINGS)),
+        draw(directory, _BY_POSITION, length_plots.by_position_figure, measured, comparison, AS_TRAINED),
+        TableEntry("Loss by length", length_table(means, comparison), _TABLE),
+    ]
+
+
+def window_means(measured: pd.DataFrame) -> pd.DataFrame:
+    """Mean over all positions: columns variant, seed, method, length, bits_per_byte."""
+    size = measured["last"] - measured["first"] + 1
+    weighted = measured.assign(total=measured["bits_per_byte"] * size, size=size)
+    keys = ["variant", "seed", "method", "length"]
+    sums = weighted.groupby(keys, sort=False)[["total", "size"]].sum().reset_index()
+    return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
+
+
+def length_table(means: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+    """A row of strings per arm and method: bits per byte by length, mean over seeds."""
+    lengths = sorted(means["length"].unique())
+    rows = []
+    for variant in comparison["variants"]:
+        mine = means[means["variant"] == variant["name"]]
+        for method in mine["method"].unique():
+            by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
+            found = {int(length): estimate(list(values)) for length, values in by_length}
+            row = {"arm": variant["name"], "evaluated": method, "n": str(max(each.n for each in found.values()))}
+            for length in lengths:
+                row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
+    for module in model.modules():
+        if isinstance(module, RoPEAttention):
+            module.rope_scaling = scaling
+
+
+def _read(root: Path) -> pd.DataFrame | None:
+    path = root / "length.csv"
+    return read_csv(path, COLUMNS) if path.exists() else None
+
+
+def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
+    """Σ weight · loss(arm, method, factor) for each seed; terms (weight, arm, method, factor of the context)."""
+
+    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        arms = list(dict.fromkeys(arm for _, arm, _, _ in terms))
+        measured = _read(root)
+        if measured is None or not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        losses = window_means(measured).set_index(["variant", "seed", "method", "length"])["bits_per_byte"]
+        fates = read_cells(root, comparison, curves).fates
+        context = comparison["config"]["context"]
+        values, lost = {}, []
+        for seed in comparison["seeds"]:
+            failed = [f"{arm}: {fates[arm, seed][1]}" for arm in arms if fates[arm, seed][0] == "failed"]
+            places = [(arm, seed, method, factor * context) for _, arm, method, factor in terms]
+            if failed:
+                lost.append(f"seed {seed}: {', '.join(failed)}")
+            elif all(place in losses.index for place in places):
+                weighted = zip(terms, places, strict=True)
+                values[seed] = sum(term[0] * float(losses[place]) for term, place in weighted)
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+FACTOR = 4
+"""the length that claims are judged at, over the training length"""
+LINEAR = "none found for linear attention"
+
+
+def _rise(arm: str, method: str = AS_TRAINED) -> tuple[tuple[float, str, str, int], ...]:
+    return (1, arm, method, FACTOR), (-1, arm, AS_TRAINED, 1)
+
+
+def _claim(key: str, statement: str, published: str, quantity: str, above: bool, *terms: Any, family: str) -> Claim:
+    return Claim(
+        key=key,
+        statement=statement,
+        published=published,
+        quantity=f"{quantity}, bits per byte",
+        region=(0, inf) if above else (-inf, 0),
+        margin=0.01,
+        sample=_by_seed(*terms),
+        family=family,
+    )
+
+
+def _claims() -> tuple[Claim, ...]:
+    press = "Press et al. 2021 (2108.12409) Fig. 1"
+    rise = f"loss in windows of {FACTOR} times the training length minus in windows of that length"
+    claims = [
+        _claim(
+            f"{arm}-rises",
+            statement,
+            published,
+            f"{arm}: {rise}",
+            above,
+            *_rise(arm),
+            family="length",
+        )
+        for arm, statement, published, above in (
+            ("softmax-sinusoidal", "Sinusoidal positions break beyond the training length.", press, True),
+            (
+                "softmax-rope",
+                "RoPE breaks beyond the training length.",
+                f"{press}; Chen et al. 2023 (2306.15595): perplexity beyond 1000",
+                True,
+            ),
+            ("softmax-alibi", "ALiBi gains from longer sequences than those of training.", press, False),
+            (
+                "softmax-none",
+                "Without positions, softmax attention does not break beyond the training length.",
+                "Kazemnejad et al. 2023 (2305.19466): no positions generalise best (small reasoning tasks)",
+                False,
+            ),
+            ("favor+-rope-before", "RoPE before the FAVOR+ map breaks beyond the training length.", LINEAR, True),
+            ("favor+-rope-after", "RoPE after the FAVOR+ map breaks beyond the training length.", LINEAR, True),
+            ("elu+1-rope-after", "RoPE after elu+1 breaks beyond the training length.", LINEAR, True),
+        )
+    ]
+    stretched = f"loss at {FACTOR} times the training length"
+    chen, ntk, yarn = (
+        "Chen et al. 2023 (2306.15595): interpolation is far more stable than extrapolation",
+        "Peng et al. 2023 (2309.00071) section 3.1: NTK-aware is better than interpolation without fine-tuning",
+        "Peng et al. 2023 (2309.00071): YaRN is the best without fine-tuning too",
+    )
+    pairs = (
+        ("interpolation", "position interpolation", AS_TRAINED, "Position interpolation beats extrapolation", chen),
+        ("ntk", "NTK-aware", "position interpolation", "An NTK-aware base beats position interpolation", ntk),
+        ("yarn", "YaRN", "NTK-aware", "YaRN beats an NTK-aware base", yarn),
+    )
+    for arm, kind in (
+        ("softmax-rope", "softmax attention"),
+        ("favor+-rope-before", "FAVOR+ with RoPE before the map"),
+        ("favor+-rope-after", "FAVOR+ with RoPE after the map"),
+        ("elu+1-rope-after", "elu+1 with RoPE after the map"),
+    ):
+        claims += [
+            _claim(
+                f"{arm}-{key}",
+                f"{statement}, for {kind} without fine-tuning.",
+                published if arm == "softmax-rope" else f"{LINEAR}; for softmax: {published}",
+                f"{arm}, {stretched}: {method} minus {other}",
+                False,
+                (1, arm, method, FACTOR),
+                (-1, arm, other, FACTOR),
+                family="stretching",
+            )
+            for key, method, other, statement, published in pairs
+        ]
+    return tuple(claims)
+
+
+CLAIMS = _claims()
+
+_BY_LENGTH = FigureEntry(
+    "by-length",
+    "Loss by evaluation length, models as they were trained",
+    "Mean bits per byte over windows of the test split, the same bytes at every length. Dotted vertical line: the length "
+    "of training. A line that falls uses the additional past; one that rises is disturbed by positions or lengths it has "
+    "not seen. Thin: each seed. A learned table ends where training ended, so its arm has one point.",
+)
+_STRETCHED = FigureEntry(
+    "stretched",
+    "RoPE stretched to longer sequences, without further training",
+    "Mean bits per byte over windows of the test split, mean over seeds (thin: each seed), for every arm with RoPE, as "
+    "trained and with three ways of stretching by the factor of the lengths.",
+)
+_BY_POSITION = FigureEntry(
+    "by-position",
+    "Loss by position in the longest windows",
+    "Mean bits per byte of the targets in ranges of positions that double, in windows of sixteen times the training "
+    "length (or the longest that the test split holds), models as they were trained.",
+)
+_TABLE = (
+    "Bits per byte, mean over seeds, by window length in tokens; the first is the length of training. A dash: not "
+    "evaluated (stretching by a factor of 1 changes nothing; a learned table refuses longer windows)."
+)

@@ -1,0 +1,64 @@
+"""The loss of a trained model as a function of the position in its context."""
+
+import itertools
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.config import Config
+from experiments.tasks.language_model import bits_per_byte
+from experiments.train import next_token_logits
+from linear_rope.model import CausalLM
+
+TOKENS_AT_ONCE = 8192
+FIRST_BIN = 16
+
+
+def bin_edges(length: int) -> list[int]:
+    """0, 16, 32, 64, ... and the length: bins of positions that double."""
+    edges = [0]
+    edge = FIRST_BIN
+    while edge < length:
+        edges.append(edge)
+        edge *= 2
+    return [*edges, length]
+
+
+@torch.no_grad()
+def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tensor:
+    """Bits per byte of the target at every position, mean over windows.
+
+    Args:
+        model: in eval mode.
+        windows: (B, N + 1) int64, of any length N.
+        config: for its precision.
+
+    Returns:
+        (N,) float64.
+    """
+    length = windows.shape[1] - 1
+    total = torch.zeros(length, dtype=torch.float64)
+    for tokens in windows.split(max(1, TOKENS_AT_ONCE // length)):
+        logits = next_token_logits(model, tokens, config)
+        nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
+        total += nats.double().sum(0)
+    return total / len(windows) * bits_per_byte(1.0)
+
+
+def by_bin(losses: Tensor) -> pd.DataFrame:
+    """Means over the bins of positions: columns first, last (inclusive), bits_per_byte."""
+    edges = bin_edges(len(losses))
+    rows = [(first, end - 1, losses[first:end].mean().item()) for first, end in itertools.pairwise(edges)]
+    return pd.DataFrame.from_records(rows, columns=["first", "last", "bits_per_byte"])
+
+
+def recut(windows: Tensor, length: int) -> Tensor:
+    """The same bytes in shorter windows: (B, N + 1) → (B · N / length, length + 1); ``length`` divides N.
+
+    Every target stays a target, and is predicted from less.
+    """
+    inputs, targets = windows[:, :-1], windows[:, 1:]
+    pieces, last = inputs.reshape(-1, length), targets.reshape(-1, length)[:, -1:]
+    return torch.cat((pieces, last), dim=1)
