@@ -5,6 +5,7 @@ python -m experiments run features
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -107,6 +108,12 @@ _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": 
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
+    with _one_thread():
+        _write(root / "random.csv", _all_random_tables(comparison))
+        return measure_trained_models(root, comparison, task)
+
+
+def _all_random_tables(comparison: dict[str, Any]) -> pd.DataFrame:
     draws, few_draws = planned_draws(comparison, "curves"), planned_draws(comparison, "few features")
     parts = [
         random_table("curves", draws=draws),
@@ -123,8 +130,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
             "few features", (FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), estimators=("positive",), draws=few_draws
         ),
     ]
-    _write(root / "random.csv", pd.concat(parts))
-    return measure_trained_models(root, comparison, task)
+    return pd.concat(parts)
 
 
 def figures(
@@ -306,6 +312,17 @@ def _published_point(random: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_records(rows, columns=["scale", "features", "output error", "draws", "expected"])
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """These matrices are small: on a busy machine, threads that wait for each other make them 30 times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _write(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, to_csv(table, "%.9g"))
 
@@ -346,6 +363,6 @@ _TRAINED = FigureEntry(
     "Errors on queries and keys of trained models",
     "The two errors of the figures above on queries and keys of trained layers (a column for each arm): geometric mean "
     f"over {TRAINED_DRAWS} draws, heads, layers and seeds, with 95 % intervals over seeds where there are three or "
-    "more. The scale in a title is the root mean square of the entries of queries and keys, to be compared with the "
-    "scales of the random inputs.",
+    "more. Above the grey line an estimate is worse than zero would be. The scale in a title is the root mean square "
+    "of the entries of queries and keys, to be compared with the scales of the random inputs.",
 )
