@@ -65,7 +65,7 @@ MOST_DRAWS = 2**20
 PUBLISHED_LENGTH, PUBLISHED_HEAD_DIM, PUBLISHED_FEATURES = 1024, 16, 256
 FEW_FEATURES, FEW_DRAWS = 16, 200
 """as many features as the head is wide, where orthogonal directions are proved to be better; the gain is small"""
-DERIVED_OUTPUT_ERROR = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
+DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
 """what was worked out by others of us for this point; the paper prints no numbers"""
 
 WINDOWS = 8
@@ -347,8 +347,8 @@ def _attention_entry(head_dim: int) -> FigureEntry:
         "Frobenius norm of the difference between the estimated and the exact attention matrix over that of the exact "
         "one, rows normalised in both, for the inputs of the figure above. Geometric mean of the draws with 95 % "
         "intervals. Above the grey line the estimate is worse than a matrix of zeros. Sines and cosines can give a row "
-        "a sum close to zero or below it; at scale 1 that is what ruins them, at the smaller scales it does not "
-        "happen, and there they are the better estimate.",
+        "a sum close to zero or below it: that is what ruins them at scale 1, or with few features. Where it does not "
+        "happen, at small scales with enough features, they are the better estimate.",
     )
 
 
