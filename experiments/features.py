@@ -5,6 +5,7 @@ python -m experiments run features
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -64,7 +65,7 @@ MOST_DRAWS = 2**20
 PUBLISHED_LENGTH, PUBLISHED_HEAD_DIM, PUBLISHED_FEATURES = 1024, 16, 256
 FEW_FEATURES, FEW_DRAWS = 16, 200
 """as many features as the head is wide, where orthogonal directions are proved to be better; the gain is small"""
-DERIVED_OUTPUT_ERROR = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
+DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
 """what was worked out by others of us for this point; the paper prints no numbers"""
 
 WINDOWS = 8
@@ -107,6 +108,12 @@ _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": 
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
+    with _one_thread():
+        _write(root / "random.csv", _all_random_tables(comparison))
+        return measure_trained_models(root, comparison, task)
+
+
+def _all_random_tables(comparison: dict[str, Any]) -> pd.DataFrame:
     draws, few_draws = planned_draws(comparison, "curves"), planned_draws(comparison, "few features")
     parts = [
         random_table("curves", draws=draws),
@@ -123,8 +130,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
             "few features", (FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), estimators=("positive",), draws=few_draws
         ),
     ]
-    _write(root / "random.csv", pd.concat(parts))
-    return measure_trained_models(root, comparison, task)
+    return pd.concat(parts)
 
 
 def figures(
@@ -306,6 +312,17 @@ def _published_point(random: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_records(rows, columns=["scale", "features", "output error", "draws", "expected"])
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """These matrices are small: on a busy machine, threads that wait for each other make them 30 times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _write(path: Path, table: pd.DataFrame) -> None:
     write_atomically(path, to_csv(table, "%.9g"))
 
@@ -330,8 +347,8 @@ def _attention_entry(head_dim: int) -> FigureEntry:
         "Frobenius norm of the difference between the estimated and the exact attention matrix over that of the exact "
         "one, rows normalised in both, for the inputs of the figure above. Geometric mean of the draws with 95 % "
         "intervals. Above the grey line the estimate is worse than a matrix of zeros. Sines and cosines can give a row "
-        "a sum close to zero or below it; at scale 1 that is what ruins them, at the smaller scales it does not "
-        "happen, and there they are the better estimate.",
+        "a sum close to zero or below it: that is what ruins them at scale 1, or with few features. Where it does not "
+        "happen, at small scales with enough features, they are the better estimate.",
     )
 
 
@@ -346,8 +363,8 @@ _TRAINED = FigureEntry(
     "Errors on queries and keys of trained models",
     "The two errors of the figures above on queries and keys of trained layers (a column for each arm): geometric mean "
     f"over {TRAINED_DRAWS} draws, heads, layers and seeds, with 95 % intervals over seeds where there are three or "
-    "more. The scale in a title is the root mean square of the entries of queries and keys, to be compared with the "
-    "scales of the random inputs.",
+    "more. Above the grey line an estimate is worse than zero would be. The scale in a title is the root mean square "
+    "of the entries of queries and keys, to be compared with the scales of the random inputs.",
 )
 
 

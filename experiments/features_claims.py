@@ -51,7 +51,8 @@ def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
         rows = table[(table["part"] == "curves") & (table["head_dim"] == head_dim) & (table["scale"] == scale)]
         rows = rows[(rows["estimator"] == "positive") & (rows["directions"] == "independent")]
         values = {}
-        for number, of_draw in rows.groupby("draw"):
+        by_draw: Any = rows.groupby("draw")
+        for number, of_draw in by_draw:
             if set(of_draw["num_features"]) == set(features.NUM_FEATURES):
                 x, y = np.log(of_draw["num_features"]), np.log(of_draw["kernel_error"])
                 values[int(number)] = float(np.polyfit(x, y, 1)[0])
@@ -75,7 +76,8 @@ def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_feat
         values = {}
         if table is not None:
             rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
-            for seed, of_seed in rows.groupby("seed"):
+            by_seed: Any = rows.groupby("seed")
+            for seed, of_seed in by_seed:
                 first, second = (of_seed[_made(of_seed, made)].set_index("layer")[column] for made in (one, other))
                 difference = (first - second).dropna()
                 if len(difference) == comparison["config"]["layers"] and int(seed) in comparison["seeds"]:

@@ -127,17 +127,17 @@ def _marks(axes: Axes, estimator: str, points: list[Any], *, logarithms: bool = 
 
 
 def _finish(figure: Figure, panels: dict[tuple[str, float], Axes], measured: str) -> None:
+    scales, last = [scale for _, scale in panels], list(panels)[-1][0]
     for (kind, scale), axes in panels.items():
-        if scale == min(scale for _, scale in panels):
+        if scale == min(scales):
             axes.set_ylabel(measured)
-        if kind == list(panels)[-1][0]:
+        if kind == last:
             axes.set_xlabel(NUM_FEATURES)
+    for scale in set(scales):
+        column = [axes for (_, of_axes), axes in panels.items() if of_axes == scale]
+        drawn = np.concatenate([line.get_ydata() for axes in column for line in axes.get_lines()]).astype(float)
         # An interval down to zero would stretch the axis without end.
-        heights = [line.get_ydata() for line in axes.get_lines() if len(line.get_ydata()) > 0]
-        positive = np.concatenate([np.asarray(height, dtype=float) for height in heights])
-        positive = positive[positive > 0]
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, positive.min() / 3), high)
+        column[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
     _legend(figure, next(iter(panels.values())))
 
 

@@ -1,0 +1,88 @@
+import pandas as pd
+import pytest
+
+claims = pytest.importorskip("experiments.claims")
+
+from experiments import features  # noqa: E402
+from experiments.features import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES  # noqa: E402
+from experiments.features_claims import CLAIMS  # noqa: E402
+from experiments.kernel_errors import DIRECTIONS, ESTIMATORS  # noqa: E402
+from experiments.record import write_json  # noqa: E402
+
+SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
+ARMS = ("softmax-none", "favor+-none")
+PLANNED = {"preset": "cpu", "variants": [{"name": name} for name in ARMS], "seeds": [0, 1, 2], "config": {"layers": 2}}
+
+
+def random_errors(part, head_dim, scales, counts, draws):
+    """Errors that fall as 1/M; hyperbolic ones a tenth of positive ones, trigonometric ones better at scale 0.5."""
+    factor = {"positive": 1.0, "hyperbolic": 0.1, "trigonometric": 0.01}
+    rows = []
+    for scale in scales:
+        for estimator in ESTIMATORS:
+            for directions in DIRECTIONS:
+                for m in counts:
+                    worse = 1e6 if estimator == "trigonometric" and scale == 1 else 1
+                    error = factor[estimator] * worse * (1 if directions == "orthogonal" else 2) / m
+                    place = (part, 256, head_dim, scale, estimator, directions, m)
+                    rows += [(*place, draw, error * (1 + draw / 10), error, error, error) for draw in range(draws)]
+    return pd.DataFrame(rows, columns=list(COLUMNS["random"]))
+
+
+@pytest.fixture
+def root(tmp_path):
+    parts = [
+        random_errors("curves", 16, SCALES, NUM_FEATURES, DRAWS),
+        random_errors("figure 4", 16, (0.5, 1.0), (256,), DRAWS),
+        random_errors("few features", 16, (0.25, 0.5), (16,), FEW_DRAWS),
+    ]
+    pd.concat(parts).to_csv(tmp_path / "random.csv", index=False)
+    rows = [
+        (name, seed, layer, estimator, directions, 64, -1.0, -1.0 - 0.1 * layer * (estimator == "hyperbolic"), 0.3)
+        for name in ARMS
+        for seed in (0, 1)
+        for layer in (0, 1)
+        for estimator in ESTIMATORS
+        for directions in DIRECTIONS
+    ]
+    pd.DataFrame(rows, columns=list(COLUMNS["trained"])).to_csv(tmp_path / "trained.csv", index=False)
+    for name in ARMS:
+        state = {"state": "failed", "reason": "why", "step": 1}
+        (tmp_path / name / "seed2").mkdir(parents=True)
+        write_json(tmp_path / name / "seed2" / "status.json", state)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "count"),
+    [
+        ("orthogonal-0.25", -0.30103, FEW_DRAWS),
+        ("hyperbolic-1", -1, DRAWS),
+        ("positive-1", -4, DRAWS),
+        ("trigonometric-0.5", -2, DRAWS),
+        ("one-over-m", -1, DRAWS),
+    ],
+)
+def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
+    sample = SAMPLES[key](root, PLANNED, None)
+    assert (sample.planned, sample.unit_of_sample) == (count, "draws")
+    assert list(sample.values.values()) == pytest.approx([value] * count, abs=1e-5)
+
+
+def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
+    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, None)
+    assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
+    assert (sample.planned, sample.lost) == (3, ("seed 2: why",))
+    other = PLANNED | {"variants": [{"name": "softmax-none"}]}
+    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, None) is None
+
+
+def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
+    table = features.read_table(root, "random")
+    table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, None).unfinished == 1
+    (root / "random.csv").unlink()
+    (root / "trained.csv").unlink()
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, None) is None
+    assert SAMPLES["one-over-m"](root, PLANNED, None) is None
+    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, None).unfinished == 2
