@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments import features
+from experiments import features_tables
 from experiments.claims import Claim, ReadSample, Sample
 from experiments.record import cell_status
 
@@ -24,19 +24,19 @@ PERFORMER = "Choromanski et al. 2020, arXiv 2009.14794"
 
 
 def ratio_over_draws(
-    part: features.Part, one: Made, other: Made, column: str, *, head_dim: int, scale: float, num_features: int
+    part: features_tables.Part, one: Made, other: Made, column: str, *, head_dim: int, scale: float, num_features: int
 ) -> ReadSample:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
 
     def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        table = features.read_table(root, "random")
+        table = features_tables.read_table(root, "random")
         if table is None:
             return None
         wanted = {"part": part, "head_dim": head_dim, "scale": scale, "num_features": num_features}
         rows = table[np.logical_and.reduce([table[name] == value for name, value in wanted.items()])]
         first, second = (_logarithms(rows, made, column) for made in (one, other))
         values = {int(number): float(first[number] - second[number]) for number in first.index if number in second}
-        return Sample(values, features.planned_draws(comparison, part), unit_of_sample="draws")
+        return Sample(values, features_tables.planned_draws(comparison, part), unit_of_sample="draws")
 
     return sample
 
@@ -45,7 +45,7 @@ def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
     """The slope of log error over log M for independent positive features, for each draw."""
 
     def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        table = features.read_table(root, "random")
+        table = features_tables.read_table(root, "random")
         if table is None:
             return None
         rows = table[(table["part"] == "curves") & (table["head_dim"] == head_dim) & (table["scale"] == scale)]
@@ -53,10 +53,10 @@ def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
         values = {}
         by_draw: Any = rows.groupby("draw")
         for number, of_draw in by_draw:
-            if set(of_draw["num_features"]) == set(features.NUM_FEATURES):
+            if set(of_draw["num_features"]) == set(features_tables.NUM_FEATURES):
                 x, y = np.log(of_draw["num_features"]), np.log(of_draw["kernel_error"])
                 values[int(number)] = float(np.polyfit(x, y, 1)[0])
-        return Sample(values, features.planned_draws(comparison, "curves"), unit_of_sample="draws")
+        return Sample(values, features_tables.planned_draws(comparison, "curves"), unit_of_sample="draws")
 
     return sample
 
@@ -65,7 +65,7 @@ def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_feat
     """log10 of the first estimator's error over the second's on a trained arm, mean over its layers, for each seed."""
 
     def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        table = features.read_table(root, "trained")
+        table = features_tables.read_table(root, "trained")
         if variant not in {each["name"] for each in comparison["variants"]}:
             return None
         lost = []
@@ -128,7 +128,7 @@ def _random_claims() -> list[Claim]:
     claims.append(
         Claim(
             key="trigonometric-0.5",
-            statement="At half that scale sines and cosines are better than positive features.",
+            statement="At half that scale sines and cosines are better than positive features_tables.",
             published="none found; worked out by us: output error 1e-5 against 2.7e-5",
             quantity="log10(output error trigonometric / output error positive), d = 16, M = 256, length 1024",
             region=(-inf, 0),
@@ -137,7 +137,7 @@ def _random_claims() -> list[Claim]:
             family="features",
         )
     )
-    for scale in features.SCALES:
+    for scale in features_tables.SCALES:
         claims.append(
             Claim(
                 key=f"hyperbolic-{scale:g}",
@@ -188,7 +188,7 @@ def _trained_claims() -> list[Claim]:
             sample=ratio_over_seeds(variant, one, other, "log10_attention_error", 64),
             family="features on trained models",
         )
-        for variant in features.VARIANTS
+        for variant in features_tables.VARIANTS
         for key, statement, one, other, where in contrasts
     ]
 

@@ -27,15 +27,15 @@ from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, Ya
 
 QUESTION = (
     "Models are trained on short sequences and evaluated on sequences up to sixteen times longer, without further "
-    "training. Which position encodings go on working, for softmax attention and for linear attention? And what do the "
-    "ways of stretching RoPE that were made for softmax attention (position interpolation, NTK-aware base, YaRN) do for "
-    "linear attention, where RoPE can act after the feature map?"
+    "training. Which position encodings go on working, for softmax attention and for linear attention? And what do "
+    "the ways of stretching RoPE that were made for softmax attention (position interpolation, NTK-aware base, YaRN) "
+    "do for linear attention, where RoPE can act after the feature map?"
 )
 METHOD = (
-    "The same bytes of the test split are cut into windows of the training length, twice that, and so on up to sixteen "
-    "times, so that every length is evaluated on the same targets, the longer ones with more past. The loss is the mean "
-    "over all positions of a window, and it is also looked at by position. RoPE is evaluated as trained, and with each "
-    "way of stretching by the factor of the lengths."
+    "The same bytes of the test split are cut into windows of the training length, twice that, and so on up to "
+    "sixteen times, so that every length is evaluated on the same targets, the longer ones with more past. The loss "
+    "is the mean over all positions of a window, and it is also looked at by position. RoPE is evaluated as trained, "
+    "and with each way of stretching by the factor of the lengths."
 )
 NOT_SHOWN = (
     "Fine-tuning at the longer length, which position interpolation and YaRN were published with. Large models and "
@@ -280,9 +280,9 @@ CLAIMS = _claims()
 _BY_LENGTH = FigureEntry(
     "by-length",
     "Loss by evaluation length, models as they were trained",
-    "Mean bits per byte over windows of the test split, the same bytes at every length. Dotted vertical line: the length "
-    "of training. A line that falls uses the additional past; one that rises is disturbed by positions or lengths it has "
-    "not seen. Thin: each seed. A learned table ends where training ended, so its arm has one point.",
+    "Mean bits per byte over windows of the test split, the same bytes at every length. Dotted vertical line: the "
+    "length of training. A line that falls uses the additional past; one that rises is disturbed by positions or "
+    "lengths it has not seen. Thin: each seed. A learned table ends where training ended, so its arm has one point.",
 )
 _STRETCHED = FigureEntry(
     "stretched",

@@ -22,9 +22,9 @@ from experiments.tasks.language_model import ByteLanguageModel
 
 QUESTION = (
     "RoPE after the map rotates features in pairs. FAVOR+'s features are exchangeable, so the two of a pair have "
-    "nothing to do with each other: the sine terms of their rotation are zero in the mean over draws and only add variance. A "
-    "paired map uses each random feature twice, as both members of a pair. Then the sine terms cancel, and the score "
-    "needs half the draws. Is it the better estimate, and does a model learn better with it?"
+    "nothing to do with each other: the sine terms of their rotation are zero in the mean over draws and only add "
+    "variance. A paired map uses each random feature twice, as both members of a pair. Then the sine terms cancel, "
+    "and the score needs half the draws. Is it the better estimate, and does a model learn better with it?"
 )
 METHOD = (
     "The variance of the rotated score is measured over draws for random queries and keys, for the plain map, for the "

@@ -1,13 +1,10 @@
 import pandas as pd
 import pytest
 
-claims = pytest.importorskip("experiments.claims")
-
-from experiments import features  # noqa: E402
-from experiments.features import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES  # noqa: E402
-from experiments.features_claims import CLAIMS  # noqa: E402
-from experiments.kernel_errors import DIRECTIONS, ESTIMATORS  # noqa: E402
-from experiments.record import write_json  # noqa: E402
+from experiments.features_claims import CLAIMS
+from experiments.features_tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
+from experiments.kernel_errors import DIRECTIONS, ESTIMATORS
+from experiments.record import write_json
 
 SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
 ARMS = ("softmax-none", "favor+-none")
@@ -78,7 +75,7 @@ def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_on
 
 
 def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
-    table = features.read_table(root, "random")
+    table = read_table(root, "random")
     table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
     assert SAMPLES["hyperbolic-1"](root, PLANNED, None).unfinished == 1
     (root / "random.csv").unlink()

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from experiments import features, plots
-from experiments.features import COLUMNS, NUM_FEATURES, queries_and_keys, random_table, trained_table
+from experiments.features_tables import (
+    COLUMNS,
+    NUM_FEATURES,
+    feature_seed,
+    queries_and_keys,
+    random_table,
+    trained_table,
+)
 from experiments.kernel_errors import DIRECTIONS, ESTIMATORS, errors, expected_kernel_error, scores, trigonometric
 from linear_rope.model import CausalLM, ModelConfig
 
@@ -103,7 +110,7 @@ def test_a_draw_has_equal_inputs_for_all_and_its_own_features():
     expected = table.pivot(index="draw", columns="num_features", values="expected_kernel_error")
     assert expected[16].tolist() == pytest.approx((2 * expected[32]).tolist(), rel=1e-12)
     assert expected[16][0] != expected[16][1]
-    assert len({features.feature_seed(m, draw) for m in NUM_FEATURES for draw in range(100)} | set(range(100))) == 800
+    assert len({feature_seed(m, draw) for m in NUM_FEATURES for draw in range(100)} | set(range(100))) == 800
 
 
 def test_queries_and_keys_are_those_the_attention_makes():
