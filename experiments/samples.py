@@ -79,7 +79,7 @@ _last_read: list[Cells] = []
 def read_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Cells:
     """The cells of a comparison, read once for all claims that are judged on the same curves."""
     if not _last_read or _last_read[0].curves is not curves:
-        states = cell_states(root, comparison, curves).itertuples(index=False)
+        states: Any = cell_states(root, comparison, curves).itertuples(index=False)
         fates = {(row.variant, row.seed): (row.state, row.reason) for row in states}
         grouped: Any = curves.groupby(["variant", "seed"], sort=False)
         _last_read[:] = [Cells(curves, fates, {cell: Cell(rows) for cell, rows in grouped})]
