@@ -63,7 +63,7 @@ def figures(
     entries: list[FigureEntry | TableEntry] = []
     if not accuracies.empty:
         entries.append(TableEntry("Test accuracy", recall_plots.accuracy_table(accuracies, comparison), _TABLE))
-        entries.append(draw(directory, _WIDTH, recall_plots.width_figure, accuracies, comparison))
+        entries.append(draw(directory, _WIDTH, recall_plots.width_figure, accuracies, comparison, summary))
     if not recorded.empty:
         entries.append(draw(directory, _STEPS, recall_plots.steps_figure, recorded, comparison, summary))
     return entries

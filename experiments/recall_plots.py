@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.curve_plots import data_names, finished_seeds, tokens_per_step
-from experiments.plots import MUTED, POSITION_STYLES, arm_style, by_kernel, label
+from experiments.curve_plots import data_names, failures, finished_seeds, tokens_per_step
+from experiments.plots import MUTED, arm_style, by_kernel, label
 from experiments.stats import Estimate, estimate
 
 SPREAD = 0.6
@@ -58,7 +58,22 @@ def bounded(result: Estimate) -> tuple[float, float, float]:
     return result.mean, float(np.clip(result.low, 0, 1)), float(np.clip(result.high, 0, 1))
 
 
-def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def position_labels(
+    variants: list[dict[str, Any]], comparison: dict[str, Any], summary: pd.DataFrame
+) -> dict[str, str]:
+    """For each position encoding of a kernel's arms its entry in a legend, which tells what did not finish."""
+    failed = failures(summary)
+    labels = {}
+    for variant in variants:
+        shown = "rope" if variant["name"].startswith("softmax-rope") else variant["position"]
+        text = labels.setdefault(variant["position"], label(shown))
+        if variant["name"] in failed:
+            remark = f"width {width_of(variant, comparison)}: {failed[variant['name']]}"
+            labels[variant["position"]] = f"{text}\n({remark})"
+    return labels
+
+
+def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
     """Test accuracy by width, a panel per kernel, a line per position encoding."""
     groups = by_kernel(comparison["variants"])
     columns = min(2, len(groups))
@@ -70,12 +85,12 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> Figure
         axes.remove()
     for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
         axes.set_title(label(kernel))
-        positions = list(dict.fromkeys(variant["position"] for variant in variants))
-        for number, position in enumerate(positions):
+        labels = position_labels(variants, comparison, summary)
+        for number, (position, text) in enumerate(labels.items()):
             look = arm_style({"kernel": kernel, "position": position})
-            shift = SPREAD * ((number + 0.5) / len(positions) - 0.5)
+            shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
-            _width_line(axes, mine, widths, shift, look, position)
+            _width_line(axes, mine, widths, shift, look, text)
         axes.set_xticks(range(len(widths)), [str(width) for width in widths])
         axes.set_xlim(-0.5, len(widths) - 0.5)
         axes.set_ylim(-0.03, 1.05)
@@ -89,13 +104,13 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> Figure
 
 
 def _width_line(
-    axes: Axes, cells: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], position: str
+    axes: Axes, cells: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
 ) -> None:
     grouped: Any = cells.groupby("width")["accuracy"]
     estimates = {width: bounded(estimate(values.tolist())) for width, values in grouped}
     places = [widths.index(width) + shift for width in estimates]
     means = [mean for mean, _, _ in estimates.values()]
-    axes.plot(places, means, label=position, linewidth=1.5, markersize=6, **look)
+    axes.plot(places, means, label=text, linewidth=1.5, markersize=6, **look)
     for place, (mean, low, high) in zip(places, estimates.values(), strict=True):
         axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
     if cells["seed"].nunique() > 1:
@@ -111,16 +126,17 @@ def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd
     figure = Figure(figsize=(4.6 * len(widths) + 2.2, 2.3 * len(groups) + 0.9))
     grid = figure.subplots(len(groups), len(widths), sharex=True, sharey=True, squeeze=False)
     for row, (kernel, variants) in zip(grid, groups.items(), strict=True):
+        labels = position_labels(variants, comparison, summary)
         for axes, width in zip(row, widths, strict=True):
             axes.set_title(label(kernel) if len(widths) == 1 else f"{label(kernel)}, width {width}")
             for number, variant in enumerate(v for v in variants if width_of(v, comparison) == width):
                 mine = recorded[recorded["variant"] == variant["name"]]
-                _step_line(axes, mine, finished[variant["name"]], variant, number)
+                _step_line(axes, mine, finished[variant["name"]], variant, labels[variant["position"]], number)
             axes.set_ylim(-0.03, 1.05)
         # An entry per position encoding, of whichever width has it.
-        entries = {text: h for axes in row for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        ordered = sorted(entries, key=lambda text: [*POSITION_STYLES, text].index(text))
-        row[-1].legend([entries[t] for t in ordered], ordered, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        shown = [text for text in labels.values() if text in entries]
+        row[-1].legend([entries[text] for text in shown], shown, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axes in grid[-1]:
         axes.set_xlabel(f"optimiser step ({tokens_per_step(comparison):,} tokens)")
     figure.supylabel("validation accuracy (share of answers)", fontsize=10)
@@ -128,7 +144,9 @@ def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd
     return figure
 
 
-def _step_line(axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict[str, Any], number: int) -> None:
+def _step_line(
+    axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict[str, Any], text: str, number: int
+) -> None:
     by_step = rows.pivot(index="step", columns="seed", values="value").sort_index()
     look = arm_style(variant)
     if len(by_step.columns) > 1 or not finished:
@@ -136,7 +154,7 @@ def _step_line(axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict
     mean = by_step[sorted(finished)].dropna().mean(axis=1)
     interval = max(1, len(mean) // MARKS)
     axes.plot(
-        mean.index, mean, label=variant["position"], markevery=(number % interval, interval), linewidth=1.8,
+        mean.index, mean, label=text, markevery=(number % interval, interval), linewidth=1.8,
         markersize=5, **look,
     )  # fmt: skip
 

@@ -16,24 +16,34 @@ from experiments.tasks.copying import FILLER, SEPARATOR, Copying
 from experiments.tasks.language_model import NOT_SCORED, SequenceModel, make_task
 from experiments.tasks.synthetic import split_generator
 
-SIZES = {"recall-64": 64, "recall-128": 128, "recall-256": 256, "recall-512": 512, "copying-32": 64, "copying-128": 256}
-PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
+SIZES = {
+    "recall-32": 32,
+    "recall-64": 64,
+    "recall-128": 128,
+    "recall-256": 256,
+    "recall-512": 512,
+    "copying-32": 64,
+    "copying-128": 256,
+}
 
 
 def drawn(sequences, count=200, seed=0):
     return sequences.draw(np.random.default_rng(seed), count)
 
 
-@pytest.mark.parametrize("length", PAIRS)
-def test_every_key_is_asked_once_with_the_value_that_stood_beside_it(length):
-    pairs = PAIRS[length]
-    recall = AssociativeRecall(length, pairs)
+@pytest.mark.parametrize(
+    ("length", "pairs", "vocabulary"),
+    [(16, 4, 32), (32, 8, 64), (64, 4, 256), (128, 8, 256), (256, 16, 256), (512, 64, 256)],
+)
+def test_every_key_is_asked_once_with_the_value_that_stood_beside_it(length, pairs, vocabulary):
+    recall = load_corpus(f"recall-{length}").sequences
+    assert recall == AssociativeRecall(length, pairs, vocabulary)
     tokens = drawn(recall, 50)
     assert tokens.shape == (50, length + 1)
     for row, scored in zip(tokens.tolist(), recall.scored(tokens), strict=True):
         values = dict(zip(row[0 : 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
         assert len(values) == len(set(values.values())) == pairs
-        assert max(values) < 128 <= min(values.values())
+        assert max(values) < vocabulary // 2 <= min(values.values()) <= max(row) < vocabulary
         asked = [place for place in range(2 * pairs, length + 1) if row[place] in values]
         assert sorted(row[place] for place in asked) == sorted(values)
         assert all(place % 2 == 0 and row[place + 1] == values[row[place]] for place in asked)
