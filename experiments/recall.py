@@ -10,7 +10,10 @@ import pandas as pd
 
 from experiments import recall_plots
 from experiments.plots import FigureEntry, TableEntry, draw
+from experiments.recall_claims import CLAIMS
 from experiments.tasks.language_model import ByteLanguageModel
+
+__all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
 QUESTION = (
     "Linear attention keeps the past in a state of fixed size, and is known to recall worse than softmax attention. "
