@@ -59,7 +59,7 @@ def curves_by_setting(
     groups = panels_of(comparison)
     columns = min(COLUMNS, len(groups))
     rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(max(3.6 * columns, 6.5), 2.9 * rows + 0.9))
+    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0))
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     first_step = start * comparison["config"]["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
