@@ -17,7 +17,7 @@ POWER = 0.01
 SIZES = {64: 4, 128: 8, 256: 16, 512: 64}
 """length: pairs, as in Zoology"""
 SMALL_SIZES = {16: (4, 32), 32: (8, 64)}
-"""length: pairs and tokens of the vocabulary; a quarter of the tokens is asked, so that it is learnt on a CPU"""
+"""length: pairs and tokens of the vocabulary; for CPUs: a quarter of the tokens is asked, which teaches more a token"""
 
 
 @dataclass(frozen=True)
