@@ -87,21 +87,22 @@ def recall_smoke() -> Preset:
 
 def recall_cpu() -> Preset:
     config = Config(
-        data="recall-64",
+        data="recall-16",
         dim=64,
         heads=1,
-        context=64,
-        batch_size=32,
-        steps=1000,
-        learning_rate=4e-3,
-        warmup_steps=50,
-        log_every=20,
-        evaluate_every=100,
-        evaluation_windows=200,
+        context=16,
+        batch_size=64,
+        steps=4000,
+        learning_rate=3e-3,
+        warmup_steps=100,
+        weight_decay=0.01,
+        log_every=50,
+        evaluate_every=250,
+        evaluation_windows=250,
         test_windows=1000,
-        checkpoint_every=500,
+        checkpoint_every=1000,
     )
-    return Preset("a minute a cell: two layers, four pairs in 64 tokens", config, seeds=3)
+    return Preset("minutes a cell on one core: two layers, four pairs in 16 tokens", config, seeds=3)
 
 
 def recall_gpu() -> Preset:
@@ -115,6 +116,7 @@ def recall_gpu() -> Preset:
         steps=10_000,
         learning_rate=2e-3,
         warmup_steps=500,
+        weight_decay=0.01,
         log_every=50,
         evaluate_every=500,
         evaluation_windows=1000,
