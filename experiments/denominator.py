@@ -15,7 +15,7 @@ from experiments.claims import Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.samples import Cell, paired, per_seed, read_cells
+from experiments.samples import Cell, NotRecorded, paired, per_seed, read_cells
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
@@ -225,14 +225,14 @@ def _failed_more(arm: str, other: str) -> ReadSample:
 
 
 def _spikes(arm: str, other: str) -> ReadSample:
-    return per_seed(
-        (arm, other),
-        lambda mine, theirs: spike_share(_losses(mine)) - spike_share(_losses(theirs)),
-    )
+    return per_seed((arm, other), lambda mine, theirs: _spikes_of(mine) - _spikes_of(theirs))
 
 
-def _losses(cell: Cell) -> "pd.Series[float]":
-    return cell.curve("train_bits_per_byte")
+def _spikes_of(cell: Cell) -> float:
+    losses = cell.curve("train_bits_per_byte")
+    if len(losses) <= BEFORE:
+        raise NotRecorded("as many records as a spike is told from")
+    return spike_share(losses)
 
 
 def _nonpositive(arm: str) -> ReadSample:

@@ -105,6 +105,11 @@ def recall_cpu() -> Preset:
     return Preset("minutes a cell on one core: two layers, four pairs in 16 tokens", config, seeds=3)
 
 
+def copying_cpu() -> Preset:
+    config = replace(recall_cpu().config, data="copying-32", context=64, batch_size=16)
+    return Preset("minutes a cell on one core: two layers, up to 32 symbols", config, seeds=3)
+
+
 def recall_gpu() -> Preset:
     config = Config(
         data="recall-256",
@@ -169,6 +174,11 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
         "smoke": smoke,
         "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
         "gpu": gpu,
+    },
+    "copying": {
+        "smoke": _own("smoke", "seconds: does everything run?", data="copying-32"),
+        "cpu": copying_cpu,
+        "gpu": _own("gpu", "hours on one GPU: up to 128 symbols", data="copying-128", context=256, precision="float32"),
     },
     "recall": {"smoke": recall_smoke, "cpu": recall_cpu, "gpu": recall_gpu},
 }
