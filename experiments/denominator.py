@@ -37,7 +37,7 @@ METHOD = (
     "finite ends the cell, and it counts as failed. Before any training the same is measured for random inputs."
 )
 NOT_SHOWN = (
-    "Longer training, larger models, other learning rates (one rate for all arms: they were not tuned one by one) and "
+    "Longer training, larger models, other learning rates (one serves all arms, unless there is a table of them) and "
     "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is. Denominators "
     "are looked at on a few windows at each evaluation, so a zero crossing between two of them is not seen."
 )
