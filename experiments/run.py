@@ -48,7 +48,7 @@ from experiments.report import remove_unfinished_reports, result_table, write_re
 from experiments.reuse import Trained, take_over, trained_cells
 from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.tuning import parse_rates, untuned
-from experiments.variants import Variant, parse_variants
+from experiments.variants import Variant, check_arms_differ, parse_variants
 from experiments.worker import Cell, Job, log_path
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
@@ -78,6 +78,7 @@ def run(command: RunCommand, command_line: str) -> int:
     if not command.cell_timeout > 0:
         raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
     configs = {variant.name: variant.config(config) for variant in variants}
+    check_arms_differ(variants, config)
     if device.type == "cpu":
         check_memory(max(configs.values(), key=lambda arm: arm.dim), min(workers, seeds * len(variants)))
     parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
