@@ -165,7 +165,7 @@ def _run_comparison(
     for (at, cell), failure in failures.items():
         console.print(f"{failure.ended.state}: {cell}: {failure.reason}", markup=False, soft_wrap=True)
         console.print(f"  its log: {log_path(at, cell)}", markup=False, soft_wrap=True)
-    if failures:
+    if any(at == root for at, _ in failures):
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
@@ -184,26 +184,26 @@ def _tune(
 ) -> dict[tuple[Path, Cell], Failure]:
     """Find the learning rate of every arm that is to have its own; returns the trials that failed, by cell.
 
-    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's.
+    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's. Either way the
+    rate is recorded with the arm, so that all its cells have the same, now and when the comparison goes on.
     """
     arms = untuned(comparison)
     if not arms:
         return {}
     at = root / tuning.DIRECTORY
-    plan = tuning.trials(comparison)
     console.print(
-        f"learning rates: {len(arms)} arms at {', '.join(f'{rate:g}' for rate in comparison['learning_rates'])}, "
-        f"seed {tuning.SEED}",
+        f"learning rates: {len(arms)} arms at {', '.join(map(str, comparison['learning_rates']))}, seed {tuning.SEED}",
         soft_wrap=True,
     )
     make_directory(at)
-    write_json(at / "comparison.json", plan)
-    failures = train(at, plan)
+    write_json(at / "comparison.json", tuning.trials(comparison))
+    failures = train(at, tuning.trials({**comparison, "variants": arms}))
     for arm in arms:
         rate = tuning.choose(root, comparison, arm["name"])
-        if rate is not None:
-            arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
-            console.print(f"  {arm['name']}: {rate:g}", markup=False)
+        remark = "" if rate is not None else " (the comparison's: all its trials failed)"
+        rate = comparison["config"]["learning_rate"] if rate is None else rate
+        arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
+        console.print(f"  {arm['name']}: {rate}{remark}", markup=False, soft_wrap=True)
     write_json(root / "comparison.json", comparison)
     return {(at, cell): failure for cell, failure in failures.items()}
 
