@@ -48,7 +48,7 @@ from experiments.report import remove_unfinished_reports, result_table, write_re
 from experiments.reuse import Trained, take_over, trained_cells
 from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.tuning import parse_rates, untuned
-from experiments.variants import Variant, parse_variants
+from experiments.variants import Variant, check_arms_differ, parse_variants
 from experiments.worker import Cell, Job, log_path
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
@@ -78,6 +78,7 @@ def run(command: RunCommand, command_line: str) -> int:
     if not command.cell_timeout > 0:
         raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
     configs = {variant.name: variant.config(config) for variant in variants}
+    check_arms_differ(variants, config)
     if device.type == "cpu":
         check_memory(max(configs.values(), key=lambda arm: arm.dim), min(workers, seeds * len(variants)))
     parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
@@ -164,7 +165,7 @@ def _run_comparison(
     for (at, cell), failure in failures.items():
         console.print(f"{failure.ended.state}: {cell}: {failure.reason}", markup=False, soft_wrap=True)
         console.print(f"  its log: {log_path(at, cell)}", markup=False, soft_wrap=True)
-    if failures:
+    if any(at == root for at, _ in failures):
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
@@ -183,26 +184,26 @@ def _tune(
 ) -> dict[tuple[Path, Cell], Failure]:
     """Find the learning rate of every arm that is to have its own; returns the trials that failed, by cell.
 
-    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's.
+    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's. Either way the
+    rate is recorded with the arm, so that all its cells have the same, now and when the comparison goes on.
     """
     arms = untuned(comparison)
     if not arms:
         return {}
     at = root / tuning.DIRECTORY
-    plan = tuning.trials(comparison)
     console.print(
-        f"learning rates: {len(arms)} arms at {', '.join(f'{rate:g}' for rate in comparison['learning_rates'])}, "
-        f"seed {tuning.SEED}",
+        f"learning rates: {len(arms)} arms at {', '.join(map(str, comparison['learning_rates']))}, seed {tuning.SEED}",
         soft_wrap=True,
     )
     make_directory(at)
-    write_json(at / "comparison.json", plan)
-    failures = train(at, plan)
+    write_json(at / "comparison.json", tuning.trials(comparison))
+    failures = train(at, tuning.trials({**comparison, "variants": arms}))
     for arm in arms:
         rate = tuning.choose(root, comparison, arm["name"])
-        if rate is not None:
-            arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
-            console.print(f"  {arm['name']}: {rate:g}", markup=False)
+        remark = "" if rate is not None else " (the comparison's: all its trials failed)"
+        rate = comparison["config"]["learning_rate"] if rate is None else rate
+        arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
+        console.print(f"  {arm['name']}: {rate}{remark}", markup=False, soft_wrap=True)
     write_json(root / "comparison.json", comparison)
     return {(at, cell): failure for cell, failure in failures.items()}
 
