@@ -123,8 +123,10 @@ def _fewer_steps() -> list[Claim]:
         claims.append(
             Claim(
                 key=key,
-                statement=f"With RoPE{_place(arm)}, {KERNELS[_kernel(arm)]} needs at least {least:.0%} fewer steps than "
-                "with learned positions.",
+                statement=(
+                    f"With RoPE{_place(arm)}, {KERNELS[_kernel(arm)]} needs at least {least:.0%} fewer steps than with "
+                    "learned positions."
+                ),
                 published=f"{published} (the bound of {least:.0%} is ours)",
                 quantity=quantity.format(arm, other),
                 region=(least, inf),

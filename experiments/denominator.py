@@ -3,6 +3,7 @@
 python -m experiments run denominator
 """
 
+import math
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
 from experiments.tasks.language_model import ByteLanguageModel
+from experiments.train import DIVERGED
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 
@@ -34,12 +36,15 @@ METHOD = (
     "and heads are worked out in full on some validation windows: the share of negative weights, the smallest and "
     "largest row sum, the share of denominators that are zero or below. A spike is a recorded training loss that lies "
     f"at least {HEIGHT} bits per byte above the mean of the {BEFORE} records before it. A loss or gradient that is not "
-    "finite ends the cell, and it counts as failed. Before any training the same is measured for random inputs."
+    "finite ends the cell, and it counts as diverged. Gradients are clipped at the norm that the configuration says, "
+    "and a query whose denominator is exactly zero gets zeros. Before any training the same is measured for random "
+    "inputs."
 )
 NOT_SHOWN = (
     "Longer training, larger models, other learning rates (one serves all arms, unless there is a table of them) and "
-    "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is. Denominators "
-    "are looked at on a few windows at each evaluation, so a zero crossing between two of them is not seen."
+    "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is; clipped "
+    "gradients hide much of it. SANA-Video's setting (video, no causal mask) is another. Denominators are looked at "
+    "on a few windows at each evaluation, so a zero crossing between two of them is not seen."
 )
 
 KERNELS = ("favor+", "elu+1", "relu")
@@ -213,18 +218,24 @@ def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample
 
 
 def _failed_more(arm: str, other: str) -> ReadSample:
-    """1 where the arm failed and the other did not, -1 the other way round, else 0, for each seed that both ended."""
+    """1 where the arm diverged and the other did not, -1 the other way round, else 0, for each seed that both ended.
+
+    A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
+    """
 
     def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
         if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
             return None
         fates = read_cells(root, comparison, curves).fates
-        values = {}
+        values, lost = {}, []
         for seed in comparison["seeds"]:
-            states = [fates[name, seed][0] for name in (arm, other)]
-            if all(state in ("done", "failed") for state in states):
-                values[seed] = float(states[0] == "failed") - float(states[1] == "failed")
-        return Sample(values, len(comparison["seeds"]))
+            ended = [fates[name, seed] for name in (arm, other)]
+            diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
+            if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
+                values[seed] = float(diverged[0]) - float(diverged[1])
+            elif any(state == "failed" for state, _ in ended):
+                lost.append(f"seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
 
     return sample
 
@@ -238,6 +249,11 @@ def _spikes_of(cell: Cell) -> float:
     if len(losses) <= BEFORE:
         raise NotRecorded("as many records as a spike is told from")
     return spike_share(losses)
+
+
+def _largest(cell: Cell) -> float:
+    """log10 of the largest recorded gradient norm."""
+    return math.log10(max(float(cell.curve("train_gradient_norm").max()), 1e-30))
 
 
 def _nonpositive(arm: str) -> ReadSample:
@@ -306,10 +322,21 @@ def _claims() -> tuple[Claim, ...]:
                 key=f"{kernel}-fails",
                 statement=f"With {kernel}, a rotated denominator makes training fail.",
                 published=published,
-                quantity="cells that ended with a loss or gradient that is not finite, rotated minus unrotated",
+                quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated",
                 region=(0, inf),
                 margin=0.1,
                 sample=_failed_more(rotated, plain),
+                pattern="+.2f",
+                family="stability",
+            ),
+            Claim(
+                key=f"{kernel}-gradients",
+                statement=f"With {kernel}, a rotated denominator makes gradients larger.",
+                published=published,
+                quantity="log10 of the largest gradient norm before clipping, rotated minus unrotated",
+                region=(0, inf),
+                margin=0.05,
+                sample=per_seed((rotated, plain), lambda mine, theirs: _largest(mine) - _largest(theirs)),
                 pattern="+.2f",
                 family="stability",
             ),

@@ -33,14 +33,15 @@ QUESTION = (
 )
 METHOD = (
     "FAVOR+ models are trained from equal weights on equal batches, with features that are drawn once, or anew every "
-    "1000 or every 100 steps. Those whose features were drawn once are then evaluated with new draws and no further "
-    "training, on the same windows of the test split as with their own. The paired map, which uses every random "
+    "1000 or every 100 steps. The finished models are then evaluated with new draws and no further training, on the "
+    "same windows of the test split as with their own. The paired map, which uses every random "
     "feature as both members of a rotated pair, is trained beside the plain one."
 )
 NOT_SHOWN = (
-    "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which a "
-    "model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table of "
-    "them. Redrawing every 1000 steps happens once or twice in runs this short."
+    "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which "
+    "a model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table "
+    "of them. Redrawing every 1000 steps happens once in a run this short, and the model ends with features it was "
+    "trained with for some steps."
 )
 
 REDRAWS = ("", "@redraw_every=1000", "@redraw_every=100")
@@ -55,6 +56,8 @@ VARIANTS = (
 )
 
 NEW_DRAWS = 5
+FIRST_NEW_DRAW = 10**6
+"""above the number of any draw that training made"""
 WINDOWS = 100
 COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "bits_per_byte": number(0)}
 """draw 0 is the model's own"""
@@ -66,11 +69,11 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     rows: list[tuple[str, int, int, float]] = []
     config = Config(**comparison["config"])
     for name, seed, model in trained_models(root, comparison, "the loss with new features", notes):
-        if "@" in name or not any(isinstance(module, FavorPlus) for module in model.modules()):
+        if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue
         for draw_number in range(NEW_DRAWS + 1):
             if draw_number:
-                _redraw(model, draw_number)
+                _redraw(model, FIRST_NEW_DRAW + draw_number)
             loss = evaluate(model, task, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
     if rows:
@@ -262,10 +265,10 @@ _CURVES = FigureEntry(
     "validation",
     "Validation loss with and without redraws",
     "Bits per byte of the validation split, from a quarter of the run on. An arm that is redrawn is evaluated with the "
-    "features of its last draw, which it may have had for few steps.",
+    "features it has at that step, which it may have had for few steps.",
 )
 _REDRAWN = (
-    f"Models whose features were drawn once, evaluated on {WINDOWS} windows of the test split (fewer if it is shorter) "
+    f"Finished models, evaluated on {WINDOWS} windows of the test split (fewer if it is shorter) "
     f"with their own features and with {NEW_DRAWS} new draws, without further training: bits per byte, mean over seeds "
     "with 95 % interval."
 )
