@@ -244,7 +244,8 @@ def size(comparison: dict[str, Any]) -> str:
     rates = comparison.get("learning_rates")
     tuned = f"each arm's best of {len(rates)} learning rates" if rates else "one learning rate for all arms"
     return (
-        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, {tuned}"
+        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, context "
+        f"{config['context']:,}, {tuned}"
     )
 
 

@@ -261,7 +261,7 @@ def _nonpositive(arm: str) -> ReadSample:
 
 
 ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the risk of dividing zero"; no measurement'
-SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, not causal; no numbers)'
+SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
 EARLIER = "none found; worked out once for one draw"
 
 
@@ -375,7 +375,7 @@ def _claims() -> tuple[Claim, ...]:
             Claim(
                 key=f"{kernel}-none",
                 statement=f"With {kernel}, a denominator is needed: without one the loss is higher.",
-                published="none found for language models; RetNet does without, with a norm after it instead",
+                published="none found for language models; flash-linear-attention's RetNet does without",
                 quantity=f"test loss, {plain} minus the same without a denominator, bits per byte",
                 region=(-inf, 0),
                 margin=0.01,

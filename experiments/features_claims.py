@@ -103,7 +103,7 @@ def _random_claims() -> list[Claim]:
             Claim(
                 key=f"orthogonal-{scale:g}",
                 statement="Orthogonal random directions lower the error of the kernel where M is at most d.",
-                published=f"mean squared error lower for M ≤ d ({PERFORMER}, theorem 2)",
+                published=f"mean squared error lower for M ≤ d ({PERFORMER})",
                 quantity=f"log10(error orthogonal / error independent), d = M = 16, inputs of scale {scale:g}",
                 region=(-inf, 0),
                 margin=MARGIN,
@@ -142,7 +142,7 @@ def _random_claims() -> list[Claim]:
             Claim(
                 key=f"hyperbolic-{scale:g}",
                 statement=f"Hyperbolic features lower the error of the kernel at equal M, at scale {scale:g}.",
-                published=f"lower mean squared error ({PERFORMER}, lemma 2, for equal numbers of draws)",
+                published=f"lower mean squared error ({PERFORMER}, for equal numbers of draws)",
                 quantity="log10(error hyperbolic / error positive), both orthogonal, d = 16, M = 256",
                 region=(-inf, 0),
                 margin=MARGIN,
@@ -156,7 +156,7 @@ def _random_claims() -> list[Claim]:
         Claim(
             key="one-over-m",
             statement="The error of the kernel falls as 1/M.",
-            published=f"mean squared error proportional to 1/M for independent directions ({PERFORMER}, lemma 2)",
+            published=f"mean squared error proportional to 1/M for independent directions ({PERFORMER})",
             quantity="slope of log(error) over log(M), M = 16 to 1024, independent, d = 16, inputs of scale 0.25",
             region=(-1.1, -0.9),
             margin=0.02,
@@ -173,9 +173,9 @@ def _figure_4(one: Made, other: Made, scale: float) -> ReadSample:
 
 def _trained_claims() -> list[Claim]:
     contrasts = (
-        ("orthogonal", "Orthogonal directions are better than independent ones", ORTHOGONAL, INDEPENDENT, "theorem 2"),
+        ("orthogonal", "Orthogonal directions are better than independent ones", ORTHOGONAL, INDEPENDENT, "theory"),
         ("positive", "Positive features are better than sines and cosines", ORTHOGONAL, TRIGONOMETRIC, "figure 4"),
-        ("hyperbolic", "Hyperbolic features are better than plain positive ones", HYPERBOLIC, ORTHOGONAL, "lemma 2"),
+        ("hyperbolic", "Hyperbolic features are better than plain positive ones", HYPERBOLIC, ORTHOGONAL, "theory"),
     )
     return [
         Claim(

@@ -163,7 +163,7 @@ def _claims() -> tuple[Claim, ...]:
             key=f"loss-equal-draws-{num_features}",
             statement=f"With {num_features // 2} draws, the paired map gives a lower loss than the plain one.",
             published="none found; our own hypothesis",
-            quantity=f"test loss, paired with M = {num_features} minus plain with M = {num_features // 2}, bits per byte",
+            quantity=f"test loss, paired of M = {num_features} minus plain of {num_features // 2}, bits per byte",
             region=(-inf, 0),
             margin=0.01,
             sample=paired(

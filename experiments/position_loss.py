@@ -41,9 +41,10 @@ def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tens
     length = windows.shape[1] - 1
     total = torch.zeros(length, dtype=torch.float64)
     for tokens in windows.split(max(1, TOKENS_AT_ONCE // length)):
+        tokens = tokens.to(next(model.parameters()).device)
         logits = next_token_logits(model, tokens, config)
         nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
-        total += nats.double().sum(0)
+        total += nats.double().sum(0).cpu()
     return total / len(windows) * bits_per_byte(1.0)
 
 

@@ -6,8 +6,10 @@ from experiments.claims import Claim
 from experiments.samples import paired, per_seed
 
 ACCURACY = "test_accuracy"
-ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology) Fig. 2: attention solves MQAR at every width, with learned positions"
-HEDGEHOG = "Zhang et al. 2024 (2402.04347, Hedgehog): associative recall softmax 100, 1+elu 17.0, Performer 17.0"
+ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology): attention 1.0 at every width, with learned positions"
+HEDGEHOG = (
+    "Hedgehog (2402.04347), as relayed: associative recall softmax 100, 1+elu 17.0, Performer 17.0; nothing on RoPE"
+)
 UNPUBLISHED = "none found: no published table has linear attention by position encoding"
 PLACES = {"none": "no positions", "rope-before": "RoPE before the map", "rope-after": "RoPE after the map"}
 KERNELS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}

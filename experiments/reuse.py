@@ -11,8 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments import environment
 from experiments.checkpoint import checkpoint_path, is_whole
-from experiments.comparison import DEFAULTS
+from experiments.comparison import CONTINUED, DEFAULTS
 from experiments.record import (
     cell_config,
     cell_directory,
@@ -35,30 +36,42 @@ class Trained(NamedTuple):
     root: Path
     cell: Cell
     commit: str
+    code_sha256: str
 
 
-def trained_cells(directory: Path) -> dict[str, Trained]:
+def trained_cells(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
     """Every finished cell of the comparisons in a directory, at any depth, by what it is (``_identity``).
 
-    A cell whose final weights are gone is left out: what is measured on trained models needs them. Raises ValueError
-    if there is no such directory, or if a record in it is damaged.
+    A cell whose final weights are gone is left out: what is measured on trained models needs them. So is a comparison
+    with a damaged record, and ``passed_over`` gets a sentence on it. Raises ValueError if there is no such directory.
     """
     if not directory.is_dir():
         raise ValueError(f"--reuse: {directory} is no directory; give one that comparisons were written to")
     found: dict[str, Trained] = {}
     for path in sorted(directory.rglob("comparison.json")):
-        comparison = read_comparison(path.parent)
-        on_cpu = comparison["machine"].get("device") == "cpu"
-        for name, seed in comparison_cells(comparison):
-            made_with = cell_config(path.parent, name, seed)
-            if made_with is None or not is_variant(name):
-                continue
-            steps = made_with["config"].get("steps")
-            if not isinstance(steps, int) or not is_finished(path.parent, name, seed, steps):
-                continue
-            if checkpoint_path(cell_directory(path.parent, name, seed) / "checkpoint", steps).is_dir():
-                identity = _identity(name, made_with["config"], seed, made_with["data_sha256"], on_cpu)
-                found.setdefault(identity, Trained(path.parent, Cell(name, seed), comparison["git"]["commit"]))
+        try:
+            of_comparison = _trained_cells_of(path.parent)
+        except ValueError as error:
+            passed_over.append(f"no cells are taken over from {path.parent}: {error}")
+            continue
+        found = of_comparison | found
+    return found
+
+
+def _trained_cells_of(root: Path) -> dict[str, Trained]:
+    found: dict[str, Trained] = {}
+    comparison = read_comparison(root)
+    git, machine = comparison["git"], _machine_of(comparison)
+    for name, seed in comparison_cells(comparison):
+        made_with = cell_config(root, name, seed)
+        if made_with is None or not is_variant(name):
+            continue
+        steps = made_with["config"].get("steps")
+        if not isinstance(steps, int) or not is_finished(root, name, seed, steps):
+            continue
+        if checkpoint_path(cell_directory(root, name, seed) / "checkpoint", steps).is_dir():
+            identity = _identity(name, made_with["config"], seed, made_with["data_sha256"], machine)
+            found[identity] = Trained(root, Cell(name, seed), git["commit"], git.get("code_sha256", ""))
     return found
 
 
@@ -71,9 +84,10 @@ def take_over(job: Job, cells: list[Cell], trained: dict[str, Trained]) -> dict[
     for leftover in job.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
+    machine = {"cpu": job.device == "cpu", "torch": environment.versions()["torch"]}
     for cell in cells:
         config = asdict(job.config_of(cell.variant))
-        there = trained.get(_identity(cell.variant, config, cell.seed, job.data_sha256, job.device == "cpu"))
+        there = trained.get(_identity(cell.variant, config, cell.seed, job.data_sha256, machine))
         has_begun = (cell_directory(job.root, cell.variant, cell.seed) / "metrics.jsonl").exists()
         if there is not None and not has_begun and is_whole(_weights(there.root, there.cell, job.config.steps)):
             _copy(job, cell, there)
@@ -113,6 +127,21 @@ def _weights(root: Path, cell: Cell, steps: int) -> Path:
     return checkpoint_path(cell_directory(root, cell.variant, cell.seed) / "checkpoint", steps)
 
 
-def _identity(variant: str, config: dict[str, Any], seed: int, data_sha256: str, on_cpu: bool) -> str:
+def other_code(taken: dict[Cell, Trained]) -> str | None:
+    """A sentence on the cells that were trained by other code than this; None if there are none."""
+    code = environment.git()["code_sha256"]
+    others = [there for there in taken.values() if there.code_sha256 != code]
+    if not others:
+        return None
+    commits = ", ".join(dict.fromkeys(there.commit[:12] for there in others))
+    return f"{CONTINUED} comparison's cells: {len(others)} were taken over that other code trained (commit {commits})"
+
+
+def _machine_of(comparison: dict[str, Any]) -> dict[str, Any]:
+    """What changes the bits of a trained cell besides its configuration."""
+    return {"cpu": comparison["machine"].get("device") == "cpu", "torch": comparison["versions"].get("torch")}
+
+
+def _identity(variant: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:
     arm = get_variant(variant)
-    return json.dumps([arm.kernel, arm.position, DEFAULTS | config, seed, data_sha256, on_cpu], sort_keys=True)
+    return json.dumps([arm.kernel, arm.position, DEFAULTS | config, seed, data_sha256, machine], sort_keys=True)

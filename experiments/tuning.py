@@ -2,8 +2,7 @@
 
 Each arm is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
 directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
-when all trials of an arm have ended, and recorded in comparison.json; what fails is not tried again after that, for the
-arm's other cells are trained with the rate by then.
+when all trials of an arm are done or have diverged, and recorded in comparison.json.
 """
 
 import math
@@ -14,6 +13,7 @@ import pandas as pd
 
 from experiments.config import LARGEST_RATE
 from experiments.record import cell_directory, cell_status, read_metrics
+from experiments.train import DIVERGED
 from experiments.variants import get_variant
 
 DIRECTORY = "tuning"
@@ -21,7 +21,8 @@ SEED = 0
 MOST_RATES = 9
 RATES_CAPTION = (
     "Final validation bits per byte of the trials, one seed each, by peak learning rate; the arm is trained with the "
-    "best of them. The choice is made on the validation split, what is reported is measured on the test split."
+    "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
+    "what is reported is measured on the test split; the seed of the trials is one of those reported."
 )
 
 
@@ -78,6 +79,16 @@ def choose(root: Path, comparison: dict[str, Any], arm: str) -> float | None:
     return min(losses, key=losses.__getitem__) if losses else None
 
 
+def have_ended(root: Path, comparison: dict[str, Any], arm: str) -> bool:
+    """Whether every trial of an arm is done or diverged; one that failed otherwise (was killed, say) is repeated."""
+    for rate in comparison["learning_rates"]:
+        status = cell_status(root / DIRECTORY, trial_name(arm, rate), SEED)
+        diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
+        if status["state"] != "done" and not diverged:
+            return False
+    return True
+
+
 def trial_losses(root: Path, comparison: dict[str, Any], arm: str) -> dict[float, float]:
     """For each rate of the grid the final validation bits per byte of the arm's trial; NaN if it is not done."""
     steps = comparison["config"]["steps"]
@@ -101,5 +112,6 @@ def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
         losses = trial_losses(root, comparison, arm["name"])
         shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
         chosen = arm.get("settings", {}).get("learning_rate", comparison["config"]["learning_rate"])
-        rows.append({"arm": arm["name"], **shown, "trained with": str(chosen)})
+        edge = " (edge)" if chosen in (comparison["learning_rates"][0], comparison["learning_rates"][-1]) else ""
+        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen}{edge}"})
     return pd.DataFrame(rows)

@@ -63,7 +63,7 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
 
 
 def test_a_cell_that_is_taken_over_is_whole(trained, job):
-    assert list(take_over(job, [CELL], trained_cells(trained))) == [CELL]
+    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
     assert is_finished(job.root, ARM, 0, 4)
     made, source = files_of(job.root / ARM / "seed0"), files_of(trained / "there" / ARM / "seed0")
     names = {str(name) for name in made}
@@ -78,7 +78,7 @@ def test_the_name_of_an_arm_does_not_matter(trained, job):
     other = dataclasses.replace(
         job, config=dataclasses.replace(job.config, dim=64), settings={named.variant: {"dim": 32}}
     )
-    assert list(take_over(other, [Cell(ARM, 0), named], trained_cells(trained))) == [named]
+    assert list(take_over(other, [Cell(ARM, 0), named], trained_cells(trained, []))) == [named]
     assert cell_config(job.root, named.variant, 0)["variant"] == named.variant
 
 
@@ -100,7 +100,7 @@ def test_what_differs_in_anything_is_not_taken_over(trained, job, change):
     if "config" in change:
         change = {"config": dataclasses.replace(job.config, **change["config"])}
     job = dataclasses.replace(job, **change)
-    assert take_over(job, [cell], trained_cells(trained)) == {}
+    assert take_over(job, [cell], trained_cells(trained, [])) == {}
     assert list(job.root.iterdir()) == []
 
 
@@ -108,7 +108,7 @@ def test_a_cell_that_has_begun_is_left_alone(trained, job):
     begun = job.root / ARM / "seed0" / "metrics.jsonl"
     begun.parent.mkdir(parents=True)
     begun.touch()
-    assert take_over(job, [CELL], trained_cells(trained)) == {}
+    assert take_over(job, [CELL], trained_cells(trained, [])) == {}
     assert files_of(job.root) == {begun.relative_to(job.root): b""}
 
 
@@ -116,7 +116,7 @@ def test_a_cell_that_was_stopped_before_its_first_record_is_taken_over(trained, 
     directory = job.root / ARM / "seed0"
     (directory / "checkpoint" / "step00000000").mkdir(parents=True)
     write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    assert list(take_over(job, [CELL], trained_cells(trained))) == [CELL]
+    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
     assert is_finished(job.root, ARM, 0, 4)
     assert [path.name for path in (directory / "checkpoint").iterdir()] == ["step00000004"]
 
@@ -124,7 +124,7 @@ def test_a_cell_that_was_stopped_before_its_first_record_is_taken_over(trained, 
 def test_the_comparison_itself_may_be_among_those_that_are_named(copied, job):
     there = dataclasses.replace(job, root=copied / "there")
     before = files_of(copied)
-    assert take_over(there, [CELL], trained_cells(copied)) == {}
+    assert take_over(there, [CELL], trained_cells(copied, [])) == {}
     assert files_of(copied) == before
 
 
@@ -163,7 +163,7 @@ def without_steps(cell):
 )
 def test_what_is_not_whole_is_not_taken_over(copied, job, damage):
     damage(copied / "there" / ARM / "seed0")
-    assert take_over(job, [CELL], trained_cells(copied)) == {}
+    assert take_over(job, [CELL], trained_cells(copied, [])) == {}
     assert list(job.root.iterdir()) == []
 
 
@@ -188,14 +188,14 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, jo
         patch.setattr(reuse.shutil, "rmtree", lambda path, ignore_errors=False: None)
         if at < 7:
             with pytest.raises(Killed):
-                take_over(job, [CELL], trained_cells(trained))
+                take_over(job, [CELL], trained_cells(trained, []))
             assert not (job.root / ARM / "seed0").exists()
         else:
-            take_over(job, [CELL], trained_cells(trained))
+            take_over(job, [CELL], trained_cells(trained, []))
             assert len(renamed) == 7
             remove(job.root / ARM)
     assert cell_status(job.root, ARM, 0)["state"] == "queued"
-    assert list(take_over(job, [CELL], trained_cells(trained))) == [CELL]
+    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
     assert [path.name for path in job.root.iterdir()] == [ARM]
 
 
@@ -229,4 +229,4 @@ def test_arms_of_another_version_are_passed_over(copied, job):
     shutil.copytree(copied / "there" / ARM, copied / "there" / "novel-none")
     config = copied / "there" / "novel-none" / "seed0" / "config.json"
     config.write_text(json.dumps(read_json(config) | {"variant": "novel-none"}))
-    assert list(take_over(job, [CELL], trained_cells(copied))) == [CELL]
+    assert list(take_over(job, [CELL], trained_cells(copied, []))) == [CELL]
