@@ -15,7 +15,7 @@ from experiments.claims import Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.samples import Cell, paired, per_seed, read_cells
+from experiments.samples import Cell, NotRecorded, paired, per_seed, read_cells
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
@@ -232,7 +232,10 @@ def _spikes(arm: str, other: str) -> ReadSample:
 
 
 def _losses(cell: Cell) -> "pd.Series[float]":
-    return cell.curve("train_bits_per_byte")
+    losses = cell.curve("train_bits_per_byte")
+    if len(losses) <= BEFORE:
+        raise NotRecorded(f"more than {BEFORE} records of the training loss")
+    return losses
 
 
 def _nonpositive(arm: str) -> ReadSample:

@@ -90,7 +90,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
         notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
     longest_task = ByteLanguageModel(task.corpus, factors[-1] * config.context, 1)
     windows = longest_task.windows("test", LONGEST_WINDOWS)
-    tables = []
+    tables, refused = [], dict[str, str]()
     for name, seed, model in trained_models(root, comparison, "the loss at other lengths", notes):
         for factor in factors:
             length = factor * config.context
@@ -101,13 +101,14 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
                 try:
                     losses = losses_by_position(model, shown, config)
                 except ValueError as error:
-                    notes.append(f"{name} is not evaluated beyond {config.context} tokens: {error}")
+                    refused.setdefault(name, f"{name} is not evaluated beyond {config.context} tokens: {error}")
                     continue
                 place = {"variant": name, "seed": seed, "method": method, "length": length}
                 tables.append(by_bin(losses).assign(**place))
+        _set_scaling(model, None)
     if tables:
         write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys([*notes, *refused.values()]))
 
 
 def figures(
