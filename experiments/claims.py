@@ -241,7 +241,11 @@ def size(comparison: dict[str, Any]) -> str:
     config = comparison["config"]
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
     tokens = config["batch_size"] * config["context"]
-    return f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens"
+    rates = comparison.get("learning_rates")
+    tuned = f"each arm's best of {len(rates)} learning rates" if rates else "one learning rate for all arms"
+    return (
+        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, {tuned}"
+    )
 
 
 def estimate_of(sample: Sample | None) -> Estimate:

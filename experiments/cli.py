@@ -26,6 +26,8 @@ EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""
 
 LONGEST_MESSAGE = 3000
+ALL = "all"
+"""what `run` takes for every reference comparison in place of an experiment's name"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class RunCommand:
     """
 
     experiment: tyro.conf.Positional[str]
-    """name of the experiment, as `list` shows"""
+    """name of the experiment, as `list` shows, or "all" for every comparison that `claims` judges"""
     preset: Literal["smoke", "cpu", "gpu", "paper"] = "cpu"
     """size of the run; every value of it can be overridden below"""
     variants: str | None = None
@@ -153,6 +155,12 @@ def _printable(message: str) -> str:
 
 
 def _dispatch(command: object, arguments: list[str]) -> int:
+    if isinstance(command, RunCommand) and command.experiment == ALL:
+        from experiments.run_all import run_all
+
+        options = [*arguments[1:]]
+        options.remove(ALL)
+        return run_all(options, command.preset, lambda words: _dispatch(_parse("run", words[1:]), words))
     if isinstance(command, RunCommand):
         from experiments.run import run
 

@@ -28,6 +28,9 @@ Bytes = npt.NDArray[np.uint8]
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
 
+NOT_SCORED = -100
+"""stands for a target that does not count; what PyTorch's cross_entropy leaves out"""
+
 LARGEST_TEXT = 2**32
 """bytes of a text, packed or not; at most half of the free memory besides, because all of it is kept there"""
 SMALL_TEXT = 2**26
@@ -51,14 +54,15 @@ ARCHIVE_BEGINNINGS = (
 class Sequences(Protocol):
     """A generator of sequences to be predicted in part, such as recall and copying; a token is a byte here too."""
 
-    length: int
-    """inputs of a sequence; it has one token more, the last target"""
+    @property
+    def length(self) -> int:
+        """Inputs of a sequence; it has one token more, the last target."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Bytes:
         """So many new sequences, of shape (count, length + 1)."""
 
-    def scored(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of the targets ``tokens[:, 1:]`` count, of shape (B, length); tokens (B, length + 1)."""
+    def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What is to be predicted at each input, NOT_SCORED where nothing is; (B, length) of tokens (B, length + 1)."""
 
 
 @dataclass(frozen=True, eq=False)

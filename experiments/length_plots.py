@@ -62,15 +62,11 @@ def by_position_figure(measured: pd.DataFrame, comparison: dict[str, Any], metho
 
 
 def _panels(count: int, comparison: dict[str, Any], note: str) -> tuple[Figure, list[Axes]]:
-    columns = 2 if count > 1 else 1
-    rows = -(-count // columns)
-    figure = Figure(figsize=(4.9 * columns, 3.3 * rows + 0.4))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[count:]:
-        axes.set_visible(False)
+    figure = Figure(figsize=(8.6, 2.8 * count + 0.5))
+    panels = figure.subplots(count, 1, squeeze=False)[:, 0]
     figure.supylabel("bits per byte", fontsize=10)
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
-    return figure, list(grid.flat[:count])
+    return figure, list(panels)
 
 
 def _lines(axes: Axes, rows: pd.DataFrame, horizontal: str, look: dict[str, Any], name: str) -> None:
@@ -92,4 +88,4 @@ def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: dict[str, Any], n
     axes.set_xticks(shown, [f"{int(tick):,}" for tick in shown])
     axes.minorticks_off()
     axes.set_xlabel(name)
-    axes.legend(fontsize=8, loc="best", handlelength=3.2)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)

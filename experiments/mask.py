@@ -39,8 +39,8 @@ METHOD = (
 )
 NOT_SHOWN = (
     "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which a "
-    "model may get used to being redrawn, and other learning rates: one rate for all arms, they were not tuned one by "
-    "one. Redrawing every 1000 steps happens once or twice in runs this short."
+    "model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table of "
+    "them. Redrawing every 1000 steps happens once or twice in runs this short."
 )
 
 REDRAWS = ("", "@redraw_every=1000", "@redraw_every=100")

@@ -33,9 +33,9 @@ METHOD = (
     "draws, with its features paired too."
 )
 NOT_SHOWN = (
-    "Other learning rates (one for all arms), larger models and longer training. The draw of the features alone moves "
-    "the loss, and it differs between the maps even at equal seeds, so pairing by seed takes out less of the noise "
-    "here than elsewhere."
+    "Other learning rates (one serves all arms, unless there is a table of them), larger models and longer training. "
+    "The draw of the features alone moves the loss, and it differs between the maps even at equal seeds, so pairing "
+    "by seed takes out less of the noise here than elsewhere."
 )
 
 NUM_FEATURES = (32, 64, 128, 256)

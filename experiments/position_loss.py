@@ -62,3 +62,13 @@ def recut(windows: Tensor, length: int) -> Tensor:
     inputs, targets = windows[:, :-1], windows[:, 1:]
     pieces, last = inputs.reshape(-1, length), targets.reshape(-1, length)[:, -1:]
     return torch.cat((pieces, last), dim=1)
+
+
+def overlapping(spans: Tensor, context: int) -> Tensor:
+    """Windows that begin every few tokens of longer ones: (B, L + 1) → (B · number, context + 1).
+
+    They begin so close to each other that the ranges of positions of ``bin_edges`` are about the same bytes, except for
+    the ends of a span (and the first ranges of long contexts), and a difference between positions is not one between
+    texts.
+    """
+    return spans.unfold(1, context + 1, max(FIRST_BIN, context // 16)).flatten(0, 1)

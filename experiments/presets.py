@@ -87,21 +87,27 @@ def recall_smoke() -> Preset:
 
 def recall_cpu() -> Preset:
     config = Config(
-        data="recall-64",
+        data="recall-16",
         dim=64,
         heads=1,
-        context=64,
-        batch_size=32,
-        steps=1000,
-        learning_rate=4e-3,
-        warmup_steps=50,
-        log_every=20,
-        evaluate_every=100,
-        evaluation_windows=200,
+        context=16,
+        batch_size=64,
+        steps=4000,
+        learning_rate=3e-3,
+        warmup_steps=100,
+        weight_decay=0.01,
+        log_every=50,
+        evaluate_every=250,
+        evaluation_windows=250,
         test_windows=1000,
-        checkpoint_every=500,
+        checkpoint_every=1000,
     )
-    return Preset("a minute a cell: two layers, four pairs in 64 tokens", config, seeds=3)
+    return Preset("minutes a cell on one core: two layers, four pairs in 16 tokens", config, seeds=3)
+
+
+def copying_cpu() -> Preset:
+    config = replace(recall_cpu().config, data="copying-32", context=64, batch_size=16)
+    return Preset("minutes a cell on one core: two layers, up to 32 symbols", config, seeds=3)
 
 
 def recall_gpu() -> Preset:
@@ -115,6 +121,7 @@ def recall_gpu() -> Preset:
         steps=10_000,
         learning_rate=2e-3,
         warmup_steps=500,
+        weight_decay=0.01,
         log_every=50,
         evaluate_every=500,
         evaluation_windows=1000,
@@ -167,6 +174,11 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
         "smoke": smoke,
         "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
         "gpu": gpu,
+    },
+    "copying": {
+        "smoke": _own("smoke", "seconds: does everything run?", data="copying-32"),
+        "cpu": copying_cpu,
+        "gpu": _own("gpu", "hours on one GPU: up to 128 symbols", data="copying-128", context=256, precision="float32"),
     },
     "recall": {"smoke": recall_smoke, "cpu": recall_cpu, "gpu": recall_gpu},
 }

@@ -10,7 +10,10 @@ import pandas as pd
 
 from experiments import recall_plots
 from experiments.plots import FigureEntry, TableEntry, draw
+from experiments.recall_claims import CLAIMS
 from experiments.tasks.language_model import ByteLanguageModel
+
+__all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
 QUESTION = (
     "Linear attention keeps the past in a state of fixed size, and is known to recall worse than softmax attention. "
@@ -28,10 +31,10 @@ METHOD = (
 )
 
 NOT_SHOWN = (
-    "One learning rate and one number of steps serve all arms, so an arm that is low here may need more steps and not "
-    "be unable: its curve shows whether it was still rising. The vocabulary and the models are smaller than those of "
-    "Zoology, so figures do not compare with its own. Recall is learnt at once or not at all, so seeds of an arm may "
-    "lie far apart; then the table's worst and best seed say more than the interval of the mean."
+    "One number of steps serves all arms, and one learning rate unless there is a table of them, so an arm that is low "
+    "here may need more steps and not be unable: its curve shows whether it was still rising. The vocabulary and the "
+    "models are smaller than those of Zoology, so figures do not compare with its own. Where seeds of an arm lie far "
+    "apart, the table's worst and best seed say more than the interval of the mean."
 )
 
 VARIANTS = (

@@ -63,7 +63,7 @@ def position_labels(
 ) -> dict[str, str]:
     """For each position encoding of a kernel's arms its entry in a legend, which tells what did not finish."""
     failed = failures(summary)
-    labels = {}
+    labels: dict[str, str] = {}
     for variant in variants:
         shown = "rope" if variant["name"].startswith("softmax-rope") else variant["position"]
         text = labels.setdefault(variant["position"], label(shown))

@@ -17,7 +17,7 @@ about what is not part of it and what failed, as things are now); its ``measure`
 
 from types import ModuleType
 
-from experiments import convergence, decay, denominator, features, length, mask, pairing, recall, speed
+from experiments import convergence, copying, decay, denominator, features, length, mask, pairing, recall, speed
 
 EXPERIMENTS: dict[str, ModuleType] = {
     "convergence": convergence,
@@ -28,6 +28,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "mask": mask,
     "pairing": pairing,
     "recall": recall,
+    "copying": copying,
     "speed": speed,
 }
 

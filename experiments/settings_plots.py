@@ -59,7 +59,7 @@ def curves_by_setting(
     groups = panels_of(comparison)
     columns = min(COLUMNS, len(groups))
     rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(max(3.6 * columns, 6.5), 2.9 * rows + 0.9))
+    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0))
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     first_step = start * comparison["config"]["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
@@ -85,7 +85,7 @@ def final_by_setting(
     groups = panels_of(comparison)
     arms = [variant for variants in groups.values() for variant in variants]
     tested = summary[summary["metric"] == "test_bits_per_byte"].set_index("variant")
-    figure = Figure(figsize=(8.2, 1.5 + 0.42 * len(arms)))
+    figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(arms)))
     axes = figure.subplots()
     names = []
     for height, variant in enumerate(arms):
@@ -100,7 +100,7 @@ def final_by_setting(
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
         names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison, zero)}{remark}")
     axes.set_yticks(range(len(arms)), names)
-    axes.invert_yaxis()
+    axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlabel("test bits per byte (lower is better)")
     note = f"{data_names(comparison)}, test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t)."
     figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from experiments.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.config import Config
+from experiments.data import NOT_SCORED
 from experiments.models import build_model
 from experiments.record import MetricsLog
-from experiments.tasks.language_model import NOT_SCORED, ByteLanguageModel, bits_per_byte
+from experiments.tasks.language_model import ByteLanguageModel, bits_per_byte
 from experiments.variants import Variant
 from linear_rope.diagnostics import diagnose_model
 from linear_rope.model import CausalLM

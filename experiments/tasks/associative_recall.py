@@ -1,16 +1,15 @@
 """Multi-query associative recall (MQAR): which value stood beside this key? (Arora et al. 2023, arXiv 2312.04927)
 
-A sequence begins with key-value pairs. Later each key is asked once, and the token after it, which is its value, is to
-be predicted. A model has to find the earlier place where the key stood and copy what followed it.
+A sequence begins with key-value pairs. Later each key comes once more, and there its value is to be predicted. A model
+has to find the earlier place where the key stood and say what followed it.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data import Bytes, Task
+from experiments.data import NOT_SCORED, Bytes, Task
 from experiments.tasks.synthetic import distinct, make_sequences_task
 
 POWER = 0.01
@@ -18,7 +17,7 @@ POWER = 0.01
 SIZES = {64: 4, 128: 8, 256: 16, 512: 64}
 """length: pairs, as in Zoology"""
 SMALL_SIZES = {16: (4, 32), 32: (8, 64)}
-"""length: pairs and tokens of the vocabulary; a quarter of the tokens is asked, so that it is learnt on a CPU"""
+"""length: pairs and tokens of the vocabulary; for CPUs: a quarter of the tokens is asked, which teaches more a token"""
 
 
 @dataclass(frozen=True)
@@ -27,16 +26,17 @@ class AssociativeRecall:
 
     * Keys are the first half of the vocabulary, values the second. Tokens 0 to 2·pairs - 1 are pairs of a key and its
       value; a sequence's keys are all different, and so are its values.
-    * Behind them are slots of two tokens, numbered from 1. Each key is put into a slot of its own, followed by its
-      value; slot i is drawn with a probability proportional to i^(a - 1), without replacement, in the order of the
-      pairs. So most keys are asked soon and some late.
-    * All other tokens are drawn uniformly from the whole vocabulary but the sequence's own keys. They are not scored,
-      and nor are the pairs.
+    * Behind them are slots of two tokens, numbered from 1. Each key is put at the beginning of a slot of its own; slot
+      i is drawn with a probability proportional to i^(a - 1), without replacement, in the order of the pairs. So most
+      keys are asked soon and some late.
+    * All other tokens are drawn uniformly from the whole vocabulary but the sequence's own keys, those behind an asked
+      key too: the answers do not stand in the sequence. (If they did, a model could guess among the values that are
+      not yet told, which is right half of the time with four pairs.)
+    * The target at an asked key is its value. Nothing else is scored.
 
     That is Zoology's construction with these differences: the vocabulary has at most 256 tokens and not 8,192; a filler
-    is never one of the sequence's keys, which there happens by chance; the answer follows the asked key in the sequence
-    (as a language model would read it), where Zoology has filler in its place; and training sequences are drawn anew
-    for every step, where Zoology goes over 100,000 again and again.
+    is never one of the sequence's keys, which there happens by chance; and training sequences are drawn anew for every
+    step, where Zoology goes over 100,000 again and again.
 
     Raises:
         ValueError: the pairs do not fit into the length or the vocabulary.
@@ -66,16 +66,16 @@ class AssociativeRecall:
         tokens[:, 1 : 2 * self.pairs : 2] = values
         places = 2 * self.pairs + 2 * self._slots(generator, count)
         np.put_along_axis(tokens, places, keys, axis=1)
-        np.put_along_axis(tokens, places + 1, values, axis=1)
         return tokens
 
-    def scored(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """The tokens that follow a key which is there for the second time."""
+    def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The value of each key that is there for the second time."""
         begin = 2 * self.pairs
-        keys = tokens[:, None, 0:begin:2]
-        scored = np.zeros((len(tokens), self.length), dtype=bool)
-        scored[:, begin:] = (tokens[:, begin:-1, None] == keys).any(axis=-1)
-        return scored
+        asked = tokens[:, begin:-1, None] == tokens[:, None, 0:begin:2]
+        values = np.take_along_axis(tokens[:, 1:begin:2], asked.argmax(axis=-1), axis=1)
+        targets = np.full((len(tokens), self.length), NOT_SCORED)
+        targets[:, begin:] = np.where(asked.any(axis=-1), values, NOT_SCORED)
+        return targets
 
     def _slots(self, generator: np.random.Generator, count: int) -> npt.NDArray[np.intp]:
         """The slot of each key, from 0, of shape (count, pairs).

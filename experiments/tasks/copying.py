@@ -1,12 +1,11 @@
 """Copying: symbols, a separator, the same symbols again (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data import Bytes
+from experiments.data import NOT_SCORED, Bytes
 from experiments.tasks.synthetic import make_sequences_task
 
 SYMBOLS = 10
@@ -38,10 +37,10 @@ class Copying:
         tokens = np.where((lengths < places) & (places <= 2 * lengths), repeated, tokens)
         return np.where(places == lengths, SEPARATOR, tokens).astype(np.uint8)
 
-    def scored(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The symbols behind the separator."""
         behind = np.cumsum(tokens[:, :-1] == SEPARATOR, axis=1) > 0
-        return behind & (tokens[:, 1:] != FILLER)
+        return np.where(behind & (tokens[:, 1:] != FILLER), tokens[:, 1:], NOT_SCORED)
 
 
 TASKS = tuple(

@@ -12,8 +12,6 @@ from experiments.data import Bytes, Corpus
 from experiments.tasks.synthetic import split_generator
 
 METRIC = "bits_per_byte"
-NOT_SCORED = -100
-"""stands for a target that does not count; what PyTorch's cross_entropy leaves out"""
 
 
 def bits_per_byte(nats_per_token: float) -> float:
@@ -107,8 +105,7 @@ class SequenceModel(ByteLanguageModel):
         return self._tokens(content.reshape(-1, self.context + 1)[:count])
 
     def targets(self, tokens: torch.Tensor) -> torch.Tensor:
-        scored = torch.from_numpy(self.sequences.scored(tokens.numpy()))
-        return tokens[:, 1:].masked_fill(~scored, NOT_SCORED)
+        return torch.from_numpy(self.sequences.targets(tokens.numpy()))
 
     def _tokens(self, content: Bytes) -> torch.Tensor:
         return torch.from_numpy(content.astype(np.int64))

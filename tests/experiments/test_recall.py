@@ -55,7 +55,10 @@ def test_a_run_draws_its_figures_and_its_table(smoke):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "recall-128"], "--context is 64, but the sequences of --data recall-128 have 128 tokens"),
+        (
+            ["--preset", "smoke", "--data", "recall-128"],
+            "--context is 64, but the sequences of --data recall-128 have 128 tokens",
+        ),
         (["--preset", "paper"], "--preset is paper, which recall does not have; choose from smoke, cpu, gpu"),
     ],
 )

@@ -10,10 +10,10 @@ from torch import nn
 
 from experiments import train
 from experiments.config import Config
-from experiments.data import load_corpus
+from experiments.data import NOT_SCORED, load_corpus
 from experiments.tasks.associative_recall import POWER, AssociativeRecall
 from experiments.tasks.copying import FILLER, SEPARATOR, Copying
-from experiments.tasks.language_model import NOT_SCORED, SequenceModel, make_task
+from experiments.tasks.language_model import SequenceModel, make_task
 from experiments.tasks.synthetic import split_generator
 
 SIZES = {
@@ -40,15 +40,14 @@ def test_every_key_is_asked_once_with_the_value_that_stood_beside_it(length, pai
     assert recall == AssociativeRecall(length, pairs, vocabulary)
     tokens = drawn(recall, 50)
     assert tokens.shape == (50, length + 1)
-    for row, scored in zip(tokens.tolist(), recall.scored(tokens), strict=True):
+    for row, targets in zip(tokens.tolist(), recall.targets(tokens.astype(int)).tolist(), strict=True):
         values = dict(zip(row[0 : 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
         assert len(values) == len(set(values.values())) == pairs
         assert max(values) < vocabulary // 2 <= min(values.values()) <= max(row) < vocabulary
         asked = [place for place in range(2 * pairs, length + 1) if row[place] in values]
         assert sorted(row[place] for place in asked) == sorted(values)
-        assert all(place % 2 == 0 and row[place + 1] == values[row[place]] for place in asked)
-        # Target t is token t + 1, so what follows the key at ``place`` is target ``place``.
-        assert np.flatnonzero(scored).tolist() == asked
+        assert all(place % 2 == 0 for place in asked)
+        assert targets == [values[row[t]] if t in asked else NOT_SCORED for t in range(length)]
 
 
 def test_most_keys_are_asked_soon():
@@ -69,14 +68,15 @@ def test_copying_repeats_what_stood_before_the_separator():
     tokens = drawn(copying)
     assert tokens.shape == (200, 65)
     lengths = set()
-    for row, scored in zip(tokens.tolist(), copying.scored(tokens), strict=True):
+    for row, targets in zip(tokens.tolist(), copying.targets(tokens.astype(int)), strict=True):
         assert row.count(SEPARATOR) == 1
         length = row.index(SEPARATOR)
         lengths.add(length)
         assert row[:length] == row[length + 1 : 2 * length + 1]
         assert max(row[:length]) < 10
         assert set(row[2 * length + 1 :]) <= {FILLER}
-        assert np.flatnonzero(scored).tolist() == list(range(length, 2 * length))
+        assert np.flatnonzero(targets != NOT_SCORED).tolist() == list(range(length, 2 * length))
+        assert targets[length : 2 * length].tolist() == row[:length]
     assert lengths == set(range(16, 33))  # 200 draws miss one of 17 lengths once in 11,000 runs; these are fixed
 
 
@@ -154,8 +154,8 @@ class EverySecond:
     def draw(self, generator, count):
         raise NotImplementedError
 
-    def scored(self, tokens):
-        return np.tile([False, True, False, True], (len(tokens), 1))
+    def targets(self, tokens):
+        return np.where([False, True, False, True], tokens[:, 1:], NOT_SCORED)
 
 
 def known_task():

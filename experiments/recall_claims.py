@@ -1,0 +1,79 @@
+"""What was claimed about recall; quantities are test accuracies, and higher is better."""
+
+from math import inf
+
+from experiments.claims import Claim
+from experiments.samples import paired, per_seed
+
+ACCURACY = "test_accuracy"
+ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology) Fig. 2: attention solves MQAR at every width, with learned positions"
+HEDGEHOG = "Zhang et al. 2024 (2402.04347, Hedgehog): associative recall softmax 100, 1+elu 17.0, Performer 17.0"
+UNPUBLISHED = "none found: no published table has linear attention by position encoding"
+PLACES = {"none": "no positions", "rope-before": "RoPE before the map", "rope-after": "RoPE after the map"}
+KERNELS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
+
+
+def _claims() -> tuple[Claim, ...]:
+    claims = [
+        Claim(
+            key=f"{arm}-solves",
+            statement=f"Softmax attention with {positions} recalls (nearly) everything.",
+            published=published,
+            quantity=f"test accuracy of {arm}",
+            region=(0.95, inf),
+            margin=0.01,
+            sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
+            pattern=".1%",
+            family="softmax",
+        )
+        for arm, positions, published in (
+            ("softmax-learned", "learned positions", ZOOLOGY),
+            ("softmax-rope", "RoPE", "none found for RoPE alone"),
+        )
+    ]
+    for kernel, name in KERNELS.items():
+        for position, words in PLACES.items():
+            claims.append(
+                Claim(
+                    key=f"{kernel}-{position}-behind",
+                    statement=f"{name} with {words} recalls less than softmax attention with RoPE.",
+                    published=HEDGEHOG if kernel != "relu" else UNPUBLISHED,
+                    quantity=f"test accuracy, {kernel}-{position} minus softmax-rope",
+                    region=(-inf, 0.0),
+                    margin=0.01,
+                    sample=paired(f"{kernel}-{position}", "softmax-rope", ACCURACY),
+                    pattern="+.1%",
+                    family="behind",
+                )
+            )
+        for place in ("before", "after"):
+            claims.append(
+                Claim(
+                    key=f"{kernel}-rope-{place}-helps",
+                    statement=f"RoPE {place} the map makes {name} recall more than it does without positions.",
+                    published=UNPUBLISHED,
+                    quantity=f"test accuracy, {kernel}-rope-{place} minus {kernel}-none",
+                    region=(0.0, inf),
+                    margin=0.01,
+                    sample=paired(f"{kernel}-rope-{place}", f"{kernel}-none", ACCURACY),
+                    pattern="+.1%",
+                    family="rope",
+                )
+            )
+        claims.append(
+            Claim(
+                key=f"{kernel}-order",
+                statement=f"With {name}, RoPE after the map recalls more than RoPE before it.",
+                published=UNPUBLISHED,
+                quantity=f"test accuracy, {kernel}-rope-after minus {kernel}-rope-before",
+                region=(0.0, inf),
+                margin=0.01,
+                sample=paired(f"{kernel}-rope-after", f"{kernel}-rope-before", ACCURACY),
+                pattern="+.1%",
+                family="rope",
+            )
+        )
+    return tuple(claims)
+
+
+CLAIMS = _claims()
