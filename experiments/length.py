@@ -103,6 +103,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
                 losses = losses_by_position(model, shown, config)
                 place = {"variant": name, "seed": seed, "method": method, "length": length}
                 tables.append(by_bin(losses).assign(**place))
+        _set_scaling(model, None)
     if tables:
         write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
     return list(dict.fromkeys(notes))

@@ -76,6 +76,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
                 _redraw(model, FIRST_NEW_DRAW + draw_number)
             loss = evaluate(model, task, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
+        _redraw(model, 0)
     if rows:
         table = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
         write_atomically(root / "redrawn.csv", to_csv(table, "%.9g"))
