@@ -96,16 +96,10 @@ def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> R
         if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
             return None
         cells = read_cells(root, comparison, curves)
+        finished, lost = _finished_seeds(arms, comparison, cells)
         values: dict[int, float] = {}
-        lost: list[str] = []
         notes: dict[str, list[int]] = {}
-        for seed in comparison["seeds"]:
-            fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
-            failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
-            if failed:
-                lost.append(f"seed {seed}: {', '.join(failed)}")
-            if any(state != "done" for _, state, _ in fates):
-                continue
+        for seed in finished:
             try:
                 found = quantity(*(cells.numbers[arm, seed] for arm in arms))
             except NotRecorded:
@@ -121,6 +115,37 @@ def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> R
         return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
 
     return read
+
+
+ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
+"""(directory, comparison) -> the quantity of a seed, None if it is not measured yet. ValueError names a damaged file."""
+
+
+def from_table(arms: tuple[str, ...], read: ReadTable) -> ReadSample:
+    """What a table has for each seed at which all these arms finished; its rows of other cells do not count."""
+
+    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        found = read(root, comparison)
+        finished, lost = _finished_seeds(arms, comparison, read_cells(root, comparison, curves))
+        values = {seed: value for seed in finished if (value := found(seed)) is not None}
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Cells) -> tuple[list[int], list[str]]:
+    """The seeds at which all these arms finished, and a sentence for each at which one failed."""
+    finished, lost = [], []
+    for seed in comparison["seeds"]:
+        fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
+        failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
+        if failed:
+            lost.append(f"seed {seed}: {', '.join(failed)}")
+        elif all(state == "done" for _, state, _ in fates):
+            finished.append(seed)
+    return finished, lost
 
 
 def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
