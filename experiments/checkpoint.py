@@ -34,12 +34,26 @@ class Checkpoint:
     optimizer: dict[str, Any]
 
 
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """The checkpoint of ``step`` in a cell's directory of checkpoints."""
+    return directory / f"step{step:08d}"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint matches its checksums and can be read."""
+    try:
+        _load(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write the checkpoint of ``step`` into ``directory``, then remove all but it and the one before.
 
     Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
     """
-    final = directory / f"step{step:08d}"
+    final = checkpoint_path(directory, step)
     temporary = directory / f".step{step:08d}.tmp"
     for leftover in directory.glob(".step*.tmp"):
         shutil.rmtree(leftover)

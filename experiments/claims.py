@@ -17,6 +17,8 @@ from scipy import stats
 from experiments.stats import SMALLEST_SAMPLE, Estimate, estimate
 
 ALPHA = 0.05
+BITS_PER_BYTE = 1e-6
+"""what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
 FEWEST_DIFFERING = 6
 """outcomes that the two-sided sign test needs to be below ``ALPHA``: 2 / 2^6 is 0.03"""
 LARGEST = 1e100
@@ -117,7 +119,7 @@ class Claim:
     they follow from the definition, as a number of bytes, and equal ones are certain"""
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
-    accuracy, 1e-6 for bits per byte. The standard deviation of a sample is taken to be no less. 0: not known"""
+    accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
     data: str = ""
     """what was measured on, where that is not the comparison's data, as random inputs"""
     size: str = ""

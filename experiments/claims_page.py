@@ -60,7 +60,7 @@ def read_sections(results: Path) -> list[Section]:
     """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
     sections = []
     for name, module in EXPERIMENTS.items():
-        references = [reference for reference, (experiment, _) in REFERENCES.items() if experiment == name]
+        references = [reference for reference, made in REFERENCES.items() if made.experiment == name]
         rows = [row for reference in references for row in _rows(results / reference, name)]
         commands = {reference: command(reference) for reference in references}
         if rows:
@@ -105,8 +105,9 @@ def _rows(root: Path, experiment: str) -> list[Row]:
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)
-    module = EXPERIMENTS[experiment]
-    return evaluate(module.CLAIMS, root, comparison, curves, reference=root.name, command=command(root.name))
+    declared = REFERENCES[root.name].claims
+    claims = [claim for claim in EXPERIMENTS[experiment].CLAIMS if declared is None or claim.key in declared]
+    return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))
 
 
 def _table(section: Section) -> Table:

@@ -1,9 +1,8 @@
-"""How does attention fall off with distance: in theory, in the mean over random features, and in trained models?
+"""How does attention fall off with distance: in theory, over random content and features, and in trained models?
 
 python -m experiments run decay
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,81 +11,98 @@ import pandas as pd
 import torch
 
 from experiments import decay_plots
-from experiments.claims import Claim
-from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
+from experiments.config import Config
+from experiments.decay_claims import CLAIMS
+from experiments.decay_tables import (
+    BOUND_WIDTH,
+    COLUMNS,
+    HEAD_DIM,
+    MASK_DRAWS,
+    SCORE_DRAWS,
+    SCORE_PAIRS,
+    bound_table,
+    bound_widths_table,
+    kept_draws,
+    mask_draws_table,
+    mask_table,
+    read,
+    scores_table,
+    write,
+)
 from experiments.plots import FigureEntry, TableEntry, draw
-from experiments.record import write_atomically
-from experiments.schema import Source
-from experiments.stats import estimate
+from experiments.position_loss import by_bin, losses_by_position, overlapping
+from experiments.stats import Estimate, estimate
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.trained_models import trained_models
 from experiments.variants import DEFAULT_ARMS
-from linear_rope import FavorPlus, apply_rope
-from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
+from linear_rope.diagnostics import attention_maps, expected_rope_mask, weight_by_distance
+
+__all__ = [
+    "CLAIMS",
+    "COLUMNS",
+    "METHOD",
+    "NOT_SHOWN",
+    "QUESTION",
+    "VARIANTS",
+    "attention_figures",
+    "figures",
+    "measure",
+    "measure_trained_models",
+    "read_attention",
+]
 
 QUESTION = "Does RoPE make attention decay with distance, as RoFormer argues?"
 
 METHOD = (
-    "Three looks at it: the bound that the paper proves and plots; the mask over distance that RoPE after the FAVOR+ "
-    "map is in expectation, against the mean of real draws; and the attention weights of trained language models by "
-    "distance, for every arm, on windows of the validation split."
+    "Five looks at it: the bound that the paper proves and plots; the scores of random content, of a key equal to its "
+    "query and of an independent one; the mask over distance that RoPE after the FAVOR+ map is in expectation, against "
+    "real draws; the attention weights of trained language models by distance, for every arm, on windows of the "
+    "validation split; and their loss by position in the context, on overlapping windows of the test split."
 )
 
 NOT_SHOWN = (
     "That attention which falls with distance is good for a model, or that RoPE is why it falls: text is more alike "
     "nearby. The bound says nothing of the scores of a given content, which may grow with distance. The mask is that "
-    "of random queries and keys of one scale. Weights of models that were trained so briefly may be far from those of "
-    "models trained long."
+    "of random queries and keys of one scale. A loss that falls with position says that the past helps, not how far "
+    "back it is used. Weights of models that were trained so briefly may be far from those of models trained long."
 )
 
 VARIANTS = DEFAULT_ARMS
 
-CLAIMS: tuple[Claim, ...] = ()
-
-BOUND_WIDTH = 128
-BOUND_DISTANCES = 257
 EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
 """what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""
 
-MASK_HEAD_DIM = 64
-MASK_FEATURES = (16, 64, 256)
-MASK_DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-MASK_DRAWS = 1000
-MASK_PAIRS = 64
+EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
+"""c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
 
 WINDOWS = 8
-
-DISTANCE = whole(0, 2**20)
-COLUMNS: dict[str, dict[str, Column]] = {
-    "bound": {"distance": DISTANCE, "bound": number()},
-    "mask": {"num_features": whole(2, 4096), "distance": DISTANCE, "mean": number(), "low": number(), "high": number()},
-    "attention": {
-        "variant": TEXT,
-        "layer": whole(0, 255),
-        "distance": DISTANCE,
-        "signed": number(),
-        "absolute": number(0),
-    },
-}
-"""what is drawn of each CSV file; what they hold besides is for other readers"""
+"""of the validation split, for attention weights"""
+SPANS, SPAN_CONTEXTS = 8, 16
+"""stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
-    """Write bound.csv, mask.csv and attention.csv; returns sentences about what could not be measured."""
-    _write(root / "bound.csv", bound_table())
-    _write(root / "mask.csv", mask_table())
-    return measure_trained_models(root, comparison, task)
+    """Write the CSV files of decay_tables.py; returns sentences about what could not be measured."""
+    write(root, "bound", bound_table())
+    write(root, "bound_widths", bound_widths_table())
+    write(root, "scores", scores_table())
+    of_draws = mask_draws_table()
+    write(root, "mask", mask_table(of_draws))
+    write(root, "mask_draws", kept_draws(of_draws))
+    notes = measure_trained_models(root, comparison, task)
+    return notes + measure_position_loss(root, comparison, task)
 
 
 def figures(
     root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    bound, mask, attention = _read(root, "bound"), _read(root, "mask"), read_attention(root)
-    if mask is not None:
-        _check_mask(mask, root / "mask.csv")
+    bound, scores, mask, attention, losses = (
+        read(root, name) for name in ("bound", "scores", "mask", "attention", "position_loss")
+    )
+    directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
     if bound is not None:
-        entries.append(draw(output / "figures", _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
+        entries.append(draw(directory, _BOUND, decay_plots.bound_figure, bound, EXPECTED_BOUND))
         shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
         values = pd.DataFrame(
             {
@@ -96,53 +112,16 @@ def figures(
             }
         )
         entries.append(TableEntry("Values of the bound", values, _BOUND_TABLE))
+    if scores is not None:
+        means = score_means(scores)
+        entries.append(draw(directory, _SCORES, decay_plots.scores_figure, means, HEAD_DIM, EXPECTED_SIMILARITY))
+        entries.append(TableEntry("Scores of random content", _score_cells(means), _SCORES_TABLE))
     if mask is not None:
-        entries.append(draw(output / "figures", _MASK, decay_plots.mask_figure, mask))
-    return entries + attention_figures(output / "figures", comparison, attention)
-
-
-def bound_table() -> pd.DataFrame:
-    """RoFormer's Figure 2: (2/d)·Σ|S_i| by distance; columns distance, bound."""
-    distances = torch.arange(BOUND_DISTANCES)
-    return pd.DataFrame({"distance": distances.numpy(), "bound": rope_decay_bound(distances, BOUND_WIDTH).numpy()})
-
-
-def mask_table(draws: int = MASK_DRAWS, seed: int = 0) -> pd.DataFrame:
-    """The rotated FAVOR+ score over its unrotated expectation, averaged over draws, beside c(Δ).
-
-    For N(0, ¼) queries and keys (at N(0, 1) the variance of FAVOR+ would hide the mean). The score at distance Δ is
-    (R_Δ φ(q))ᵀφ(k) / exp(qᵀk/√D); each draw gives the mean over the pairs, the interval is over draws. Columns
-    num_features, distance, expected, mean, low, high, draws.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    q, k = torch.randn(2, MASK_PAIRS, MASK_HEAD_DIM, generator=generator).double() / 2
-    exact = ((q * k).sum(-1) / math.sqrt(MASK_HEAD_DIM)).exp()
-    positions = torch.tensor(MASK_DISTANCES)
-    rows = []
-    for num_features in MASK_FEATURES:
-        ratios = []
-        for draw_seed in range(draws):
-            feature_map = FavorPlus(MASK_HEAD_DIM, num_features, seed=draw_seed)
-            mapped_q, mapped_k = feature_map(q), feature_map(k)
-            rotated = apply_rope(mapped_q.unsqueeze(1).expand(-1, len(positions), -1), positions)
-            scores = (rotated * mapped_k.unsqueeze(1)).sum(-1)
-            ratios.append((scores / exact.unsqueeze(-1)).mean(0).numpy())
-        expected = expected_rope_mask(positions, num_features)
-        for index, distance in enumerate(MASK_DISTANCES):
-            over_draws = estimate([float(ratio[index]) for ratio in ratios])
-            rows.append(
-                (
-                    num_features,
-                    distance,
-                    expected[index].item(),
-                    over_draws.mean,
-                    over_draws.low,
-                    over_draws.high,
-                    draws,
-                )
-            )
-    columns = ["num_features", "distance", "expected", "mean", "low", "high", "draws"]
-    return pd.DataFrame.from_records(rows, columns=columns)
+        entries.append(draw(directory, _MASK, decay_plots.mask_figure, mask))
+    entries += attention_figures(directory, comparison, attention)
+    if losses is not None:
+        entries.append(draw(directory, _POSITIONS, decay_plots.position_loss_figure, losses, comparison))
+    return entries
 
 
 def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
@@ -160,13 +139,34 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
             columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
             tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
     if tables:
-        _write(root / "attention.csv", pd.concat(tables))
+        write(root, "attention", pd.concat(tables))
+    return notes
+
+
+def measure_position_loss(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+    """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
+
+    Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
+    ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
+    are not there.
+    """
+    config = Config(**comparison["config"])
+    length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
+    spans = ByteLanguageModel(task.corpus, length, 1).windows("test", SPANS)
+    windows = overlapping(spans, config.context)
+    tables: list[pd.DataFrame] = []
+    notes: list[str] = []
+    for name, seed, model in trained_models(root, comparison, "the loss by position", notes):
+        losses = by_bin(losses_by_position(model, windows, config))
+        tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
+    if tables:
+        write(root, "position_loss", pd.concat(tables))
     return notes
 
 
 def read_attention(root: Path) -> pd.DataFrame | None:
     """The table of attention.csv; None if there is none. Raises ValueError if it is not as it should be."""
-    return _read(root, "attention")
+    return read(root, "attention")
 
 
 def attention_figures(
@@ -181,21 +181,35 @@ def attention_figures(
     ]
 
 
-def _read(root: Path, name: str) -> pd.DataFrame | None:
-    path = root / f"{name}.csv"
-    return read_csv(path, COLUMNS[name]) if path.exists() else None
+def score_means(scores: pd.DataFrame) -> pd.DataFrame:
+    """Over draws, by distance: columns distance, expected (c(Δ)), and mean, low and high of equal and of gaussian."""
+    rows = []
+    for distance, of_distance in scores.groupby("distance"):
+        equal, gaussian = (estimate(list(of_distance[name])) for name in ("equal", "gaussian"))
+        expected = expected_rope_mask(torch.tensor(distance), HEAD_DIM).item()
+        rows.append((distance, expected, *_ends(equal), *_ends(gaussian)))
+    names = [f"{kind}_{end}" for kind in ("equal", "gaussian") for end in ("mean", "low", "high")]
+    return pd.DataFrame.from_records(rows, columns=["distance", "expected", *names])
 
 
-def _check_mask(mask: pd.DataFrame, path: Path) -> None:
-    source = Source(str(path), "remove it, or run the comparison again to measure it anew")
-    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-        raise source.error(" has a mean that is not between low and high")
-    if (mask["num_features"] % 2).any():
-        raise source.error(" has an odd num_features")
+def _ends(found: Estimate) -> tuple[float, float, float]:
+    return found.mean, found.low, found.high
 
 
-def _write(path: Path, table: pd.DataFrame) -> None:
-    write_atomically(path, to_csv(table, "%.9g"))
+def _score_cells(means: pd.DataFrame) -> pd.DataFrame:
+    def interval(kind: str) -> list[str]:
+        columns = (means[f"{kind}_{end}"] for end in ("mean", "low", "high"))
+        return [f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in zip(*columns, strict=True)]
+
+    return pd.DataFrame(
+        {
+            "distance": means["distance"].map("{:,}".format),
+            "c(Δ)": means["expected"].map("{:.3f}".format),
+            "worked out by hand": means["distance"].map(EXPECTED_SIMILARITY).fillna("-"),
+            "key equal to its query": interval("equal"),
+            "independent key": interval("gaussian"),
+        }
+    )
 
 
 _BOUND = FigureEntry(
@@ -208,12 +222,25 @@ _BOUND = FigureEntry(
     "the paper prints none.",
 )
 _BOUND_TABLE = "Points of RoFormer's Figure 2 and what is computed here for them."
+_SCORES = FigureEntry(
+    "scores",
+    "RoPE's scores of random content by distance",
+    f"D = {HEAD_DIM}, N(0, 1) content, {SCORE_DRAWS} draws of {SCORE_PAIRS} pairs; marks: means, with 95 % intervals "
+    "over draws. Left: a key that equals its query, the score over that at distance 0. The line is its expectation, "
+    "c(Δ) = (2/D)·Σcos(Δθ_i). It falls at first, and it is not monotone: circles mark where it is higher at the double "
+    "distance. Right: a key that is independent of its query. The mean score is 0 at all distances, so that there is "
+    "nothing to decay (Barbero et al. 2024).",
+)
+_SCORES_TABLE = (
+    "Means over draws [95 % interval]: xᵀR_Δx / |x|² of a key equal to its query, beside its expectation c(Δ), and "
+    "qᵀR_Δk / √D of independent queries and keys, whose expectation is 0."
+)
 _MASK = FigureEntry(
     "mask",
     "RoPE after the FAVOR+ map is a fixed mask in expectation",
     "Score of a rotated pair of features over the exact softmax kernel, by distance. Lines: c(Δ) = (2/M)·Σcos(Δθ_i), "
     f"the expectation over the random features. Marks: the mean over {MASK_DRAWS} real draws, with 95 % intervals "
-    f"over draws (D = {MASK_HEAD_DIM}, N(0, ¼) queries and keys). Where they agree, what RoPE adds after the map is "
+    f"over draws (D = {HEAD_DIM}, N(0, ¼) queries and keys). Where they agree, what RoPE adds after the map is "
     "in expectation the same for all content; anything a model learns beyond that lives in its one draw.",
 )
 _ATTENTION = FigureEntry(
@@ -230,4 +257,12 @@ _LAYERS = FigureEntry(
     "attention-layers",
     "Attention by distance, layer by layer",
     "The absolute weights of the figure above, for each layer on its own; layer 0 reads the embeddings.",
+)
+_POSITIONS = FigureEntry(
+    "position-loss",
+    "Loss by position in the context",
+    "Mean bits per byte of the targets in ranges of positions that double, against the middle of the range; "
+    f"overlapping windows of {SPANS} stretches of the test split (fewer if it is shorter), so that all ranges are "
+    "about the same bytes, and differ in how much of the past is seen. A line that goes on falling uses the additional "
+    "past.",
 )

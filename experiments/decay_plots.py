@@ -8,7 +8,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.plots import MUTED, arm_style, label, label_powers_of_ten
+from experiments.curve_plots import data_names
+from experiments.plots import MUTED, arm_style, by_kernel, label, label_powers_of_ten
 from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
@@ -30,6 +31,36 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
     return figure
 
 
+def scores_figure(means: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> Figure:
+    """Equal content beside its expectation c(Δ), the distances ``risen`` marked, and independent content."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    every = torch.linspace(0, means["distance"].max(), 2049, dtype=torch.float64).round().long().unique()
+    expected = expected_rope_mask(every, head_dim).numpy()
+    left.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected: c(Δ); 0")
+    right.axhline(0, color="black", linewidth=0.9)
+    for axes, kind in ((left, "equal"), (right, "gaussian")):
+        error = (means[f"{kind}_mean"] - means[f"{kind}_low"], means[f"{kind}_high"] - means[f"{kind}_mean"])
+        axes.errorbar(
+            means["distance"], means[f"{kind}_mean"], yerr=error, fmt="o", color="#D55E00", markersize=4, capsize=2.5,
+            label="mean over draws",
+        )  # fmt: skip
+        _distance_axis(axes)
+    left.plot(
+        list(risen), [float(value) for value in risen.values()], "o", markersize=11, markerfacecolor="none",
+        markeredgecolor="#0072B2", label="c(Δ) worked out by hand where it rises again",
+    )  # fmt: skip
+    left.axhline(0, color=MUTED, linewidth=0.8)
+    left.set_title("a key equal to its query")
+    left.set_ylabel("score / score at distance 0 (ratio)")
+    right.set_title("an independent key")
+    right.set_ylabel("mean score, qᵀR_Δk / √D")
+    half = 1.5 * max(abs(means["gaussian_low"].min()), abs(means["gaussian_high"].max()))
+    right.set_ylim(-half, half)
+    _legend(figure, left)
+    return figure
+
+
 def mask_figure(mask: pd.DataFrame) -> Figure:
     """c(Δ) as lines, means over draws as marks with intervals, a panel per number of features."""
     groups = [(int(count), mask[mask["num_features"] == count]) for count in sorted(mask["num_features"].unique())]
@@ -47,10 +78,7 @@ def mask_figure(mask: pd.DataFrame) -> Figure:
             label="mean of real draws",
         )  # fmt: skip
         axes.set_title(f"M = {num_features} features")
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
-        axes.minorticks_off()
-        axes.set_xlabel(DISTANCE)
+        _distance_axis(axes)
     panels[0].set_ylabel("rotated score / softmax kernel (ratio)")
     panels[-1].legend(loc="upper right", frameon=False)
     return figure
@@ -95,6 +123,46 @@ def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure
     return figure
 
 
+def position_loss_figure(losses: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
+    groups = by_kernel(comparison["variants"])
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    figure = Figure(figsize=(max(4.9 * columns, 7), 3.3 * rows + 1.2), layout="constrained")
+    grid = np.atleast_1d(figure.subplots(rows, columns, sharey=True, squeeze=False)).ravel()
+    for axes in grid[len(groups) :]:
+        axes.remove()
+    middle = (losses["first"] + losses["last"] + 1) / 2
+    ticks = sorted(middle.unique())
+    for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
+        for variant in variants:
+            mine = losses.assign(middle=middle)[losses["variant"] == variant["name"]]
+            if mine.empty:
+                continue
+            by_seed = mine.pivot(index="middle", columns="seed", values="bits_per_byte")
+            look = arm_style(variant)
+            if len(by_seed.columns) > 1:
+                axes.plot(by_seed.index, by_seed, color=look["color"], linewidth=0.6, alpha=0.4)
+            axes.plot(by_seed.index, by_seed.mean(axis=1), label=label(variant["name"]), markersize=5, **look)
+        axes.set_title(label(kernel))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("position in the window (tokens)")
+    figure.supylabel("bits per byte", fontsize=10)
+    note = f"{data_names(comparison)}, test split. Thin: each seed. Thick: mean."
+    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    _legend(figure, *grid[: len(groups)])
+    return figure
+
+
+def _distance_axis(axes: Axes) -> None:
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
+    axes.minorticks_off()
+    axes.set_xlabel(DISTANCE)
+
+
 def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column: str) -> None:
     for variant in comparison["variants"]:
         rows = averaged[averaged["variant"] == variant["name"]]
@@ -125,6 +193,9 @@ def _binned(distance: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.nda
     )
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+def _legend(figure: Figure, *panels: Axes) -> None:
+    """One below all panels, of everything that any of them labels."""
+    found = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(found.values()), list(found), loc="outside lower center", ncols=min(4, len(found)), frameon=False
+    )

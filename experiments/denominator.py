@@ -3,6 +3,7 @@
 python -m experiments run denominator
 """
 
+import math
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
@@ -20,6 +21,7 @@ from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
 from experiments.tasks.language_model import ByteLanguageModel
+from experiments.train import DIVERGED
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 
@@ -34,12 +36,15 @@ METHOD = (
     "and heads are worked out in full on some validation windows: the share of negative weights, the smallest and "
     "largest row sum, the share of denominators that are zero or below. A spike is a recorded training loss that lies "
     f"at least {HEIGHT} bits per byte above the mean of the {BEFORE} records before it. A loss or gradient that is not "
-    "finite ends the cell, and it counts as failed. Before any training the same is measured for random inputs."
+    "finite ends the cell, and it counts as diverged. Gradients are clipped at the norm that the configuration says, "
+    "and a query whose denominator is exactly zero gets zeros. Before any training the same is measured for random "
+    "inputs."
 )
 NOT_SHOWN = (
     "Longer training, larger models, other learning rates (one serves all arms, unless there is a table of them) and "
-    "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is. Denominators "
-    "are looked at on a few windows at each evaluation, so a zero crossing between two of them is not seen."
+    "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is; clipped "
+    "gradients hide much of it. SANA-Video's setting (video, no causal mask) is another. Denominators are looked at "
+    "on a few windows at each evaluation, so a zero crossing between two of them is not seen."
 )
 
 KERNELS = ("favor+", "elu+1", "relu")
@@ -213,18 +218,24 @@ def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample
 
 
 def _failed_more(arm: str, other: str) -> ReadSample:
-    """1 where the arm failed and the other did not, -1 the other way round, else 0, for each seed that both ended."""
+    """1 where the arm diverged and the other did not, -1 the other way round, else 0, for each seed that both ended.
+
+    A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
+    """
 
     def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
         if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
             return None
         fates = read_cells(root, comparison, curves).fates
-        values = {}
+        values, lost = {}, []
         for seed in comparison["seeds"]:
-            states = [fates[name, seed][0] for name in (arm, other)]
-            if all(state in ("done", "failed") for state in states):
-                values[seed] = float(states[0] == "failed") - float(states[1] == "failed")
-        return Sample(values, len(comparison["seeds"]))
+            ended = [fates[name, seed] for name in (arm, other)]
+            diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
+            if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
+                values[seed] = float(diverged[0]) - float(diverged[1])
+            elif any(state == "failed" for state, _ in ended):
+                lost.append(f"seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
 
     return sample
 
@@ -240,12 +251,24 @@ def _spikes_of(cell: Cell) -> float:
     return spike_share(losses)
 
 
+def _largest(cell: Cell) -> float:
+    """log10 of the largest recorded gradient norm."""
+    return math.log10(max(float(cell.curve("train_gradient_norm").max()), 1e-30))
+
+
 def _nonpositive(arm: str) -> ReadSample:
     return per_seed((arm,), lambda cell: float(cell.curve("validation_nonpositive_denominators").mean()))
 
 
+RECORDS = 70
+"""of the training loss that can be spikes: one every 5 of 400 steps, less the first"""
+DENOMINATORS = 100_000
+"""that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
+
 ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the risk of dividing zero"; no measurement'
-SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, not causal; no numbers)'
+SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
+INITIAL_DATA = "N(0, 1) inputs"
+INITIAL_SIZE = f"one head of width {INITIAL_HEAD_DIM}, length {INITIAL_LENGTH:,}, no training"
 EARLIER = "none found; worked out once for one draw"
 
 
@@ -255,45 +278,57 @@ def _claims() -> tuple[Claim, ...]:
             key="initial-negative-favor+",
             statement="At initialisation about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, D = 64).",
             published=f"{EARLIER}: 29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
-            quantity="share of the weights of visible keys that are negative, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.28, 0.32),
             margin=0.005,
             sample=_initially("favor+", "negative_weights"),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-negative-elu+1",
             statement="With elu+1 it is a tenth of that, about 3.4 %.",
             published=f"{EARLIER}: 3.4 %",
-            quantity="share of the weights of visible keys that are negative, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.029, 0.039),
             margin=0.001,
             sample=_initially("elu+1", "negative_weights"),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-rotated-favor+",
             statement="A rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
             published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
-            quantity="share of rows whose rotated denominator is not above zero, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(0.05, 0.15),
             margin=0.01,
             sample=_initially("favor+", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-rotated-elu+1",
             statement="A rotated elu+1 denominator would not.",
             published=f"{EARLIER}: none of 1024",
-            quantity="share of rows whose rotated denominator is not above zero, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(-inf, 0.001),
             margin=0.0001,
             sample=_initially("elu+1", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
             pattern=".2%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
     ]
     trained = []
@@ -306,10 +341,22 @@ def _claims() -> tuple[Claim, ...]:
                 key=f"{kernel}-fails",
                 statement=f"With {kernel}, a rotated denominator makes training fail.",
                 published=published,
-                quantity="cells that ended with a loss or gradient that is not finite, rotated minus unrotated",
+                quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated",
                 region=(0, inf),
                 margin=0.1,
                 sample=_failed_more(rotated, plain),
+                pattern="+.2f",
+                family="stability",
+                kind="count",
+            ),
+            Claim(
+                key=f"{kernel}-gradients",
+                statement=f"With {kernel}, a rotated denominator makes gradients larger.",
+                published=published,
+                quantity="log10 of the largest gradient norm before clipping, rotated minus unrotated",
+                region=(0, inf),
+                margin=0.05,
+                sample=per_seed((rotated, plain), lambda mine, theirs: _largest(mine) - _largest(theirs)),
                 pattern="+.2f",
                 family="stability",
             ),
@@ -323,6 +370,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_spikes(rotated, plain),
                 pattern="+.1%",
                 family="stability",
+                resolution=1 / RECORDS,
             ),
             Claim(
                 key=f"{kernel}-nonpositive",
@@ -334,6 +382,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_nonpositive(rotated),
                 pattern=".2%",
                 family="stability",
+                resolution=1 / DENOMINATORS,
             ),
             Claim(
                 key=f"{kernel}-loss",
@@ -344,16 +393,18 @@ def _claims() -> tuple[Claim, ...]:
                 margin=0.01,
                 sample=paired(plain, rotated),
                 family="loss",
+                resolution=BITS_PER_BYTE,
             ),
             Claim(
                 key=f"{kernel}-none",
                 statement=f"With {kernel}, a denominator is needed: without one the loss is higher.",
-                published="none found for language models; RetNet does without, with a norm after it instead",
+                published="none found for language models; flash-linear-attention's RetNet does without",
                 quantity=f"test loss, {plain} minus the same without a denominator, bits per byte",
                 region=(-inf, 0),
                 margin=0.01,
                 sample=paired(plain, without),
                 family="loss",
+                resolution=BITS_PER_BYTE,
             ),
         ]
     return (*initial, *trained)

@@ -93,7 +93,7 @@ def _kernel_entry(head_dim: int, draws: int) -> FigureEntry:
         "Mean over all pairs of a query and a key of (estimate / kernel − 1)², by the number of features M, for "
         f"normal inputs of three scales ({LENGTH} queries and keys). Marks: mean over {draws} draws with 95 % "
         "intervals; one that reaches the lower edge includes zero. Lines: the expectation for independent directions "
-        "(Choromanski et al. 2020, lemma 2), drawn in both rows, so that what orthogonal directions gain is the "
+        "(Choromanski et al. 2020), drawn in both rows, so that what orthogonal directions gain is the "
         "distance of marks and line. Where marks lie far below their own line, as those of positive features do at "
         "scale 1, the expectation comes from inputs and features so rare that none of these draws had them.",
     )

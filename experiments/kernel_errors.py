@@ -96,7 +96,7 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def expected_kernel_error(estimator: str, q: Tensor, k: Tensor, num_features: int) -> Tensor:
-    """The expectation of :attr:`Errors.kernel` over independent draws, (...) (Choromanski et al. 2020, lemma 2).
+    """The expectation of :attr:`Errors.kernel` over independent draws, (...) (Choromanski et al. 2020).
 
     With x and y the scaled query and key, s = |x + y|² and d = |x − y|², the mean squared error of m draws over the
     squared kernel is (e^s − 1)/m for positive features, (cosh s − 1)/m for hyperbolic ones, and (cosh d − 1)/m for

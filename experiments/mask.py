@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments.claims import Claim, ReadSample
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
@@ -34,14 +34,15 @@ QUESTION = (
 )
 METHOD = (
     "FAVOR+ models are trained from equal weights on equal batches, with features that are drawn once, or anew every "
-    "1000 or every 100 steps. Those whose features were drawn once are then evaluated with new draws and no further "
-    "training, on the same windows of the test split as with their own. The paired map, which uses every random "
+    "1000 or every 100 steps. The finished models are then evaluated with new draws and no further training, on the "
+    "same windows of the test split as with their own. The paired map, which uses every random "
     "feature as both members of a rotated pair, is trained beside the plain one."
 )
 NOT_SHOWN = (
-    "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which a "
-    "model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table of "
-    "them. Redrawing every 1000 steps happens once or twice in runs this short."
+    "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which "
+    "a model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table "
+    "of them. Redrawing every 1000 steps happens once in a run this short, and the model ends with features it was "
+    "trained with for some steps."
 )
 
 REDRAWS = ("", "@redraw_every=1000", "@redraw_every=100")
@@ -56,6 +57,8 @@ VARIANTS = (
 )
 
 NEW_DRAWS = 5
+FIRST_NEW_DRAW = 10**6
+"""above the number of any draw that training made"""
 WINDOWS = 100
 COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "bits_per_byte": number(0)}
 """draw 0 is the model's own"""
@@ -67,13 +70,14 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     rows: list[tuple[str, int, int, float]] = []
     config = Config(**comparison["config"])
     for name, seed, model in trained_models(root, comparison, "the loss with new features", notes):
-        if "@" in name or not any(isinstance(module, FavorPlus) for module in model.modules()):
+        if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue
         for draw_number in range(NEW_DRAWS + 1):
             if draw_number:
-                _redraw(model, draw_number)
+                _redraw(model, FIRST_NEW_DRAW + draw_number)
             loss = evaluate(model, task, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
+        _redraw(model, 0)
     if rows:
         table = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
         write_atomically(root / "redrawn.csv", to_csv(table, "%.9g"))
@@ -186,6 +190,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=paired(f"{arm}@redraw_every={every}", arm),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         )
 
     return (
@@ -203,6 +208,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_hurt_more(after, before, 100),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="paired-less-than-plain",
@@ -213,6 +219,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_hurt_more(paired_map, after, 100),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-after",
@@ -223,6 +230,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(after),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-after-more-than-before",
@@ -233,6 +241,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(after, before),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-paired-less-than-plain",
@@ -243,6 +252,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(paired_map, after),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
     )
 
@@ -258,10 +268,10 @@ _CURVES = FigureEntry(
     "validation",
     "Validation loss with and without redraws",
     "Bits per byte of the validation split, from a quarter of the run on. An arm that is redrawn is evaluated with the "
-    "features of its last draw, which it may have had for few steps.",
+    "features it has at that step, which it may have had for few steps.",
 )
 _REDRAWN = (
-    f"Models whose features were drawn once, evaluated on {WINDOWS} windows of the test split (fewer if it is shorter) "
+    f"Finished models, evaluated on {WINDOWS} windows of the test split (fewer if it is shorter) "
     f"with their own features and with {NEW_DRAWS} new draws, without further training: bits per byte, mean over seeds "
     "with 95 % interval."
 )

@@ -46,22 +46,30 @@ def print_plan(
     corpus = task.corpus
     print_head(console, comparison, corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
-    seeds = len(comparison["seeds"])
+    seeds, rates = len(comparison["seeds"]), comparison.get("learning_rates", [])
     table = Table("variant", "cells", "parameters", "position table", "tokens a cell", "estimated time a cell")
-    total = 0.0
+    total, cells, trials = 0.0, 0, 0
     for variant, described in zip(variants, comparison["variants"], strict=True):
         seconds = _estimated_seconds(variant, variant.config(config), task, device)
-        total += seconds * seeds
+        tried = 0 if "learning_rate" in variant.settings else len(rates)
+        # The best trial is the arm's first seed.
+        mine = seeds + max(0, tried - 1)
+        total, cells, trials = total + seconds * mine, cells + mine, trials + tried
         table.add_row(
             variant.name,
-            str(seeds),
+            str(mine),
             f"{described['parameters']:,}",
             f"{described['position_parameters']:,}",
             f"{config.steps * config.tokens_per_step:,}",
             _duration(seconds),
         )
     console.print(table)
-    cells = seeds * len(variants)
+    if trials:
+        console.print(
+            f"{trials} of the cells are trials of learning rates ({', '.join(map(str, rates))}); an arm's best one is "
+            "its first seed",
+            soft_wrap=True,
+        )
     console.print(
         f"{cells} cells, {cells * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
         f"time: {_duration(total / min(workers, cells))}. No comparison was written."

@@ -41,9 +41,10 @@ def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tens
     length = windows.shape[1] - 1
     total = torch.zeros(length, dtype=torch.float64)
     for tokens in windows.split(max(1, TOKENS_AT_ONCE // length)):
+        tokens = tokens.to(next(model.parameters()).device)
         logits = next_token_logits(model, tokens, config)
         nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
-        total += nats.double().sum(0)
+        total += nats.double().sum(0).cpu()
     return total / len(windows) * bits_per_byte(1.0)
 
 
@@ -62,3 +63,13 @@ def recut(windows: Tensor, length: int) -> Tensor:
     inputs, targets = windows[:, :-1], windows[:, 1:]
     pieces, last = inputs.reshape(-1, length), targets.reshape(-1, length)[:, -1:]
     return torch.cat((pieces, last), dim=1)
+
+
+def overlapping(spans: Tensor, context: int) -> Tensor:
+    """Windows that begin every few tokens of longer ones: (B, L + 1) → (B · number, context + 1).
+
+    They begin so close to each other that the ranges of positions of ``bin_edges`` are about the same bytes, except for
+    the ends of a span (and the first ranges of long contexts), and a difference between positions is not one between
+    texts.
+    """
+    return spans.unfold(1, context + 1, max(FIRST_BIN, context // 16)).flatten(0, 1)

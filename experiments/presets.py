@@ -167,7 +167,7 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
     },
     "mask": {
         "smoke": smoke,
-        "cpu": _own("cpu", "three minutes a cell", steps=1200, warmup_steps=100, evaluate_every=100),
+        "cpu": _own("cpu", "three minutes a cell", steps=1250, warmup_steps=100, evaluate_every=70),
         "gpu": gpu,
     },
     "pairing": {

@@ -7,34 +7,58 @@ from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-    """What a reference is a comparison of, and the options of ``run`` that make it."""
+    """What a reference is a comparison of, the options of ``run`` that make it, and what is claimed of it."""
 
     experiment: str
     options: str
+    claims: tuple[str, ...] | None = None
+    """keys of the claims that are judged on it; None: all of the experiment's"""
 
 
 def _arms(kernels: dict[str, tuple[str, ...]]) -> str:
     return ",".join(f"{kernel}-{position}" for kernel, positions in kernels.items() for position in positions)
 
 
-RATES = "--learning-rates 0.001,0.002,0.004"
-SHORT_TEXT = (
-    "--seeds 5 --steps 800 --warmup-steps 80 --evaluate-every 40 --test-windows 781 --checkpoint-every 200 " + RATES
-)
+EQUAL_TEXT = "--seeds 5 --steps 800 --warmup-steps 80 --evaluate-every 40 --test-windows 781 --checkpoint-every 200"
+TUNED_TEXT = f"{EQUAL_TEXT} --learning-rates 0.001,0.002,0.004"
 """equal settings, so that cells of one reference are the cells of another"""
 
-ROPE = ("none", "rope-before", "rope-after")
-CONVERGENCE_ARMS = _arms({"softmax": ("none", "learned", "rope"), "favor+": ROPE, "elu+1": ROPE, "relu": ROPE})
-LENGTH_ARMS = _arms({"softmax": ("none", "learned", "sinusoidal", "rope", "alibi"), "favor+": ROPE, "elu+1": ROPE})
+ABSOLUTE, ROPE = ("none", "learned", "sinusoidal"), ("rope-before", "rope-after")
+ALL_ARMS = _arms({"softmax": (*ABSOLUTE, "rope"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1", "relu")}})
+IMDB_ARMS = _arms(
+    {
+        "softmax": ("none", "learned", "rope"),
+        "favor+": ("none", "learned", *ROPE),
+        "elu+1": ("none", *ROPE),
+    }
+)
+DECAY_ARMS = _arms(
+    {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
+)
+LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
 
 REFERENCES: dict[str, Reference] = {
-    "convergence": Reference("convergence", f"--data enwik8-4MB {SHORT_TEXT} --variants {CONVERGENCE_ARMS}"),
-    "convergence-imdb": Reference("convergence", f"--data imdb {SHORT_TEXT}"),
+    "convergence": Reference("convergence", f"--data enwik8-4MB {TUNED_TEXT} --variants {ALL_ARMS}"),
+    "convergence-imdb": Reference(
+        "convergence",
+        f"--data imdb {EQUAL_TEXT} --variants {IMDB_ARMS}",
+        claims=(
+            "softmax-rope-learned-loss",
+            "favor+-rope-before-learned-loss",
+            "favor+-rope-after-learned-loss",
+            "favor+-order",
+            "elu+1-order",
+            "favor+-rope-before-gap",
+            "favor+-rope-after-gap",
+        ),
+    ),
     "denominator": Reference("denominator", "--data enwik8-4MB"),
     "mask": Reference("mask", "--data enwik8-4MB"),
-    "decay": Reference("decay", f"--data enwik8-4MB {SHORT_TEXT} --variants {CONVERGENCE_ARMS}"),
-    "length": Reference("length", f"--data enwik8-4MB {SHORT_TEXT} --variants {LENGTH_ARMS}"),
-    "features": Reference("features", f"--data enwik8-4MB {SHORT_TEXT}"),
+    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {DECAY_ARMS}"),
+    "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_ARMS}"),
+    "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
+    "recall": Reference("recall", ""),
+    "copying": Reference("copying", ""),
     "pairing": Reference("pairing", "--data enwik8-4MB"),
     "speed": Reference("speed", ""),
 }
@@ -47,5 +71,5 @@ def command(name: str) -> str:
 
 def arguments(name: str) -> list[str]:
     """The words of the command behind ``python -m experiments``."""
-    experiment, options = REFERENCES[name]
-    return ["run", experiment, *options.split(), "--out", f"results/runs/{name}"]
+    reference = REFERENCES[name]
+    return ["run", reference.experiment, *reference.options.split(), "--out", f"results/runs/{name}"]

@@ -45,10 +45,10 @@ from experiments.record import (
 )
 from experiments.registry import get
 from experiments.report import remove_unfinished_reports, result_table, write_report
-from experiments.reuse import Trained, take_over, trained_cells
+from experiments.reuse import Trained, other_code, take_over, trained_cells
 from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.tuning import parse_rates, untuned
-from experiments.variants import Variant, parse_variants
+from experiments.variants import Variant, check_arms_differ, parse_variants
 from experiments.worker import Cell, Job, log_path
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
@@ -78,6 +78,7 @@ def run(command: RunCommand, command_line: str) -> int:
     if not command.cell_timeout > 0:
         raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
     configs = {variant.name: variant.config(config) for variant in variants}
+    check_arms_differ(variants, config)
     if device.type == "cpu":
         check_memory(max(configs.values(), key=lambda arm: arm.dim), min(workers, seeds * len(variants)))
     parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
@@ -85,7 +86,8 @@ def run(command: RunCommand, command_line: str) -> int:
         check_parameters_match(
             {name: parameters[name] for name, arm in configs.items() if (arm.dim, arm.heads) == size}
         )
-    reusable = {} if command.reuse is None else trained_cells(command.reuse)
+    passed_over: list[str] = []
+    reusable = {} if command.reuse is None else trained_cells(command.reuse, passed_over)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
     task = make_task(corpus, config.context, config.batch_size)
 
@@ -100,6 +102,7 @@ def run(command: RunCommand, command_line: str) -> int:
             "test": len(task.windows("test", config.test_windows)),
         },
     }
+    comparison["notes"] += passed_over
     if rates is not None:
         comparison["learning_rates"] = rates
     if command.dry_run:
@@ -135,7 +138,12 @@ def _run_comparison(
         settings = {variant["name"]: variant.get("settings", {}) for variant in what["variants"]}
         job = Job(at, config, command.data_dir, command.data_file, task.corpus.sha256, device.type, settings)
         cells = [Cell(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
-        return _train(console, job, cells, workers, command.cell_timeout, reusable)
+        taken = take_over(job, cells, reusable)
+        for cell, there in taken.items():
+            console.print(f"{cell}: taken over from {there.root} ({there.cell})", markup=False, soft_wrap=True)
+        sentence = other_code(taken)
+        add_notes(comparison, [] if sentence is None else [sentence])
+        return _train(console, job, cells, workers, command.cell_timeout)
 
     print_head(console, comparison, task.corpus, device, workers)
     for note in comparison["notes"]:
@@ -146,8 +154,11 @@ def _run_comparison(
         comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
         write_json(root / "comparison.json", comparison)
     if (root / tuning.DIRECTORY).is_dir():
-        reusable = trained_cells(root / tuning.DIRECTORY) | reusable
-    failures |= {(root, cell): failure for cell, failure in train(root, comparison).items()}
+        reusable = trained_cells(root / tuning.DIRECTORY, comparison["notes"]) | reusable
+    waiting = untuned(comparison)
+    ready = [arm for arm in comparison["variants"] if arm not in waiting]
+    if ready:
+        failures |= {(root, cell): failure for cell, failure in train(root, {**comparison, "variants": ready}).items()}
     comparison["unrecorded"] = [
         {"variant": cell.variant, "seed": cell.seed, "state": failure.ended.state, "reason": failure.reason}
         for (at, cell), failure in failures.items()
@@ -183,26 +194,30 @@ def _tune(
 ) -> dict[tuple[Path, Cell], Failure]:
     """Find the learning rate of every arm that is to have its own; returns the trials that failed, by cell.
 
-    A rate at which an arm fails is not its best. If it fails at all of them, it keeps the comparison's.
+    A rate at which an arm diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
+    the rate is recorded with the arm, so that all its cells have the same, now and when the comparison goes on. An arm
+    one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
     arms = untuned(comparison)
     if not arms:
         return {}
     at = root / tuning.DIRECTORY
-    plan = tuning.trials(comparison)
     console.print(
-        f"learning rates: {len(arms)} arms at {', '.join(f'{rate:g}' for rate in comparison['learning_rates'])}, "
-        f"seed {tuning.SEED}",
+        f"learning rates: {len(arms)} arms at {', '.join(map(str, comparison['learning_rates']))}, seed {tuning.SEED}",
         soft_wrap=True,
     )
     make_directory(at)
-    write_json(at / "comparison.json", plan)
-    failures = train(at, plan)
+    write_json(at / "comparison.json", tuning.trials(comparison))
+    failures = train(at, tuning.trials({**comparison, "variants": arms}))
     for arm in arms:
+        if not tuning.have_ended(root, comparison, arm["name"]):
+            console.print(f"  {arm['name']}: not yet, for a trial failed", markup=False, soft_wrap=True)
+            continue
         rate = tuning.choose(root, comparison, arm["name"])
-        if rate is not None:
-            arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
-            console.print(f"  {arm['name']}: {rate:g}", markup=False)
+        remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
+        rate = comparison["config"]["learning_rate"] if rate is None else rate
+        arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
+        console.print(f"  {arm['name']}: {rate}{remark}", markup=False, soft_wrap=True)
     write_json(root / "comparison.json", comparison)
     return {(at, cell): failure for cell, failure in failures.items()}
 
@@ -213,10 +228,7 @@ def _train(
     cells: list[Cell],
     workers: int,
     cell_timeout: float,
-    reusable: dict[str, Trained],
 ) -> dict[Cell, Failure]:
-    for cell, there in take_over(job, cells, reusable).items():
-        console.print(f"{cell}: taken over from {there.root} ({there.cell})", markup=False, soft_wrap=True)
     done = sum(is_finished(job.root, cell.variant, cell.seed, job.config.steps) for cell in cells)
     if done:
         console.print(f"{done} of {len(cells)} cells are done already")

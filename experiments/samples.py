@@ -118,7 +118,7 @@ def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> R
 
 
 ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
-"""(directory, comparison) -> the quantity of a seed, None if it is not measured yet. ValueError names a damaged file."""
+"""(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
 
 
 def from_table(arms: tuple[str, ...], read: ReadTable) -> ReadSample:

@@ -221,6 +221,7 @@ DIRECTIONS = {
     "operation": ("forward", "forward+backward"),
     "module": ("forward", "forward+backward"),
     "training": ("step",),
+    "positions": ("step",),
     "decoding": ("token",),
 }
 """of each topic of the speed experiment; memory is measured in the last"""

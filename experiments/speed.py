@@ -16,7 +16,6 @@ import torch
 
 from experiments.benchmark import in_fresh_process, reason, time_in_turn
 from experiments.catalogue import make_console
-from experiments.claims import Claim
 from experiments.speed_cases import (
     BACKWARD,
     FORWARD,
@@ -31,6 +30,7 @@ from experiments.speed_cases import (
     memory_here,
     settings,
 )
+from experiments.speed_claims import CLAIMS
 from experiments.speed_report import figures
 from experiments.speed_results import RECORDS, Record, read_config, read_records
 from linear_rope.functional.chunked import CHUNK_SIZE
@@ -52,9 +52,10 @@ QUESTION = "What does linear attention with RoPE cost in time and memory, and fr
 
 METHOD = (
     "The causal operation alone, the attention module, a training step and the decoding of a token are measured, each "
-    "beside softmax attention and beside performer-pytorch, and the share of the machine's matrix-product rate that "
-    "the operation reaches. Each round times every competitor of the same length once, in turn, and ratios are taken "
-    "within a round; memory is measured in a process of its own."
+    "beside softmax attention and beside performer-pytorch; a training step with each position encoding beside one of "
+    "the same kernel without; and the share of the machine's matrix-product rate that the operation reaches. Each "
+    "round times every competitor of the same length once, in turn, and ratios are taken within a round; memory is "
+    "measured in a process of its own."
 )
 
 NOT_SHOWN = (
@@ -65,8 +66,6 @@ NOT_SHOWN = (
 
 VARIANTS = ()
 """nothing is trained"""
-
-CLAIMS: tuple[Claim, ...] = ()
 
 
 class Measurement(NamedTuple):
@@ -110,6 +109,9 @@ def planned(config: SpeedConfig) -> Iterator[Measurement]:
             if config.memory_lengths is None or length in config.memory_lengths:
                 for name in names:
                     yield Measurement("memory", topic, directions[-1], length, ((name, length),))
+    for length in config.position_lengths:
+        names = competitors("positions", STEP, length, config)
+        yield Measurement("time", "positions", STEP, length, tuple((name, length) for name in names))
 
 
 def missing(root: Path, config: SpeedConfig) -> list[Measurement]:
@@ -159,6 +161,7 @@ def _time(measurement: Measurement, config: SpeedConfig) -> Record:
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads)
     calls, failures = {}, {}
+    is_positions = measurement.topic == "positions"
     try:
         for name, length in measurement.cases:
             try:
@@ -169,9 +172,9 @@ def _time(measurement: Measurement, config: SpeedConfig) -> Record:
             {key: call.run for key, call in calls.items()},
             threads=config.threads,
             sample_seconds=config.sample_seconds,
-            rounds=config.rounds,
+            rounds=config.position_rounds if is_positions else config.rounds,
             fewest_rounds=config.fewest_rounds,
-            budget=config.group_seconds,
+            budget=config.position_seconds if is_positions else config.group_seconds,
         )
     finally:
         torch.set_num_threads(threads)

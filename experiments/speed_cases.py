@@ -29,6 +29,12 @@ SGEMM = "sgemm"
 NONE, BEFORE, AFTER, ELU = "favor+ none", "favor+ rope before", "favor+ rope after", "elu+1 rope after"
 SOFTMAX = "softmax rope"
 POSITIONS = {NONE: "none", BEFORE: "rope-before", AFTER: "rope-after"}
+ENCODINGS = {
+    "softmax": ("none", "learned", "sinusoidal", "rope", "alibi"),
+    "favor+": ("none", "learned", "sinusoidal", "rope before", "rope after"),
+    "elu+1": ("none", "learned", "sinusoidal", "rope before", "rope after"),
+}
+"""of each kernel of the topic "positions", whose competitors are "<kernel> <encoding>\""""
 
 WARM_UP = 16
 """tokens of the call that warms a process up before its memory is measured"""
@@ -52,6 +58,12 @@ class SpeedConfig:
     """a second M, for the module"""
     training_lengths: tuple[Length, ...] = (256, 512, 1024, 2048)
     """N of a training step"""
+    position_lengths: tuple[Length, ...] = (1024,)
+    """N of a training step with each position encoding"""
+    position_rounds: Positive = 31
+    """rounds at most of these steps, whose differences are of a few percent"""
+    position_seconds: Number = 120.0
+    """after this long such a group begins no further round"""
     contexts: tuple[Length, ...] = (128, 512, 1024, 4096, 16384, 65536)
     """tokens before the one that is decoded"""
     memory_lengths: tuple[Length, ...] | None = None
@@ -91,6 +103,7 @@ class SpeedConfig:
 _GPU = SpeedConfig(
     lengths=(512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
     training_lengths=(256, 512, 1024, 2048, 4096, 8192, 16384),
+    position_lengths=(1024, 8192),
     performer_gib=40.0,
     gemm_size=8192,
 )
@@ -102,6 +115,9 @@ PRESETS = {
         num_features=16,
         fewer_features=8,
         training_lengths=(32,),
+        position_lengths=(32,),
+        position_rounds=3,
+        position_seconds=0.0,
         contexts=(16, 32),
         memory_lengths=(32,),
         performer_contexts=(16,),
@@ -159,6 +175,8 @@ def competitors(topic: str, direction: str, length: int, config: SpeedConfig) ->
         if performer_bytes(length, config.model_heads, config) * config.layers <= config.performer_gib * 2**30:
             names.append(PERFORMER)
         return names
+    if topic == "positions":
+        return [f"{kernel} {encoding}" for kernel, encodings in ENCODINGS.items() for encoding in encodings]
     return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
 
 
@@ -410,6 +428,29 @@ def _training(direction: str, name: str, length: int, config: SpeedConfig) -> Ca
     with torch.device("meta"):
         ours = language_model(AFTER, length, replace(config, device="meta"))
     check_parameters_match({name: (parameters, 0), AFTER: (sum(p.numel() for p in ours.parameters()), 0)})
+    return _step(model, length, config)
+
+
+def _positions(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+    """A training step of the language model; a learned table has a vector for each position, and so more parameters."""
+    kernel, _, encoding = name.partition(" ")
+    model_config = ModelConfig(
+        vocab_size=256,
+        dim=config.dim,
+        layers=config.layers,
+        heads=config.model_heads,
+        max_length=length,
+        num_features=config.num_features if kernel == "favor+" else None,
+        attention="softmax" if kernel == "softmax" else "linear",
+        feature_map="favor+" if kernel == "softmax" else kernel,
+        position="rope-before" if encoding == "rope" else encoding.replace(" ", "-"),  # type: ignore[arg-type]
+    )
+    return _step(CausalLM(model_config).to(config.device), length, config)
+
+
+def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
+    """A step of AdamW on one sequence."""
+    parameters = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (1, length + 1), device=config.device)
 
@@ -482,5 +523,6 @@ _TOPICS: dict[str, Callable[[str, str, int, SpeedConfig], Call]] = {
     "rate": _operation,
     "module": _module,
     "training": _training,
+    "positions": _positions,
     "decoding": _decoding,
 }

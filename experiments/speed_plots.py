@@ -116,6 +116,34 @@ def decoding_figure(times: pd.DataFrame, state: pd.DataFrame) -> Figure:
     return figure
 
 
+def positions_figure(times: pd.DataFrame) -> Figure:
+    """What each position encoding adds to a step, in percent: a panel per kernel, a row per encoding and length."""
+    parts = times["case"].str.partition(" ")
+    rows = times.assign(kernel=parts[0], encoding=parts[2])
+    rows = rows[(rows["encoding"] != "none") & rows["ratio"].notna()]
+    kernels = list(dict.fromkeys(times["case"].str.partition(" ")[0]))
+    figure = Figure(
+        figsize=(3.3 * len(kernels) + 1, 0.7 + 0.5 * max(4, len(rows) / len(kernels))), layout="constrained"
+    )
+    panels = np.atleast_1d(figure.subplots(1, len(kernels), sharex=True))
+    several = times["length"].nunique() > 1
+    for axes, kernel in zip(panels, kernels, strict=True):
+        mine = rows[rows["kernel"] == kernel]
+        names = [
+            f"{encoding}, N = {length:,}" if several else encoding
+            for encoding, length in zip(mine["encoding"], mine["length"], strict=True)
+        ]
+        median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
+        style = {"color": arm_style({"kernel": kernel, "position": "none"})["color"], "capsize": 3}
+        axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", **style)
+        axes.axvline(0, color=MUTED, linewidth=0.8)
+        axes.set_yticks(range(len(mine)), [label(name) for name in names])
+        axes.set_ylim(len(mine) - 0.5, -0.5)
+        axes.set_title(label(kernel))
+        axes.set_xlabel("added to a step (%)")
+    return figure
+
+
 def look(name: str) -> dict[str, Any]:
     """Keyword arguments of ``Axes.plot`` for a competitor."""
     kind = name.partition(", M=")[0]

@@ -22,7 +22,7 @@ from experiments.speed_results import (
     targets,
     time_table,
 )
-from experiments.speed_tables import fact_cells, memory_cells, rate_cells, time_cells
+from experiments.speed_tables import fact_cells, memory_cells, position_cells, rate_cells, time_cells
 
 
 def figures(
@@ -55,6 +55,11 @@ def figures(
             column = "rise" if topic == "training" else "extra"
             entries.append(draw(output / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
             entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
+    positions = times[times["topic"] == "positions"]
+    if not positions.empty:
+        entries.append(draw(output / "figures", _POSITIONS, speed_plots.positions_figure, positions))
+        cells = position_cells(positions)
+        entries.append(TableEntry("The cost of each position encoding: the numbers", cells, _POSITIONS_TABLE))
     parameters = fact_table(records, "parameters")
     if not parameters.empty:
         entries.append(TableEntry("Parameters of the models", fact_cells(parameters), _PARAMETERS))
@@ -155,6 +160,18 @@ _TOPICS = {
         ),
     ),
 }
+_POSITIONS = FigureEntry(
+    "positions",
+    "The cost of each position encoding",
+    "A training step of the language model, one sequence: its time over that of the same kernel without positions, "
+    "both of the same round, less 1. Median over rounds and quartiles. A learned table has a vector for each position, "
+    "which AdamW has to update too; ALiBi adds a bias to every score, which keeps softmax attention from the kernels "
+    "that never store the scores.",
+)
+_POSITIONS_TABLE = (
+    "Median time of a step; then the median over rounds [quartiles] of its time over that of the same kernel without "
+    "positions in the same round. Above 1 it takes longer."
+)
 _PARAMETERS = "Trainable parameters of the models whose training step is timed, by length."
 _DECODING = FigureEntry(
     "decoding",

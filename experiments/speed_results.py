@@ -104,8 +104,10 @@ def quartiles(values: Sequence[float] | np.ndarray) -> Quartiles:
     return Quartiles(*(float(x) for x in np.percentile(values, (25, 50, 75))))
 
 
-def reference(topic: str, config: SpeedConfig) -> str:
-    """The competitor that the others of a topic are compared with."""
+def reference(topic: str, case: str, config: SpeedConfig) -> str:
+    """What a competitor of a topic is compared with."""
+    if topic == "positions":
+        return f"{case.partition(' ')[0]} none"
     return {"operation": OURS, "module": after(config.num_features)}.get(topic, AFTER)
 
 
@@ -122,7 +124,7 @@ def time_table(records: list[Record], config: SpeedConfig) -> pd.DataFrame:
             continue
         seconds = samples(record)
         for (case, length), values in seconds.items():
-            ours = seconds.get((reference(record["topic"], config), length))  # none if it failed
+            ours = seconds.get((reference(record["topic"], case, config), length))  # none if it failed
             ratio = Quartiles(math.nan, math.nan, math.nan) if ours is None else quartiles(values / ours)
             low, median, high = quartiles(values)
             what = (record["topic"], record["direction"], length, case, len(values))
@@ -145,12 +147,12 @@ def memory_table(records: list[Record]) -> pd.DataFrame:
 def fact_table(records: list[Record], fact: str) -> pd.DataFrame:
     """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.
 
-    Where one was recorded again, the later.
+    Where one was recorded again, the later. Without the models of the position encodings, whose sizes follow from them.
     """
     rows = [
         (sample["length"], sample["case"], sample[fact])
         for record in records
-        if record["kind"] == "time"
+        if record["kind"] == "time" and record["topic"] != "positions"
         for sample in record["samples"]
         if fact in sample
     ]

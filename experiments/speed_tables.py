@@ -22,6 +22,26 @@ def time_cells(times: pd.DataFrame, topic: str) -> pd.DataFrame:
     return table[[*table.columns.drop("rounds", errors="ignore"), *(["rounds"] if rows else [])]]
 
 
+def position_cells(times: pd.DataFrame) -> pd.DataFrame:
+    """A row per length, kernel and position encoding: its median time, and its time over that without positions."""
+    rows = []
+    for entry in times.to_dict("records"):
+        kernel, _, encoding = entry["case"].partition(" ")
+        ratio = f"{entry['ratio']:.3f} [{entry['ratio_low']:.3f}, {entry['ratio_high']:.3f}]"
+        is_reference = encoding == "none" or pd.isna(entry["ratio"])
+        rows.append(
+            {
+                "N": f"{entry['length']:,}",
+                "kernel": kernel,
+                "positions": encoding,
+                "time": _time(entry["median"]),
+                "over none": NOTHING if is_reference else ratio,
+                "rounds": str(entry["rounds"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def memory_cells(memory: pd.DataFrame, topic: str) -> pd.DataFrame:
     """A row per length, a column per competitor: extra memory, and the whole rise."""
     rows = []

@@ -144,7 +144,8 @@ def cell_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[
 def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple[str, str]]:
     """The paired differences reported for an arm, as (metric, name of the arm subtracted).
 
-    Every arm against its baseline, and RoPE after the map against RoPE before it, where both arms were run.
+    Every arm against its baseline, and RoPE after the map against RoPE before it, where both arms were run. Those two
+    have the same settings, but for a learning rate that was found for each arm.
     """
     others = {other["name"]: other for other in comparison["variants"] if other["name"] != variant["name"]}
     found = []
@@ -154,9 +155,18 @@ def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple
         found += [
             ("test_bits_per_byte_minus_rope_before", name)
             for name, other in others.items()
-            if other["kernel"] == variant["kernel"] and other["position"] == "rope-before"
+            if (other["kernel"], other["position"]) == (variant["kernel"], "rope-before")
+            and _settings(other) == _settings(variant)
         ]
     return found
+
+
+def _settings(variant: dict[str, Any]) -> dict[str, Any]:
+    """An arm's settings, without a learning rate that its name does not fix: that one was found by tuning."""
+    settings = dict(variant.get("settings", {}))
+    if "@learning_rate=" not in variant["name"]:
+        settings.pop("learning_rate", None)
+    return settings
 
 
 def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | None = None) -> pd.DataFrame:

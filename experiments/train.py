@@ -28,8 +28,19 @@ Progress = Callable[[int, float, float], None]
 """Called after every step with (steps done, loss in nats per token, tokens per second)."""
 
 
+DIVERGED = "diverged"
+"""how the reason of such a cell begins"""
+
+
 class CellFailed(Exception):
     """A cell that cannot go on; the message is the reason that its status and every table show."""
+
+
+class Diverged(CellFailed):
+    """A loss or a gradient that is not finite: the arm's own failure, and no other's."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{DIVERGED}: {what}")
 
 
 class CellStopped(Exception):
@@ -54,7 +65,7 @@ def train_cell(
     went on besides: damaged files that were passed over, the step it was resumed at.
 
     Raises:
-        CellFailed: a loss or a gradient is not finite; the update of that step was not made.
+        Diverged: a loss or a gradient is not finite; the update of that step was not made.
         CellStopped: ``should_stop`` said so; a checkpoint was written.
         OSError: a record or a checkpoint could not be written; those written before are whole.
     """
@@ -83,7 +94,7 @@ def train_cell(
         def log_evaluation(split: str, windows: int) -> None:
             values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
             if not math.isfinite(values["bits_per_byte"]):
-                raise CellFailed(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
+                raise Diverged(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
             if split == "validation" and config.diagnose_windows:
                 values |= attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
             log.append(step, step * config.tokens_per_step, split, values)
@@ -162,18 +173,18 @@ def training_step(
     Returns the loss (nats per scored target) and the gradient's norm before clipping.
 
     Raises:
-        CellFailed: either is not finite; then no weight was changed.
+        Diverged: either is not finite; then no weight was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
     loss = mean_loss(next_token_logits(model, tokens, config), targets)
     value = loss.item()
     if not math.isfinite(value):
-        raise CellFailed(f"the loss is {value} at step {step}")
+        raise Diverged(f"the loss is {value} at step {step}")
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip).item()
     if not math.isfinite(norm):
-        raise CellFailed(f"the gradient norm is {norm} at step {step} (loss {value:.4g})")
+        raise Diverged(f"the gradient norm is {norm} at step {step} (loss {value:.4g})")
     optimizer.step()
     return value, norm
 
@@ -229,7 +240,7 @@ def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:
     Returns:
         ``negative_weights``, ``smallest_row_sum``, ``largest_row_sum``, and where there is a denominator
         ``nonpositive_denominators`` and ``smallest_denominator`` (the one closest to zero, in units of the largest
-        features); see linear_rope.diagnostics.AttentionDiagnostics.
+        features); see linear_rope.diagnostics.AttentionDiagnostics. What is not finite is left out.
     """
     layers = list(diagnose_model(model, tokens).values())
     found = {
@@ -243,7 +254,7 @@ def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:
         found["nonpositive_denominators"] = sum(shares) / len(shares)
     if closest:
         found["smallest_denominator"] = min(closest, key=abs)
-    return found
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def make_optimizer(model: CausalLM, config: Config) -> torch.optim.AdamW:

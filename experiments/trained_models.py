@@ -5,12 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from experiments.checkpoint import load_newest_checkpoint
 from experiments.config import Config
 from experiments.models import build_model
 from experiments.record import cell_directory, cell_status, comparison_cells
 from experiments.variants import get_variant
 from linear_rope.model import CausalLM
+
+
+def measuring_device(comparison: dict[str, Any]) -> torch.device:
+    """The device that the comparison was trained on, if this machine has one, or else the processor."""
+    trained_on_gpu = comparison["machine"].get("device", "cpu") != "cpu"
+    return torch.device("cuda" if trained_on_gpu and torch.cuda.is_available() else "cpu")
 
 
 def trained_models(
@@ -32,5 +40,5 @@ def trained_models(
             notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
             continue
         model.load_state_dict(checkpoint.model)
-        model.eval()
+        model.to(measuring_device(comparison)).eval()
         yield name, seed, model

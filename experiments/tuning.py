@@ -1,7 +1,8 @@
 """A learning rate for every arm: the best of a small grid, equal for all, by the loss on the validation split.
 
 Each arm is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
-directory. What tables report is the loss on the test split, which takes no part in the choice.
+directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
+when all trials of an arm are done or have diverged, and recorded in comparison.json.
 """
 
 import math
@@ -10,8 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.config import Config
+from experiments.config import LARGEST_RATE
 from experiments.record import cell_directory, cell_status, read_metrics
+from experiments.train import DIVERGED
 from experiments.variants import get_variant
 
 DIRECTORY = "tuning"
@@ -19,7 +21,8 @@ SEED = 0
 MOST_RATES = 9
 RATES_CAPTION = (
     "Final validation bits per byte of the trials, one seed each, by peak learning rate; the arm is trained with the "
-    "best of them. The choice is made on the validation split, what is reported is measured on the test split."
+    "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
+    "what is reported is measured on the test split; the seed of the trials is one of those reported."
 )
 
 
@@ -29,16 +32,17 @@ def parse_rates(text: str) -> list[float]:
         rates = sorted({float(part) for part in text.split(",")})
     except ValueError:
         rates = []
-    if not 2 <= len(rates) <= MOST_RATES or not all(0 < rate < math.inf for rate in rates):
+    if not 2 <= len(rates) <= MOST_RATES or not all(0 < rate <= LARGEST_RATE for rate in rates):
         raise ValueError(
-            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers with commas between them, such "
-            "as 0.001,0.002,0.004"
+            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers, {LARGEST_RATE:g} or less, with "
+            "commas between them, such as 0.001,0.002,0.004"
         )
     return rates
 
 
 def trial_name(arm: str, rate: float) -> str:
-    return f"{arm}@learning_rate={rate:g}"
+    # All digits, so that no two rates have one name.
+    return f"{arm}@learning_rate={rate!r}"
 
 
 def trials(comparison: dict[str, Any]) -> dict[str, Any]:
@@ -75,9 +79,19 @@ def choose(root: Path, comparison: dict[str, Any], arm: str) -> float | None:
     return min(losses, key=losses.__getitem__) if losses else None
 
 
+def have_ended(root: Path, comparison: dict[str, Any], arm: str) -> bool:
+    """Whether every trial of an arm is done or diverged; one that failed otherwise (was killed, say) is repeated."""
+    for rate in comparison["learning_rates"]:
+        status = cell_status(root / DIRECTORY, trial_name(arm, rate), SEED)
+        diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
+        if status["state"] != "done" and not diverged:
+            return False
+    return True
+
+
 def trial_losses(root: Path, comparison: dict[str, Any], arm: str) -> dict[float, float]:
     """For each rate of the grid the final validation bits per byte of the arm's trial; NaN if it is not done."""
-    steps = Config(**comparison["config"]).steps
+    steps = comparison["config"]["steps"]
     losses = {}
     for rate in comparison["learning_rates"]:
         name = trial_name(arm, rate)
@@ -85,7 +99,7 @@ def trial_losses(root: Path, comparison: dict[str, Any], arm: str) -> dict[float
         if cell_status(root / DIRECTORY, name, SEED)["state"] == "done":
             for row in read_metrics(cell_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
                 if (row["step"], row["split"]) == (steps, "validation"):
-                    losses[rate] = row["bits_per_byte"]
+                    losses[rate] = row.get("bits_per_byte", math.nan)
     return losses
 
 
@@ -96,7 +110,8 @@ def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
     rows = []
     for arm in comparison["variants"]:
         losses = trial_losses(root, comparison, arm["name"])
-        shown = {f"{rate:g}": "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
+        shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
         chosen = arm.get("settings", {}).get("learning_rate", comparison["config"]["learning_rate"])
-        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen:g}"})
+        edge = " (edge)" if chosen in (comparison["learning_rates"][0], comparison["learning_rates"][-1]) else ""
+        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen}{edge}"})
     return pd.DataFrame(rows)

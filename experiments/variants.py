@@ -5,9 +5,9 @@ Names are `<attention>[-<feature map>]-<position>`. A new feature map or positio
 arm differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from experiments.config import Config
 from linear_rope.features import RANDOM_MAPS
@@ -177,9 +177,15 @@ def is_variant(name: str) -> bool:
 
 
 def _value(name: str, setting: str, text: str) -> Any:
+    """The value of a setting. Raises ValueError if its text is not that of one; Config knows the ranges of numbers."""
     kind = get_type_hints(Config)[setting]
+    choices = get_args(kind)
+    if choices:
+        if text not in choices:
+            raise ValueError(f"--variants: {name}: {setting} is {text!r}; give {' or '.join(choices)}")
+        return text
     try:
-        return kind(text) if kind in (int, float) else text
+        return kind(text)
     except ValueError:
         number = "a whole number" if kind is int else "a number"
         raise ValueError(f"--variants: {name}: {setting} is {text!r}; give {number}") from None
@@ -213,3 +219,19 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
         chosen.append(variant)
     return tuple(chosen)
+
+
+def check_arms_differ(variants: Iterable[Variant], config: Config) -> None:
+    """Raises ValueError if two arms are the same in a comparison with this configuration, and would be trained twice.
+
+    Settings in another order, a number written in another way, and a setting that says what the configuration says
+    anyway make another name of the same arm.
+    """
+    names: dict[tuple[str, Position, Config], str] = {}
+    for variant in variants:
+        first = names.setdefault((variant.kernel, variant.position, variant.config(config)), variant.name)
+        if first != variant.name:
+            raise ValueError(
+                f"--variants: {first} and {variant.name} are the same arm here; leave one of them out, or give them "
+                "settings that differ"
+            )

@@ -1,6 +1,7 @@
 """From files with known effects to verdicts; and no file that is missing makes one."""
 
 import math
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -405,3 +406,41 @@ def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
     assert loss.endswith("| **supported** |")
     (relu,) = [line for line in lines if "test loss, relu-rope-after" in line]
     assert relu.endswith("| **not run**: it is not part of what was run |")
+
+
+def texts_in(value, seen=None):
+    """All texts that a function closes over, directly or in functions and tuples of them."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, tuple | list | set | frozenset):
+        return set().union(*(texts_in(part, seen) for part in value))
+    found, seen = set(), set() if seen is None else seen
+    if callable(value) and id(value) not in seen:
+        seen.add(id(value))
+        for cell in getattr(value, "__closure__", None) or ():
+            found |= texts_in(cell.cell_contents, seen)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_arm_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
+    """A misspelt one would leave its claim not run for ever."""
+    options = [reference.options.split() for reference in REFERENCES.values() if reference.experiment == name]
+    named = [words[words.index("--variants") + 1] for words in options if "--variants" in words]
+    trained = {*EXPERIMENTS[name].VARIANTS, *(arm for arms in named for arm in arms.split(","))}
+    for claim in EXPERIMENTS[name].CLAIMS:
+        texts = texts_in(claim.sample)
+        arms = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
+        assert arms <= trained, claim.key
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_key_is_that_of_one_claim(name):
+    keys = [claim.key for claim in EXPERIMENTS[name].CLAIMS]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_arms_of_a_claim_are_found():
+    texts = texts_in(EXPERIMENTS["mask"].CLAIMS[0].sample)
+    assert {"favor+-rope-after", "favor+-rope-after@redraw_every=100"} <= texts
+    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in EXPERIMENTS["length"].CLAIMS))

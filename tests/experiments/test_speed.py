@@ -30,7 +30,7 @@ from experiments.speed_cases import (
     competitors,
     operation_flops,
 )
-from experiments.speed_plots import memory_figure
+from experiments.speed_plots import memory_figure, positions_figure
 from experiments.speed_results import (
     SHARE_TARGET,
     crossover,
@@ -42,6 +42,8 @@ from experiments.speed_results import (
     targets,
     time_table,
 )
+from experiments.speed_tables import position_cells
+from experiments.variants import VARIANTS
 
 CPU = SpeedConfig()
 GEMM_RATE = 3e11
@@ -97,10 +99,12 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", "measurements.jsonl", "report.html", "report.md", *tables} <= files
-    for stem in "rate operation-time operation-memory module-time training-time training-memory decoding".split():
+    for (
+        stem
+    ) in "rate operation-time operation-memory module-time training-time training-memory positions decoding".split():
         assert {f"figures/{stem}.png", f"figures/{stem}.svg"} <= files
     times = pd.read_csv(smoke / "times.csv")
-    assert set(times["topic"]) == {"operation", "module", "training", "decoding"}
+    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decoding"}
     assert (times["low"] <= times["median"]).all()
     assert (times["median"] <= times["high"]).all()
     assert (pd.read_csv(smoke / "memory.csv")["rise"] > 0).all()
@@ -290,6 +294,45 @@ def test_ratios_are_taken_within_a_round():
     row = time_table([record], CPU).set_index("case").loc[SDPA]
     assert (row["ratio_low"], row["ratio"], row["ratio_high"]) == (3, 3, 3)
     assert row["high"] == 4.5
+
+
+def test_a_position_encoding_is_compared_with_its_own_kernel_without():
+    # Everything is twice as slow in the second round; softmax is three times as slow as elu+1.
+    seconds = {"softmax none": 3.0, "softmax alibi": 3.6, "elu+1 none": 1.0, "elu+1 rope after": 1.02}
+    samples = [{"case": name, "length": 1024, "seconds": [x, 2 * x, x]} for name, x in seconds.items()]
+    record = {"kind": "time", "topic": "positions", "direction": STEP, "length": 1024, "samples": samples}
+    times = time_table([record], CPU)
+    assert times.set_index("case")["ratio"].to_dict() == pytest.approx(
+        {"softmax none": 1, "softmax alibi": 1.2, "elu+1 none": 1, "elu+1 rope after": 1.02}
+    )
+    cells = position_cells(times).to_dict("records")
+    assert [row["over none"] for row in cells] == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
+    softmax, elu = positions_figure(times).axes
+    assert [text.get_text() for text in softmax.get_yticklabels()] == ["alibi"]
+    assert list(softmax.containers[0][0].get_xdata()) == pytest.approx([20])
+    assert list(elu.containers[0][0].get_xdata()) == pytest.approx([2])
+
+
+def test_every_position_encoding_that_a_kernel_can_have_is_measured():
+    arms = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
+    known = {arm for arm in arms if arm.startswith(("softmax-", "favor+-", "elu+1-"))}
+    names = competitors("positions", STEP, 1024, CPU)
+    spelled = {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names}
+    assert spelled == known
+
+
+def test_a_model_is_built_with_the_positions_of_its_name():
+    config = PRESETS["smoke"]
+    sizes = {
+        name: speed_cases.build("positions", STEP, name, 32, config).facts["parameters"]
+        for name in competitors("positions", STEP, 32, config)
+    }
+    table = 32 * config.dim
+    smallest = min(sizes.values())
+    assert {name for name, size in sizes.items() if size == smallest + table} == {
+        "softmax learned", "favor+ learned", "elu+1 learned",
+    }  # fmt: skip
+    assert set(sizes.values()) == {smallest, smallest + table}
 
 
 def test_share_of_sgemm_and_cost_of_a_token():

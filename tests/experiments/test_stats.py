@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.record import read_json
-from experiments.stats import Estimate, estimate, first_at_or_below, paired_differences, summarise
+from experiments.stats import Estimate, contrasts, estimate, first_at_or_below, paired_differences, summarise
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
@@ -164,3 +164,32 @@ def test_a_comparison_of_which_nothing_was_recorded(make_comparison, tmp_path):
         metrics.unlink()
     row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
     assert (row["n"], row["unfinished"], row["reasons"]) == (0, 3, "seeds 0, 1, 2: queued")
+
+
+def test_rope_after_and_before_are_compared_at_equal_settings_only(make_comparison, tmp_path):
+    ends = {
+        "favor+-rope-before": 3.5,
+        "favor+-rope-before@num_features=32": 4.5,
+        "favor+-rope-after": 3.0,
+        "favor+-rope-after@num_features=32": 3.75,
+        "favor+-rope-after@num_features=64": 2.0,
+    }
+    root = make_comparison(tmp_path, ",".join(ends), loss=lambda name, seed, step: ends[name])
+    summary = summary_of(root)
+    rows = summary[summary.index.get_level_values("metric") == "test_bits_per_byte_minus_rope_before"]
+    assert rows["mean"].droplevel("metric").to_dict() == {
+        "favor+-rope-after": -0.5,
+        "favor+-rope-after@num_features=32": -0.75,
+    }
+
+
+def test_a_learning_rate_counts_as_a_setting_where_the_name_fixes_it():
+    def arm(position, name_goes_on="", **settings):
+        name = f"elu+1-rope-{position}{name_goes_on}"
+        return {"name": name, "kernel": "elu+1", "position": f"rope-{position}", "baseline": "-", "settings": settings}
+
+    tuned, other = arm("after", learning_rate=0.1), arm("before", learning_rate=0.2)
+    fixed = arm("after", "@learning_rate=0.1", learning_rate=0.1)
+    comparison = {"variants": [tuned, other, fixed]}
+    assert contrasts(tuned, comparison) == [("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")]
+    assert contrasts(fixed, comparison) == []

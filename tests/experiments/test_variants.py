@@ -6,8 +6,9 @@ import torch
 from experiments.config import Config
 from experiments.convergence import VARIANTS as DEFAULT_ARMS
 from experiments.models import build_model, check_parameters_match, count_parameters
-from experiments.presets import PRESETS
-from experiments.variants import VARIANTS, parse_variants
+from experiments.presets import PRESETS, get_preset
+from experiments.registry import EXPERIMENTS
+from experiments.variants import SETTINGS, VARIANTS, check_arms_differ, get_variant, is_variant, parse_variants
 
 SMOKE = PRESETS["smoke"]().config
 
@@ -102,3 +103,103 @@ def test_a_configuration_that_cannot_be_is_refused_by_name(change):
     name = next(iter(change))
     with pytest.raises(ValueError, match=name):
         dataclasses.replace(Config(), **change)
+
+
+def test_settings_are_what_an_arm_has_besides_the_comparison_s_configuration():
+    arm = get_variant("favor+-rope-after@redraw_every=100@num_features=128@learning_rate=1e-3@denominator=none")
+    settings = {"redraw_every": 100, "num_features": 128, "learning_rate": 1e-3, "denominator": "none"}
+    assert arm.settings == settings
+    assert (arm.kernel, arm.position) == ("favor+", "rope-after")
+    assert arm.config(Config(steps=7)) == dataclasses.replace(Config(steps=7), **settings)
+    assert "redraw_every 100, num_features 128" in arm.description
+    assert get_variant("favor+-rope-after") is VARIANTS["favor+-rope-after"]
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline"),
+    [
+        ("favor+-rope-after@num_features=32", "favor+-rope-after"),
+        ("softmax-none@learning_rate=0.01", "softmax-none"),
+        ("softmax-rope@dim=64", "softmax-none@dim=64"),
+        ("softmax-none@dim=64", "softmax-none@dim=64"),
+        ("elu+1+paired-rope-after@dim=64@heads=2", "elu+1-none@dim=64@heads=2"),
+        ("favor+-rope-after@redraw_every=5@dim=64", "favor+-rope-after@dim=64"),
+    ],
+)
+def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
+    assert get_variant(name).baseline == baseline
+    assert is_variant(baseline)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("favor-none@dim=64", "there is no variant 'favor-none'; choose from softmax-none, "),
+        ("softmax-none@", f"an arm has no setting ''; choose from {', '.join(SETTINGS)}"),
+        ("softmax-none@steps=5", "an arm has no setting 'steps'; choose from "),
+        ("softmax-none@Dim=64", "an arm has no setting 'Dim'; choose from "),
+        ("softmax-none@dim=64@dim=64", "dim is set twice; set it once"),
+        ("softmax-none@dim", "dim is ''; give a whole number"),
+        ("softmax-none@dim=", "dim is ''; give a whole number"),
+        ("softmax-none@dim=64.0", "dim is '64.0'; give a whole number"),
+        ("softmax-none@learning_rate=fast", "learning_rate is 'fast'; give a number"),
+        ("elu+1-rope-after@denominator=", "denominator is ''; give unrotated or rotated or none"),
+        ("elu+1-rope-after@denominator=../out", "denominator is '../out'; give unrotated or rotated or none"),
+        ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
+        ("softmax-rope@redraw_every=5", "redraw_every says nothing; choose from the kernels favor+, "),
+        ("performer-pytorch@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
+        ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after arm"),
+    ],
+)
+def test_a_name_that_is_no_arm_is_refused_with_what_would_do(name, said):
+    with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
+        get_variant(name)
+    assert said in str(refusal.value)
+    assert name.partition("@")[0] in str(refusal.value)
+    assert not is_variant(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("softmax-none@learning_rate=nan", "learning_rate is nan; give a positive number"),
+        ("softmax-none@learning_rate=-1", "learning_rate is -1.0; give a positive number"),
+        ("softmax-none@heads=3", "dim 32 is not divisible by heads 3"),
+        ("favor+-none@num_features=7", "num_features 7 is odd"),
+        ("favor+-none@redraw_every=-1", "redraw_every is -1; give 0 or more"),
+    ],
+)
+def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_arm_s_name(name, said):
+    with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
+        get_variant(name).config(SMOKE)
+    assert f"{name}: {said}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "softmax-none,softmax-none@dim=32",
+        "favor+-none@redraw_every=0,favor+-none",
+        "favor+-none@num_features=8@redraw_every=5,favor+-none@redraw_every=5@num_features=8",
+        "softmax-rope@learning_rate=0.1,softmax-rope@learning_rate=1e-1",
+        "elu+1-rope-after,elu+1-rope-after@denominator=unrotated",
+    ],
+)
+def test_two_names_of_the_same_arm_are_refused(names):
+    first, second = names.split(",")
+    with pytest.raises(ValueError, match="are the same arm here; leave one of them out") as refusal:
+        check_arms_differ(parse_variants(names), SMOKE)
+    assert first in str(refusal.value)
+    assert second in str(refusal.value)
+
+
+def test_arms_that_differ_in_a_setting_are_two():
+    check_arms_differ(parse_variants("favor+-none,favor+-none@num_features=8,elu+1-none,elu+1-none@dim=16"), SMOKE)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu"])
+def test_the_arms_of_every_experiment_fit_its_presets(name, preset):
+    experiment = EXPERIMENTS[name]
+    if experiment.VARIANTS:
+        check_arms_differ(parse_variants(",".join(experiment.VARIANTS)), get_preset(preset, name).config)

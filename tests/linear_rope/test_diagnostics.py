@@ -139,6 +139,9 @@ def by_definition(attention, q, k):
         "distance_from_uniform": sum(distances) / len(distances),
         "softmax_distance_from_uniform": sum(softmax_distances) / len(softmax_distances),
         "smallest_denominator": None if linear and attention.denominator == "none" else min(denominators, key=abs),
+        "nonpositive_denominators": None
+        if linear and attention.denominator == "none"
+        else sum(denominator <= 0 for denominator in denominators) / len(denominators),
         "negative_share": sum(signs) / len(signs),
         "row_sums": (min(sums), sum(sums) / len(sums), max(sums)),
     }
@@ -233,6 +236,24 @@ def test_positions_are_those_of_the_call():
     shifted = diagnose(attention, x, positions=torch.arange(6) + 100)
     assert_close(shifted, vars(diagnose(attention, x)), rel=1e-8)
     assert diagnose(attention, x, positions=torch.zeros(6)).row_sums == pytest.approx((1, 1, 1))
+
+
+@quiet
+def test_denominators_that_are_not_positive_are_counted():
+    # Far apart, and with large features, so that rotated products are of either sign.
+    x = normal(2, 40, 8, scale=2)
+    found = {
+        denominator: diagnose(make_kind("favor+ after", denominator=denominator, causal=True), x)
+        for denominator in ("unrotated", "rotated", "none")
+    }
+    # A query that sees one key, itself, is rotated as that key is: its denominator is positive.
+    share = found["rotated"].nonpositive_denominators
+    assert 0 < share < 1
+    assert share * 80 == pytest.approx(round(share * 80), abs=1e-9)
+    assert found["unrotated"].nonpositive_denominators == 0
+    assert found["none"].nonpositive_denominators is None
+    lines = str(found["rotated"]).splitlines()
+    assert f"denominators ≤ 0       {share:.1%}" in lines
 
 
 @quiet
@@ -387,8 +408,9 @@ def test_autocast_changes_nothing():
 
 def test_a_table_has_a_line_for_every_measure():
     lines = str(diagnose(make_kind("favor+ after, none"), normal(1, 6, 8, scale=0.1))).splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert "smallest denominator   -" in lines
+    assert "denominators ≤ 0       -" in lines
     assert "collapse               none" in lines
 
 

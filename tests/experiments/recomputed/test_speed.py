@@ -20,6 +20,11 @@ SIX_DIGITS = {"rel": 6e-6}
 MIB = 2**20
 
 
+def reference(topic, case):
+    """What a competitor is compared with; a position encoding with its own kernel without."""
+    return f"{case.split()[0]} none" if topic == "positions" else REFERENCES[topic]
+
+
 def quartiles(values):
     return statistics.quantiles(values, n=4, method="inclusive")
 
@@ -44,7 +49,7 @@ class Measurements:
                 key = row["topic"], row["direction"], sample["length"], sample["case"]
                 self.seconds[key] = sample["seconds"]
                 for fact in ("parameters", "state_bytes"):
-                    if fact in sample:
+                    if fact in sample and row["topic"] != "positions":
                         self.facts[fact, sample["length"], sample["case"]] = sample[fact]
 
     def times(self, topic, direction=None):
@@ -88,7 +93,7 @@ def test_times_csv(speed, measured):
     assert set(rows) == {key for key in measured.seconds if key[0] != "rate"}
     for (topic, direction, length, case), row in rows.items():
         seconds = measured.seconds[topic, direction, length, case]
-        ratio = measured.ratio(topic, direction, length, case, REFERENCES[topic])
+        ratio = measured.ratio(topic, direction, length, case, reference(topic, case))
         expected = [len(seconds), *quartiles(seconds), *quartiles(ratio)]
         names = ("rounds", "low", "median", "high", "ratio_low", "ratio", "ratio_high")
         assert [float(row[name]) for name in names] == pytest.approx(expected, **SIX_DIGITS)
@@ -150,6 +155,20 @@ def test_every_cell_of_the_tables_of_memory(speed, measured):
             for key, (rise, extra) in measured.memory.items()
             if key[0] == topic
         }
+
+
+def test_every_cell_of_the_table_of_positions(speed, measured):
+    """A reference from before this table has neither it nor its figure."""
+    title, times = "The cost of each position encoding: the numbers", measured.times("positions")
+    assert (title in speed.markdown) == ("positions" in speed.figures) == bool(times)
+    expected = []
+    for (direction, length, case), seconds in times.items():
+        kernel, _, encoding = case.partition(" ")
+        low, median, high = quartiles(measured.ratio("positions", direction, length, case, f"{kernel} none"))
+        ratio = "-" if encoding == "none" else f"{median:.3f} [{low:.3f}, {high:.3f}]"
+        words = in_words(statistics.median(seconds))
+        expected.append([f"{length:,}", kernel, encoding, words, ratio, str(len(seconds))])
+    assert [list(row.values()) for row in (speed.table(title) if times else [])] == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""The length experiment: losses by position, windows of other lengths, and verdicts from made-up files."""
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments import length
+from experiments.claims import evaluate as judge
+from experiments.config import Config
+from experiments.curves import read_curves
+from experiments.data import build_corpus
+from experiments.models import build_model
+from experiments.position_loss import bin_edges, by_bin, losses_by_position, recut
+from experiments.record import read_json
+from experiments.stats import summarise
+from experiments.tasks.language_model import ByteLanguageModel
+from experiments.train import evaluate
+from experiments.variants import get_variant
+from linear_rope.multi_head import RoPEAttention
+
+CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
+    return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+
+
+def model_of(arm):
+    return build_model(get_variant(arm), CONFIG, 0).eval()
+
+
+@pytest.mark.parametrize("arm", ["softmax-rope", "favor+-rope-after"])
+def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, arm):
+    model, windows = model_of(arm), task.windows("test", 6)
+    found = losses_by_position(model, windows, CONFIG)
+    assert found.shape == (CONFIG.context,)
+    # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
+    assert found.mean().item() == pytest.approx(evaluate(model, task, "test", 6, CONFIG)["bits_per_byte"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "edges"), [(8, [0, 8]), (16, [0, 16]), (17, [0, 16, 17]), (64, [0, 16, 32, 64])])
+def test_bins_double_and_end_with_the_window(size, edges):
+    assert bin_edges(size) == edges
+
+
+@pytest.mark.parametrize("size", [5, 16, 40, 64])
+def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
+    losses = torch.arange(size, dtype=torch.float64) ** 2
+    table = by_bin(losses)
+    assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
+    place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
+    (mean,) = length.window_means(table.assign(**place))["bits_per_byte"]
+    assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
+
+
+def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
+    windows = torch.arange(2 * 9).view(2, 9) * 10
+    windows[1, 0] = windows[0, -1]
+    for size in (1, 2, 4, 8):
+        cut = recut(windows, size)
+        assert cut.shape == (16 // size, size + 1)
+        assert torch.equal(cut[:, 1:].flatten(), windows[:, 1:].flatten())
+        assert torch.equal(cut[:, :-1].flatten(), windows[:, :-1].flatten())
+
+
+def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
+    arms = ("softmax-rope", "softmax-learned", "favor+-none")
+    models = {arm: model_of(arm) for arm in arms}
+    monkeypatch.setattr(length, "trained_models", lambda *_: [(arm, 0, model) for arm, model in models.items()])
+    variants = [{"name": arm, "position": get_variant(arm).position} for arm in arms]
+    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
+    assert [note.partition(":")[0] for note in notes] == ["softmax-learned is not evaluated beyond 32 tokens"]
+    table = pd.read_csv(tmp_path / "length.csv")
+    means = length.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
+    lengths = [32 * factor for factor in length.FACTORS]
+    assert list(means["softmax-rope", "as trained"].index) == lengths
+    assert list(means["favor+-none", "as trained"].index) == lengths
+    assert list(means["softmax-learned", "as trained"].index) == [32]
+    for method in length.SCALINGS:
+        assert list(means["softmax-rope", method].index) == lengths[1:]
+        assert means["softmax-rope", method, 512] != means["softmax-rope", "as trained", 512]
+    attention = [module for model in models.values() for module in model.modules() if isinstance(module, RoPEAttention)]
+    assert attention
+    assert all(module.rope_scaling is None for module in attention)
+
+
+NOISE = (0.0, 0.001, -0.001)
+BREAKS = {"softmax-alibi": -1, "softmax-none": -1}
+METHODS = ("as trained", *length.SCALINGS)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    """Makes a comparison whose losses at four times the length rise by 0.8 · sign, and fall from method to method."""
+
+    def make(sign):
+        root = make_comparison(tmp_path, ",".join(length.VARIANTS), 3)
+        rows = []
+        for arm in length.VARIANTS:
+            for seed in range(3):
+                for factor in (1, 4):
+                    for place, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
+                        rise = 0.8 * BREAKS.get(arm, 1) - 0.2 * place + NOISE[seed] if factor > 1 else 0.0
+                        rows.append((arm, seed, method, 32 * factor, 0, 32 * factor - 1, 4 + seed + sign * rise))
+        pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
+        comparison = read_json(root / "comparison.json")
+        return root, comparison, read_curves(root, comparison)
+
+    return make
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
+def test_verdicts_follow_the_effects(made_up, sign, verdict):
+    rows = judge(length.CLAIMS, *made_up(sign), reference="length", command="run")
+    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in length.CLAIMS}
+
+
+def test_figures_and_the_table_are_drawn(made_up, tmp_path):
+    root, comparison, curves = made_up(1)
+    entries = length.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 3
+    table = entries[-1].table
+    row = table[(table["arm"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
+    # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.
+    assert row.to_dict() == {"arm": "softmax-rope", "evaluated": "YaRN", "n": "3", "32": "-", "128": "5.200"}

@@ -1,0 +1,105 @@
+"""The mask experiment: from made-up files with known effects to verdicts, and new draws of a model's features."""
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments import mask
+from experiments.claims import evaluate
+from experiments.config import Config
+from experiments.curves import read_curves
+from experiments.data import build_corpus
+from experiments.models import build_model
+from experiments.record import read_json
+from experiments.stats import summarise
+from experiments.tasks.language_model import ByteLanguageModel
+from experiments.variants import get_variant
+
+NOISE = (0.0, 0.001, -0.001)
+"""by seed; its t at a difference of 0.09 or more is 155"""
+AFTER, BEFORE, NONE, PAIRED = "favor+-rope-after", "favor+-rope-before", "favor+-none", "favor+paired-rope-after"
+RISE = {AFTER: 0.5, BEFORE: -0.2, NONE: -0.2, PAIRED: 0.3}
+
+
+def made_up_loss(name, seed, step):
+    arm, redraws, _ = name.partition("@")
+    return 3 + seed + (RISE[arm] + NOISE[seed] if redraws else 0)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss)
+    rows = [
+        (arm, seed, draw, 3.0 + (rise + NOISE[seed] if draw else 0))
+        for arm, rise in RISE.items()
+        for seed in range(3)
+        for draw in range(mask.NEW_DRAWS + 1)
+    ]
+    pd.DataFrame(rows, columns=list(mask.COLUMNS)).to_csv(root / "redrawn.csv", index=False)
+    comparison = read_json(root / "comparison.json")
+    return root, comparison, read_curves(root, comparison)
+
+
+def verdicts(root, comparison, curves):
+    rows = evaluate(mask.CLAIMS, root, comparison, curves, reference="mask", command="run")
+    return {row.claim.key: row.verdict for row in rows}
+
+
+def test_every_claim_is_supported_where_it_holds(made_up):
+    assert set(verdicts(*made_up).values()) == {"supported"}
+
+
+def test_no_claim_is_supported_where_the_opposite_holds(made_up, monkeypatch):
+    root, comparison, curves = made_up
+    curves = curves.copy()
+    redrawn = curves["variant"].str.contains("@")
+    # 2·own - redrawn turns every rise into a fall of the same size; the own value is 3 + seed, 3.5 + seed on the test.
+    own = 3 + curves["seed"] + 0.5 * (curves["split"] == "test")
+    losses = redrawn & (curves["metric"] == "bits_per_byte")
+    curves.loc[losses, "value"] = 2 * own[losses] - curves.loc[losses, "value"]
+    table = pd.read_csv(root / "redrawn.csv")
+    table["bits_per_byte"] = 6 - table["bits_per_byte"]
+    table.to_csv(root / "redrawn.csv", index=False)
+    assert set(verdicts(root, comparison, curves).values()) == {"not supported"}
+
+
+def test_a_missing_draw_is_not_run(made_up):
+    root, comparison, curves = made_up
+    table = pd.read_csv(root / "redrawn.csv")
+    table.drop(table.index[(table["variant"] == AFTER) & (table["draw"] == 3)][0]).to_csv(
+        root / "redrawn.csv", index=False
+    )
+    found = verdicts(root, comparison, curves)
+    assert {key for key, verdict in found.items() if verdict == "not run"} == {
+        key for key in found if key.startswith("new-features")
+    }
+
+
+def test_the_table_says_what_new_features_add(made_up):
+    table = mask.redrawn_table(pd.read_csv(made_up[0] / "redrawn.csv"))
+    row = table.set_index("arm").loc[AFTER]
+    # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
+    assert tuple(row) == ("3", "3.000", "+0.500 [+0.498, +0.502]")
+
+
+def test_figures_are_drawn(made_up, tmp_path):
+    root, comparison, curves = made_up
+    entries = mask.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    assert [entry.title for entry in entries][-1] == "New features after training"
+    assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 2
+
+
+def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path):
+    config = Config(layers=1, dim=16, heads=2, num_features=8, context=16, batch_size=2)
+    task = ByteLanguageModel(build_corpus("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
+    names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]
+    models = {name: build_model(get_variant(name), config, 0).eval() for name in names}
+    before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
+    monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
+    assert mask.measure(tmp_path, {"config": vars(config)}, task) == []
+    table = pd.read_csv(tmp_path / "redrawn.csv")
+    assert list(table["variant"].unique()) == [AFTER]
+    assert list(table["draw"]) == list(range(mask.NEW_DRAWS + 1))
+    assert table["bits_per_byte"].nunique() == mask.NEW_DRAWS + 1
+    for name, model in models.items():
+        assert all(torch.equal(value, before[name][key]) for key, value in model.state_dict().items())

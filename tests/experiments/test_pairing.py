@@ -1,0 +1,47 @@
+"""The pairing experiment: from made-up files with known effects to verdicts."""
+
+import pandas as pd
+import pytest
+
+from experiments import pairing
+from experiments.claims import evaluate
+from experiments.curves import read_curves
+from experiments.record import read_json
+from experiments.stats import summarise
+
+NOISE = (0.0, 0.001, -0.001)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    """Makes a comparison in which pairing features is better (sign -1) or worse (sign 1)."""
+
+    def make(sign):
+        def loss(name, seed, step):
+            return 4 + seed + (sign * (0.5 + NOISE[seed]) if "+paired-" in name else 0)
+
+        root = make_comparison(tmp_path, ",".join(pairing.VARIANTS), 3, loss=loss)
+        rows = [
+            (name, 64, 0.5, distance, draw, (1 + draw / 100) * (10.0**sign if name == pairing.PAIRED else 1), 1.0)
+            for name in (pairing.PLAIN, pairing.PAIRED, pairing.EQUAL_DRAWS)
+            for distance in (0, 8, 64)
+            for draw in range(pairing.VARIANCE_DRAWS)
+        ]
+        pd.DataFrame(rows, columns=list(pairing.COLUMNS)).to_csv(root / "variance.csv", index=False)
+        comparison = read_json(root / "comparison.json")
+        return root, comparison, read_curves(root, comparison)
+
+    return make
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(-1, "supported"), (1, "not supported")])
+def test_verdicts_follow_the_effects(made_up, sign, verdict):
+    rows = evaluate(pairing.CLAIMS, *made_up(sign), reference="pairing", command="run")
+    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in pairing.CLAIMS}
+
+
+def test_figures_are_drawn(made_up, tmp_path):
+    root, comparison, curves = made_up(-1)
+    pairing.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    stems = {path.stem for path in (tmp_path / "made" / "figures").glob("*.png")}
+    assert stems == {"final-loss", "validation", "variance"}
