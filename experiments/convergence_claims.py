@@ -180,7 +180,7 @@ def _the_gap() -> list[Claim]:
             sample=gap_closed(arm, "favor+-none", "softmax-rope"),
             pattern=".0%",
             family="gap",
-            resolution=1e-4,
+            resolution=BITS_PER_BYTE / SMALLEST_DIFFERENCE,
         )
         for arm in ("favor+-rope-before", "favor+-rope-after")
     ]

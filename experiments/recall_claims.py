@@ -7,7 +7,7 @@ from experiments.samples import paired, per_seed
 
 ACCURACY = "test_accuracy"
 ANSWERS = 4000
-"""of the test split, at least: 1000 sequences of 4 or more"""
+"""of the test split, at least: 1000 sequences of four pairs or more"""
 ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology): attention 1.0 at every width, with learned positions"
 HEDGEHOG = (
     "Hedgehog (2402.04347), as relayed: associative recall softmax 100, 1+elu 17.0, Performer 17.0; nothing on RoPE"
