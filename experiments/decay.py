@@ -134,8 +134,9 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
     for name, seed, model in trained_models(root, comparison, "attention by distance", notes):
-        for layer, weights in enumerate(attention_maps(model, tokens)):
-            signed, absolute = weight_by_distance(weights)
+        on_device = tokens.to(next(model.parameters()).device)
+        for layer, weights in enumerate(attention_maps(model, on_device)):
+            signed, absolute = weight_by_distance(weights.cpu())
             columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
             tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
     if tables:

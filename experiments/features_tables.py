@@ -215,11 +215,11 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
             rearrange(projection(arguments[0]), "b n (h d) -> h (b n) d", h=module.heads)
             for projection in (module.query, module.key)
         )
-        found.append((q, k))
+        found.append((q.cpu(), k.cpu()))
 
     hooks = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, RoPEAttention)]
     try:
-        model(tokens)
+        model(tokens.to(next(model.parameters()).device))
     finally:
         for hook in hooks:
             hook.remove()

@@ -30,21 +30,22 @@ def collected(options, preset="cpu", status=lambda words: 0):
 def test_every_reference_is_run_by_the_command_that_its_claims_name():
     status, ran = collected([])
     assert status == 0
-    assert [shlex.join(["python", "-m", "experiments", *words]) for words in ran] == [*map(command, REFERENCES)]
+    named = [words[:-2] if "--reuse" in words else words for words in ran]
+    assert [shlex.join(["python", "-m", "experiments", *words]) for words in named] == [*map(command, REFERENCES)]
     assert {words[1] for words in ran} <= set(EXPERIMENTS)
 
 
-def test_cells_are_taken_over_where_there_are_any(tmp_path):
-    (tmp_path / "results/runs").mkdir(parents=True)
+def test_cells_are_taken_over_from_the_runs_before(tmp_path):
     _, ran = collected([])
     for words in ran:
-        assert ("--reuse" in words) == bool(EXPERIMENTS[words[1]].VARIANTS)
+        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(EXPERIMENTS[words[1]].VARIANTS)
+    assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
 def test_another_preset_runs_every_experiment_with_its_own_arms():
     _, ran = collected(["--preset", "smoke"], "smoke")
     assert [words[1] for words in ran] == list(EXPERIMENTS)
-    assert all("--variants" not in words and words[-2:] == ["--preset", "smoke"] for words in ran)
+    assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
 
 
 def test_options_go_to_every_run_that_takes_them():
