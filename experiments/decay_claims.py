@@ -32,6 +32,9 @@ SMALLEST_FALL = 0.1
 SMALLEST_LOSS = 0.01
 """bits per byte: a sixth of the gap between the Performer and the Transformer on enwik8 (AFT, 2105.14103, table 4)"""
 
+NORMAL, HALF_NORMAL = "N(0, 1) inputs", "N(0, 1) inputs times 0.5"
+ONE_HEAD = "one head, no training"
+
 Values = dict[int, float]
 
 
@@ -105,6 +108,8 @@ def _bound_claims() -> list[Claim]:
             sample=over_draws("scores", lambda t: _numbers(t.groupby("draw")["over_bound"].max()), SCORE_DRAWS),
             pattern=".3f",
             family="bound",
+            data=NORMAL,
+            size=ONE_HEAD,
         ),
         Claim(
             key="bound-falls",
@@ -122,6 +127,8 @@ def _bound_claims() -> list[Claim]:
             pattern=".3f",
             family="bound",
             kind="exact",
+            data="no data, a formula",
+            size="widths as said, no training",
         ),
     ]
 
@@ -139,6 +146,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("equal", 256, 1), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
     ]
     claims += [
@@ -151,6 +160,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("equal", far, near), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
         for near, far, values in ((128, 256, "0.284 and 0.354"), (512, 1024, "0.185 and 0.263"))
     ]
@@ -164,6 +175,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("gaussian", 256, 0), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
     )
     return claims
@@ -180,6 +193,8 @@ def _mask_claims() -> list[Claim]:
             margin=SMALLEST_SCORE / 4,
             sample=over_draws("mask_draws", mask_error(distance), MASK_DRAWS),
             family="mask",
+            data=HALF_NORMAL,
+            size=ONE_HEAD,
         )
         for distance in KEPT_DISTANCES
     ]
