@@ -64,6 +64,7 @@ STYLE: Any = {
     # A dollar sign in a name is a dollar sign.
     "text.parse_math": False,
 }
+DOTS_PER_INCH = 150
 MUTED = "#5f5f5f"
 LONGEST_LABEL = 30
 """characters of a name in a figure"""
@@ -148,11 +149,12 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     no_dates: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
     with style():
+        figure.set_dpi(DOTS_PER_INCH)  # text is wider at some resolutions than at others
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is found once for both files
         for kind, metadata in no_dates.items():
             content = io.BytesIO()
-            figure.savefig(content, format=kind, dpi=150, metadata=metadata)
+            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
             write_atomically(directory / f"{stem}.{kind}", content.getvalue())
 
 
