@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from experiments.cells import Cells
 from experiments.stats import SMALLEST_SAMPLE, Estimate, estimate
 
 ALPHA = 0.05
@@ -82,8 +83,8 @@ class Sample:
         return self.planned - len(self.values) - len(self.lost)
 
 
-ReadSample = Callable[[Path, dict[str, Any], pd.DataFrame], Sample | None]
-"""(directory, comparison, curves) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
+ReadSample = Callable[[Path, dict[str, Any], Cells], Sample | None]
+"""(directory, comparison, cells) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
 file."""
 
 
@@ -218,7 +219,8 @@ def evaluate(
         raise ValueError(f"CLAIMS has a key twice: {', '.join(sorted({key for key in keys if keys.count(key) > 1}))}")
     samples: list[Sample | None] = [None] * len(claims)
     if comparison is not None and curves is not None:
-        samples = [claim.sample(root, comparison, curves) for claim in claims]
+        cells = Cells(root, comparison, curves)
+        samples = [claim.sample(root, comparison, cells) for claim in claims]
     sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
     adjusted: dict[int, tuple[float, float]] = {}
     for family in {claim.family for claim in claims}:

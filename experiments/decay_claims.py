@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.cells import Cells
 from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.decay_tables import (
     BOUND_FAR,
@@ -41,7 +42,7 @@ Values = dict[int, float]
 def over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: int, unit: str = "draws") -> ReadSample:
     """``quantity`` of one of the tables of decay_tables.py that no training is part of."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = read(root, name)
         return None if table is None else Sample(quantity(table), planned, unit_of_sample=unit)
 

@@ -12,11 +12,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from experiments.cells import Cell, Cells, NotRecorded
 from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.samples import Cell, NotRecorded, paired, per_seed, read_cells
+from experiments.samples import paired, per_seed
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
@@ -206,7 +207,7 @@ def _training_losses(curves: pd.DataFrame, variant: str, seed: int) -> "pd.Serie
 
 
 def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample:
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         initial = _read(root)
         if initial is None:
             return None
@@ -223,13 +224,12 @@ def _failed_more(arm: str, other: str) -> ReadSample:
     A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
             return None
-        fates = read_cells(root, comparison, curves).fates
         values, lost = {}, []
         for seed in comparison["seeds"]:
-            ended = [fates[name, seed] for name in (arm, other)]
+            ended = [cells.fates[name, seed] for name in (arm, other)]
             diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
             if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
                 values[seed] = float(diverged[0]) - float(diverged[1])

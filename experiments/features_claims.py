@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import features_tables
+from experiments.cells import Cells
 from experiments.claims import Claim, ReadSample, Sample
 from experiments.samples import from_table
 
@@ -32,7 +33,7 @@ def ratio_over_draws(
 ) -> ReadSample:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -48,7 +49,7 @@ def ratio_over_draws(
 def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
     """The slope of log error over log M for independent positive features, for each draw."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None

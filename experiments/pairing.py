@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.cells import Cells
 from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.kernel_errors import DIRECTIONS
@@ -104,7 +105,7 @@ def _relative_change(one: str, other: str, num_features: int, scale: float, dist
     Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         variance = _read(root)
         if variance is None:
             return None

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from experiments import convergence
+from experiments.cells import Cells
 from experiments.claims import RULE, Claim, Sample, adjust, evaluate, holm, p_values
 from experiments.claims_page import read_sections
 from experiments.cli import main
@@ -361,11 +362,16 @@ def test_two_claims_with_one_key_are_refused():
 ENDS = {"favor+-none": [3.0, 3.0, 3.0], "favor+-rope-after": [2.5, 2.75, 3.5], "softmax-rope": [2.0, 2.5, 3.0]}
 
 
+def cells_of(root):
+    comparison = read_json(root / "comparison.json")
+    return Cells(root, comparison, read_curves(root, comparison))
+
+
 def sample_of(read, make_comparison, root):
     """The sample of made-up curves that fall on a straight line, over 100 steps, to ``ENDS``."""
     make_comparison(root, ",".join(ENDS), loss=lambda name, seed, step: 8 + (ENDS[name][seed] - 8) * step / 100)
     comparison = read_json(root / "comparison.json")
-    return read(root, comparison, read_curves(root, comparison))
+    return read(root, comparison, cells_of(root))
 
 
 def test_the_share_of_steps_saved_by_an_arm_that_is_not_faster(make_comparison, tmp_path):
@@ -382,7 +388,7 @@ def test_the_share_of_steps_saved_by_an_arm_that_is_faster(make_comparison, tmp_
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", loss=loss)
     comparison = read_json(tmp_path / "comparison.json")
     # Twice as steep: half way down at step 50, and the first evaluation from there on is at step 60.
-    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, read_curves(tmp_path, comparison)).values
+    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, cells_of(tmp_path)).values
     assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
 
 
@@ -403,9 +409,7 @@ def test_a_table_counts_for_the_seeds_at_which_all_arms_finished(make_comparison
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
     comparison = read_json(tmp_path / "comparison.json")
     table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
-    sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(
-        tmp_path, comparison, read_curves(tmp_path, comparison)
-    )
+    sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, cells_of(tmp_path))
     assert sample.values == {0: 0.5, 4: 0.25}
     assert sample.lost == (f"seed 1: {AFTER}: why",)
     assert sample.unfinished == 2

@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
 
+from experiments.cells import Cells
 from experiments.features_claims import CLAIMS
 from experiments.features_tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
 from experiments.kernel_errors import DIRECTIONS, ESTIMATORS
@@ -66,25 +67,25 @@ def root(tmp_path):
     ],
 )
 def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
-    sample = SAMPLES[key](root, PLANNED, CURVES)
+    sample = SAMPLES[key](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert (sample.planned, sample.unit_of_sample) == (count, "draws")
     assert list(sample.values.values()) == pytest.approx([value] * count, abs=1e-5)
 
 
 def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
-    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, CURVES)
+    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
     assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none: why",))
     other = PLANNED | {"variants": [{"name": "softmax-none"}]}
-    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, CURVES) is None
+    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Cells(root, other, CURVES)) is None
 
 
 def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
     table = read_table(root, "random")
     table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, CURVES).unfinished == 1
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 1
     (root / "random.csv").unlink()
     (root / "trained.csv").unlink()
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, CURVES) is None
-    assert SAMPLES["one-over-m"](root, PLANNED, CURVES) is None
-    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, CURVES).unfinished == 2
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
+    assert SAMPLES["one-over-m"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
+    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 2
