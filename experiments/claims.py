@@ -8,15 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from experiments.cells import Cells
 from experiments.stats import SMALLEST_SAMPLE, Estimate, estimate
 
 ALPHA = 0.05
+BITS_PER_BYTE = 1e-6
+"""what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
+FEWEST_DIFFERING = 6
+"""outcomes that the two-sided sign test needs to be below ``ALPHA``: 2 / 2^6 is 0.03"""
 LARGEST = 1e100
 """what a measured quantity cannot exceed; squares of more would overflow"""
 
@@ -26,13 +31,21 @@ VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
 RULE = (
     "Rule: a claim says in which range the mean of a measured quantity lies. A one-sided Student t test asks whether "
     "the mean lies in that range (with two ends: at both, the larger p counts), another whether it lies outside, or "
-    "inside by less than the smallest amount that matters. The smaller p is doubled, because either could have come "
-    "out, and adjusted by Holm's method for all claims that were declared for the same comparison and family, whether "
-    "or not they were measured; one without a verdict counts with p = 1. Below 0.05 the claim is supported or not "
-    "supported, as the test with the smaller p says; otherwise it is inconclusive. It is inconclusive too with fewer "
-    "than three values, or where one that was planned failed. It is not run where anything planned is missing or "
-    "unfinished. In brackets: the 95 % interval of the mean (Student's t), which is not adjusted."
+    "inside by less than the smallest amount that matters. Where it is known what difference a single value can "
+    "resolve, the standard deviation is taken to be no less. An outcome that is -1, 0 or 1 (of two paired arms, which "
+    "one failed) is judged by the exact two-sided sign test instead, on those that are not 0. Each p is doubled, "
+    "because either test could have come out, and adjusted by Holm's method for all claims that were declared for the "
+    "same comparison and family, whether or not they were measured (the smaller p of every claim together, the larger "
+    "ones together); one without a verdict counts with p = 1. Below 0.05 the claim is supported or not supported, as "
+    "the test says. Where both are below 0.05, the mean lies in the range, but by less than matters: the claim is not "
+    "supported, and that is remarked. Otherwise it is inconclusive. It is inconclusive too with fewer than three "
+    "values, where one that was planned failed, where no seed differs in its outcome, and where all values are equal "
+    "of something that is measured without a known resolution, as their spread is not known then; equal values of "
+    "something that is exact, as a number of bytes, have p = 0 or 1. It is not run where anything planned is missing "
+    "or unfinished. In brackets: the 95 % interval of the mean (Student's t), which is not adjusted."
 )
+
+Kind = Literal["measured", "count", "exact"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +83,8 @@ class Sample:
         return self.planned - len(self.values) - len(self.lost)
 
 
-ReadSample = Callable[[Path, dict[str, Any], pd.DataFrame], Sample | None]
-"""(directory, comparison, curves) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
+ReadSample = Callable[[Path, dict[str, Any], Cells], Sample | None]
+"""(directory, comparison, cells) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
 file."""
 
 
@@ -94,12 +107,24 @@ class Claim:
     region: tuple[float, float]
     """the claim holds where the quantity lies between these; one of them may be infinite"""
     margin: float
-    """the smallest amount that matters, above 0, in the quantity's unit; less than half of the region's width"""
+    """the smallest amount that matters, above 0, in the quantity's unit; less than half of the region's width. A sign
+    test has no use for it"""
     sample: ReadSample
     pattern: str = "+.3f"
     """format of the quantity"""
     family: str = ""
     """Holm's correction is within a comparison and family"""
+    kind: Kind = "measured"
+    """what the values are. "measured": they scatter, and equal ones do not say how much. "count": -1, 0 or 1, the
+    outcome of two paired arms (1: the first failed and the other did not), which only a sign test can judge. "exact":
+    they follow from the definition, as a number of bytes, and equal ones are certain"""
+    resolution: float = 0.0
+    """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
+    accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
+    data: str = ""
+    """what was measured on, where that is not the comparison's data, as random inputs"""
+    size: str = ""
+    """how large what was measured is, where that is not the comparison's models and runs"""
 
     def __post_init__(self) -> None:
         low, high = self.region
@@ -109,6 +134,14 @@ class Claim:
             )
         if not 0 < self.margin < (high - low) / 2 or not isfinite(self.margin):
             raise ValueError(f"{self.key}: margin is {self.margin}; give more than 0 and less than half of the region")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"{self.key}: kind is {self.kind!r}; give one of {', '.join(get_args(Kind))}")
+        if self.kind == "count" and self.region not in ((0, inf), (-inf, 0)):
+            raise ValueError(f"{self.key}: region is {self.region}; a count has (0, inf) or (-inf, 0)")
+        if not 0 <= self.resolution <= LARGEST or (self.resolution and self.kind != "measured"):
+            raise ValueError(
+                f"{self.key}: resolution is {self.resolution}; give 0 or more, and 0 unless the kind is measured"
+            )
         self.show(0.0)
 
     def show(self, value: float) -> str:
@@ -125,6 +158,8 @@ class Claim:
             where = f"above {low}"
         else:
             where = f"between {low} and {high}"
+        if self.kind == "count":
+            return f"the claim holds {where}; sign test"
         return f"the claim holds {where}; {self.show(self.margin).lstrip('+')} is the smallest amount that matters"
 
 
@@ -136,9 +171,9 @@ class Row:
     reference: str
     """name of the comparison's directory"""
     data: str
-    """names of its data sets"""
+    """names of the comparison's data sets, or the claim's own"""
     size: str
-    """how large its models and runs are"""
+    """how large the comparison's models and runs are, or the claim's own"""
     estimate: Estimate
     p: float
     """adjusted by Holm's method; NaN where no test was made"""
@@ -184,26 +219,25 @@ def evaluate(
         raise ValueError(f"CLAIMS has a key twice: {', '.join(sorted({key for key in keys if keys.count(key) > 1}))}")
     samples: list[Sample | None] = [None] * len(claims)
     if comparison is not None and curves is not None:
-        samples = [claim.sample(root, comparison, curves) for claim in claims]
+        cells = Cells(root, comparison, curves)
+        samples = [claim.sample(root, comparison, cells) for claim in claims]
     sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
-    adjusted = [nan] * len(claims)
+    adjusted: dict[int, tuple[float, float]] = {}
     for family in {claim.family for claim in claims}:
         members = [index for index, claim in enumerate(claims) if claim.family == family]
-        doubled = [2 * min(sides[index] or (1, 1)) for index in members]
-        for index, p in zip(members, holm(doubled), strict=True):
-            adjusted[index] = p
+        adjusted |= zip(members, adjust([sides[index] for index in members]), strict=True)
     data = ", ".join(each["name"] for each in comparison["data"]) if comparison else ""
     rows = []
-    for claim, sample, both, p in zip(claims, samples, sides, adjusted, strict=True):
-        verdict, remark = _judge(sample, both, p)
+    for index, (claim, sample) in enumerate(zip(claims, samples, strict=True)):
+        verdict, p, remark = _judge(claim, sample, None if sides[index] is None else adjusted[index])
         rows.append(
             Row(
                 claim=claim,
                 reference=reference,
-                data=data,
-                size=size(comparison) if comparison else "",
-                estimate=estimate_of(sample),
-                p=nan if both is None else p,
+                data=claim.data or data,
+                size=claim.size or (size(comparison) if comparison else ""),
+                estimate=estimate_of(claim, sample),
+                p=p,
                 verdict=verdict,
                 remark=remark,
                 command=command,
@@ -212,16 +246,56 @@ def evaluate(
     return rows
 
 
-def p_values(values: Sequence[float], region: tuple[float, float], margin: float) -> tuple[float, float]:
+def p_values(
+    values: Sequence[float], region: tuple[float, float], margin: float, resolution: float = 0.0
+) -> tuple[float, float]:
     """One-sided p of "the mean is in the region", and of "it is not, or by less than the margin".
 
-    Of two or more values. Without variance each is 0 or 1. The alternative of the second test is a union where the
-    region has two ends: its p is the smaller of two, doubled.
+    Of two or more values, whose standard deviation is taken to be at least the resolution. If it is 0, so is each p, or
+    1.
+    The alternative of the second test is a union where the region has two ends: its p is the smaller of two, doubled.
     """
     low, high = region
-    inside = [_p_above(values, low)] * isfinite(low) + [_p_below(values, high)] * isfinite(high)
-    outside = [_p_below(values, low + margin)] * isfinite(low) + [_p_above(values, high - margin)] * isfinite(high)
+    mean, error = values[0], resolution / len(values) ** 0.5
+    if min(values) < max(values):
+        mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution) / len(values) ** 0.5
+
+    def above(bound: float, sign: int = 1) -> float:
+        if error == 0:
+            return 0.0 if sign * mean > sign * bound else 1.0
+        return float(stats.t.sf(sign * (mean - bound) / error, len(values) - 1))
+
+    def below(bound: float) -> float:
+        return above(bound, -1)
+
+    inside = [above(low)] * isfinite(low) + [below(high)] * isfinite(high)
+    outside = [below(low + margin)] * isfinite(low) + [above(high - margin)] * isfinite(high)
     return max(inside), min(1.0, len(outside) * min(outside))
+
+
+def sign_test(outcomes: Sequence[float], region: tuple[float, float]) -> tuple[float, float]:
+    """One-sided p of "1 is more frequent than -1" and of the opposite; reversed for a region below 0.
+
+    Exact: of the outcomes that are not 0, each sign is as likely as the other if there is no difference.
+    """
+    differing = [outcome for outcome in outcomes if outcome]
+    inside = sum(region[0] < outcome < region[1] for outcome in differing)
+    distribution = stats.binom(len(differing), 0.5)
+    return float(distribution.sf(inside - 1)), float(distribution.cdf(inside))
+
+
+def adjust(sides: Sequence[tuple[float, float] | None]) -> list[tuple[float, float]]:
+    """The two p of each claim of a family, doubled and adjusted: the smaller ones together, the larger ones together.
+
+    None, for a claim that allows no test, counts as 1. The larger p of a claim is not adjusted beside the smaller ones
+    of others: wherever a claim or its opposite is true that one is tiny, and would take nothing of the 0.05.
+    """
+    pairs = [each or (1.0, 1.0) for each in sides]
+    smaller, larger = (holm([2 * chosen(pair) for pair in pairs]) for chosen in (min, max))
+    return [
+        (small, large) if inside < outside else (large, small)
+        for (inside, outside), small, large in zip(pairs, smaller, larger, strict=True)
+    ]
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -249,52 +323,71 @@ def size(comparison: dict[str, Any]) -> str:
     )
 
 
-def estimate_of(sample: Sample | None) -> Estimate:
-    """Mean and interval of a sample; equal values have exactly their value for mean and bounds."""
+def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
+    """Mean and interval of a sample.
+
+    Equal values that are exact have exactly their value for mean and bounds; of outcomes, and of equal values whose
+    resolution is not known, there is no interval.
+    """
     values = [] if sample is None else list(sample.values.values())
-    if len(values) >= SMALLEST_SAMPLE and min(values) == max(values):
-        return Estimate(len(values), values[0], values[0], values[0], 0.0)
-    return estimate(values)
-
-
-def _p_above(values: Sequence[float], bound: float) -> float:
-    """p of the mean being above the bound."""
-    if min(values) == max(values):
-        return 0.0 if values[0] > bound else 1.0
-    error = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return float(stats.t.sf((float(np.mean(values)) - bound) / error, len(values) - 1))
-
-
-def _p_below(values: Sequence[float], bound: float) -> float:
-    return _p_above([-value for value in values], -bound)
+    found = estimate(values, smallest_std=claim.resolution)
+    if not found.has_interval:
+        return found
+    if claim.kind == "count":
+        return Estimate(found.n, found.mean)
+    if min(values) < max(values) or claim.resolution:
+        return found
+    bound = values[0] if claim.kind == "exact" else nan
+    return Estimate(found.n, values[0], bound, bound, 0.0)
 
 
 def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
-    """``p_values`` of a sample that is whole; None of one that allows no verdict."""
-    if sample is None or sample.unfinished or sample.lost or len(sample.values) < SMALLEST_SAMPLE:
+    """The two p of a sample that is whole; None of one that allows no verdict."""
+    if sample is None or sample.unfinished or sample.lost or _why_untested(claim, sample):
         return None
-    return p_values(list(sample.values.values()), claim.region, claim.margin)
+    values = list(sample.values.values())
+    if claim.kind == "count":
+        if not set(values) <= {-1, 0, 1}:
+            raise ValueError(f"{claim.key}: values are {values}; those of a count are -1, 0 or 1")
+        return sign_test(values, claim.region)
+    return p_values(values, claim.region, claim.margin, claim.resolution)
 
 
-def _judge(sample: Sample | None, sides: tuple[float, float] | None, p: float) -> tuple[str, str]:
-    """The verdict, and the remark on it. ``p`` is the adjusted one."""
+def _why_untested(claim: Claim, sample: Sample) -> str:
+    """Why the values, though all are there, allow no test; empty if they do."""
+    values = list(sample.values.values())
+    if len(values) < SMALLEST_SAMPLE:
+        return f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
+    if claim.kind == "count" and not any(values):
+        return f"no {sample.unit_of_sample.removesuffix('s')} differed"
+    if claim.kind == "measured" and not claim.resolution and min(values) == max(values):
+        return "all values are equal"
+    return ""
+
+
+def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | None) -> tuple[str, float, str]:
+    """The verdict, the p that it follows from, and the remark. ``sides`` are adjusted; None allows no verdict."""
     if sample is None:
-        return NOT_RUN, "it is not part of what was run"
+        return NOT_RUN, nan, "it is not part of what was run"
     unit = sample.unit_of_sample
     notes = list(sample.notes)
     if sample.lost:
         notes = [f"{len(sample.lost)} of {sample.planned} {unit} failed: {'; '.join(sample.lost)}", *notes]
     if sample.unfinished:
-        return NOT_RUN, ". ".join([f"{sample.unfinished} of {sample.planned} {unit} are missing or unfinished", *notes])
-    if sides is None and not sample.lost:
-        notes = [f"too few {unit}: {len(sample.values)}, and {SMALLEST_SAMPLE} are needed", *notes]
-    verdict = INCONCLUSIVE
-    if sides is not None and p < ALPHA:
-        inside, outside = sides
-        verdict = SUPPORTED if inside < outside else NOT_SUPPORTED
-        if inside < ALPHA and outside < ALPHA:
-            notes = ["it lies in the range, but by less than the smallest amount that matters", *notes]
-    return verdict, ". ".join(notes)
+        missing = f"{sample.unfinished} of {sample.planned} {unit} are missing or unfinished"
+        return NOT_RUN, nan, ". ".join([missing, *notes])
+    if sides is None:
+        why = "" if sample.lost else _why_untested(claim, sample)
+        return INCONCLUSIVE, nan, ". ".join([*([why] if why else []), *notes])
+    inside, outside = sides
+    if claim.kind == "count":
+        differing = sum(map(bool, sample.values.values()))
+        if differing < FEWEST_DIFFERING:
+            notes = [f"{differing} of {sample.planned} {unit} differed, and {FEWEST_DIFFERING} are needed", *notes]
+    if outside < ALPHA:
+        within = ["it lies in the range, but by less than the smallest amount that matters"] if inside < ALPHA else []
+        return NOT_SUPPORTED, outside, ". ".join([*within, *notes])
+    return SUPPORTED if inside < ALPHA else INCONCLUSIVE, min(inside, outside), ". ".join(notes)
 
 
 def _show_p(p: float) -> str:

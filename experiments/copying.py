@@ -28,6 +28,8 @@ VARIANTS = (
 
 KATHAROPOULOS = "Katharopoulos et al. 2020 (2006.16236), copy task: linear (elu+1) reaches softmax's loss"
 ACCURACY = "test_accuracy"
+ANSWERS = 16_000
+"""of the test split, at least: 1000 sequences of 16 or more"""
 
 CLAIMS = (
     Claim(
@@ -40,6 +42,7 @@ CLAIMS = (
         sample=per_seed(("softmax-learned",), lambda cell: cell.last(ACCURACY)),
         pattern=".1%",
         family="copying",
+        resolution=1 / ANSWERS,
     ),
     *(
         Claim(
@@ -52,6 +55,7 @@ CLAIMS = (
             sample=paired(arm, "softmax-learned", ACCURACY),
             pattern="+.1%",
             family="copying",
+            resolution=1 / ANSWERS,
         )
         for arm, name, published in (
             ("elu+1-learned", "Elu+1 with learned positions", KATHAROPOULOS),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.cells import Cells
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.decay_tables import (
     BOUND_FAR,
     BOUND_NEAR,
@@ -19,7 +20,7 @@ from experiments.decay_tables import (
     SCORE_DRAWS,
     read,
 )
-from experiments.samples import Cells, read_cells
+from experiments.samples import from_table
 from experiments.variants import DEFAULT_ARMS, get_variant
 
 ROFORMER = "RoFormer (2104.09864) section 3.4.3"
@@ -32,13 +33,16 @@ SMALLEST_FALL = 0.1
 SMALLEST_LOSS = 0.01
 """bits per byte: a sixth of the gap between the Performer and the Transformer on enwik8 (AFT, 2105.14103, table 4)"""
 
+NORMAL, HALF_NORMAL = "N(0, 1) inputs", "N(0, 1) inputs times 0.5"
+ONE_HEAD = "one head, no training"
+
 Values = dict[int, float]
 
 
 def over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: int, unit: str = "draws") -> ReadSample:
     """``quantity`` of one of the tables of decay_tables.py that no training is part of."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = read(root, name)
         return None if table is None else Sample(quantity(table), planned, unit_of_sample=unit)
 
@@ -81,28 +85,12 @@ def fall(attention: pd.DataFrame, arm: str, seed: int, context: int) -> float | 
 def over_seeds(name: str, arms: tuple[str, ...], quantity: Callable[..., float | None]) -> ReadSample:
     """``quantity(table, seed, context)`` for each seed at which all these arms finished; None: not measured there."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
-            return None
+    def read_quantity(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         table = read(root, name)
-        cells = read_cells(root, comparison, curves)
-        values, lost = {}, []
-        for seed in comparison["seeds"]:
-            failed = _failed(cells, arms, seed)
-            if failed:
-                lost.append(f"seed {seed}: {', '.join(failed)}")
-            elif table is not None and all(cells.fates[arm, seed][0] == "done" for arm in arms):
-                found = quantity(table, seed, comparison["config"]["context"])
-                if found is not None:
-                    values[seed] = found
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+        context = comparison["config"]["context"]
+        return lambda seed: None if table is None else quantity(table, seed, context)
 
-    return sample
-
-
-def _failed(cells: Cells, arms: tuple[str, ...], seed: int) -> list[str]:
-    fates = [(arm, *cells.fates[arm, seed]) for arm in arms]
-    return [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
+    return from_table(arms, read_quantity)
 
 
 def _numbers(values: "pd.Series[float]") -> Values:
@@ -121,6 +109,8 @@ def _bound_claims() -> list[Claim]:
             sample=over_draws("scores", lambda t: _numbers(t.groupby("draw")["over_bound"].max()), SCORE_DRAWS),
             pattern=".3f",
             family="bound",
+            data=NORMAL,
+            size=ONE_HEAD,
         ),
         Claim(
             key="bound-falls",
@@ -137,6 +127,9 @@ def _bound_claims() -> list[Claim]:
             ),
             pattern=".3f",
             family="bound",
+            kind="exact",
+            data="no data, a formula",
+            size="widths as said, no training",
         ),
     ]
 
@@ -154,6 +147,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("equal", 256, 1), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
     ]
     claims += [
@@ -166,6 +161,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("equal", far, near), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
         for near, far, values in ((128, 256, "0.284 and 0.354"), (512, 1024, "0.185 and 0.263"))
     ]
@@ -179,6 +176,8 @@ def _score_claims() -> list[Claim]:
             margin=SMALLEST_SCORE,
             sample=over_draws("scores", difference("gaussian", 256, 0), SCORE_DRAWS),
             family="scores",
+            data=NORMAL,
+            size=ONE_HEAD,
         )
     )
     return claims
@@ -195,6 +194,8 @@ def _mask_claims() -> list[Claim]:
             margin=SMALLEST_SCORE / 4,
             sample=over_draws("mask_draws", mask_error(distance), MASK_DRAWS),
             family="mask",
+            data=HALF_NORMAL,
+            size=ONE_HEAD,
         )
         for distance in KEPT_DISTANCES
     ]
@@ -253,6 +254,7 @@ def _loss_claims() -> list[Claim]:
             margin=SMALLEST_LOSS,
             sample=over_seeds("position_loss", (arm,), _last_step(arm)),
             family="loss by position",
+            resolution=BITS_PER_BYTE,
         )
         for arm in DEFAULT_ARMS
     ]

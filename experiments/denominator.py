@@ -12,11 +12,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.cells import Cell, Cells, NotRecorded
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.samples import Cell, NotRecorded, paired, per_seed, read_cells
+from experiments.samples import paired, per_seed
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
 from experiments.stats import cell_states, cell_values, estimate
@@ -206,7 +207,7 @@ def _training_losses(curves: pd.DataFrame, variant: str, seed: int) -> "pd.Serie
 
 
 def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample:
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         initial = _read(root)
         if initial is None:
             return None
@@ -223,13 +224,12 @@ def _failed_more(arm: str, other: str) -> ReadSample:
     A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
             return None
-        fates = read_cells(root, comparison, curves).fates
         values, lost = {}, []
         for seed in comparison["seeds"]:
-            ended = [fates[name, seed] for name in (arm, other)]
+            ended = [cells.fates[name, seed] for name in (arm, other)]
             diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
             if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
                 values[seed] = float(diverged[0]) - float(diverged[1])
@@ -260,8 +260,15 @@ def _nonpositive(arm: str) -> ReadSample:
     return per_seed((arm,), lambda cell: float(cell.curve("validation_nonpositive_denominators").mean()))
 
 
+RECORDS = 70
+"""of the training loss that can be spikes: one every 5 of 400 steps, less the first"""
+DENOMINATORS = 100_000
+"""that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
+
 ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the risk of dividing zero"; no measurement'
 SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
+INITIAL_DATA = "N(0, 1) inputs"
+INITIAL_SIZE = f"one head of width {INITIAL_HEAD_DIM}, length {INITIAL_LENGTH:,}, no training"
 EARLIER = "none found; worked out once for one draw"
 
 
@@ -271,45 +278,57 @@ def _claims() -> tuple[Claim, ...]:
             key="initial-negative-favor+",
             statement="At initialisation about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, D = 64).",
             published=f"{EARLIER}: 29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
-            quantity="share of the weights of visible keys that are negative, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.28, 0.32),
             margin=0.005,
             sample=_initially("favor+", "negative_weights"),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-negative-elu+1",
             statement="With elu+1 it is a tenth of that, about 3.4 %.",
             published=f"{EARLIER}: 3.4 %",
-            quantity="share of the weights of visible keys that are negative, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.029, 0.039),
             margin=0.001,
             sample=_initially("elu+1", "negative_weights"),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-rotated-favor+",
             statement="A rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
             published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
-            quantity="share of rows whose rotated denominator is not above zero, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(0.05, 0.15),
             margin=0.01,
             sample=_initially("favor+", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
             pattern=".1%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
         Claim(
             key="initial-rotated-elu+1",
             statement="A rotated elu+1 denominator would not.",
             published=f"{EARLIER}: none of 1024",
-            quantity="share of rows whose rotated denominator is not above zero, N(0, 1) inputs, N = 1024, no mask",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(-inf, 0.001),
             margin=0.0001,
             sample=_initially("elu+1", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
             pattern=".2%",
             family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
         ),
     ]
     trained = []
@@ -328,6 +347,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_failed_more(rotated, plain),
                 pattern="+.2f",
                 family="stability",
+                kind="count",
             ),
             Claim(
                 key=f"{kernel}-gradients",
@@ -350,6 +370,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_spikes(rotated, plain),
                 pattern="+.1%",
                 family="stability",
+                resolution=1 / RECORDS,
             ),
             Claim(
                 key=f"{kernel}-nonpositive",
@@ -361,6 +382,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_nonpositive(rotated),
                 pattern=".2%",
                 family="stability",
+                resolution=1 / DENOMINATORS,
             ),
             Claim(
                 key=f"{kernel}-loss",
@@ -371,6 +393,7 @@ def _claims() -> tuple[Claim, ...]:
                 margin=0.01,
                 sample=paired(plain, rotated),
                 family="loss",
+                resolution=BITS_PER_BYTE,
             ),
             Claim(
                 key=f"{kernel}-none",
@@ -381,6 +404,7 @@ def _claims() -> tuple[Claim, ...]:
                 margin=0.01,
                 sample=paired(plain, without),
                 family="loss",
+                resolution=BITS_PER_BYTE,
             ),
         ]
     return (*initial, *trained)

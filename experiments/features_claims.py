@@ -1,5 +1,6 @@
 """What was claimed about random features, and the quantities of the features experiment that decide it."""
 
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from experiments import features_tables
+from experiments.cells import Cells
 from experiments.claims import Claim, ReadSample, Sample
-from experiments.record import cell_status
+from experiments.samples import from_table
 
 Made = tuple[str, str]
 """an estimator and its kind of directions"""
@@ -20,6 +22,9 @@ HYPERBOLIC, TRIGONOMETRIC = ("hyperbolic", "orthogonal"), ("trigonometric", "ort
 MARGIN = 0.02
 """of a decimal logarithm: 5 per cent"""
 
+TYPICAL = "typical error (geometric mean over draws), neither a variance nor a mean squared error"
+"""what a mean of logarithms tells of: rare draws that are far off, which dominate a mean squared error, count little"""
+
 PERFORMER = "Choromanski et al. 2020, arXiv 2009.14794"
 
 
@@ -28,7 +33,7 @@ def ratio_over_draws(
 ) -> ReadSample:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -44,7 +49,7 @@ def ratio_over_draws(
 def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
     """The slope of log error over log M for independent positive features, for each draw."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -64,27 +69,21 @@ def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
 def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_features: int) -> ReadSample:
     """log10 of the first estimator's error over the second's on a trained arm, mean over its layers, for each seed."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         table = features_tables.read_table(root, "trained")
-        if variant not in {each["name"] for each in comparison["variants"]}:
-            return None
-        lost = []
-        for seed in comparison["seeds"]:
-            status = cell_status(root, variant, seed)
-            if status["state"] == "failed":
-                lost.append(f"seed {seed}: {status.get('reason') or 'failed'}")
-        values = {}
-        if table is not None:
-            rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
-            by_seed: Any = rows.groupby("seed")
-            for seed, of_seed in by_seed:
-                first, second = (of_seed[_made(of_seed, made)].set_index("layer")[column] for made in (one, other))
-                difference = (first - second).dropna()
-                if len(difference) == comparison["config"]["layers"] and int(seed) in comparison["seeds"]:
-                    values[int(seed)] = float(difference.mean())
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+        if table is None:
+            return lambda seed: None
+        rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
 
-    return sample
+        def mean_over_layers(seed: int) -> float | None:
+            of_seed = rows[rows["seed"] == seed]
+            first, second = (of_seed[_made(of_seed, made)].set_index("layer")[column] for made in (one, other))
+            difference = (first - second).dropna()
+            return float(difference.mean()) if len(difference) == comparison["config"]["layers"] else None
+
+        return mean_over_layers
+
+    return from_table((variant,), read)
 
 
 def _logarithms(rows: pd.DataFrame, made: Made, column: str) -> "pd.Series[float]":
@@ -104,13 +103,15 @@ def _random_claims() -> list[Claim]:
                 key=f"orthogonal-{scale:g}",
                 statement="Orthogonal random directions lower the error of the kernel where M is at most d.",
                 published=f"mean squared error lower for M ≤ d ({PERFORMER})",
-                quantity=f"log10(error orthogonal / error independent), d = M = 16, inputs of scale {scale:g}",
+                quantity=f"log10(error orthogonal / error independent), d = M = 16; {TYPICAL}",
                 region=(-inf, 0),
                 margin=MARGIN,
                 sample=ratio_over_draws(
                     "few features", ORTHOGONAL, INDEPENDENT, "kernel_error", head_dim=16, scale=scale, num_features=16
                 ),
                 family="features",
+                data=_inputs(scale),
+                size=_size(),
             )
         )
     claims.append(
@@ -118,23 +119,27 @@ def _random_claims() -> list[Claim]:
             key="positive-1",
             statement="Positive features estimate attention better than sines and cosines, at scale 1.",
             published=f"lower error of the output, d = 16, N(0, 1) ({PERFORMER}, figure 4)",
-            quantity="log10(output error positive / output error trigonometric), d = 16, M = 256, length 1024",
+            quantity=f"log10(output error positive / output error trigonometric), d = 16, M = 256; {TYPICAL}",
             region=(-inf, 0),
             margin=MARGIN,
             sample=_figure_4(ORTHOGONAL, TRIGONOMETRIC, 1.0),
             family="features",
+            data=_inputs(1.0),
+            size=_size(features_tables.PUBLISHED_LENGTH),
         )
     )
     claims.append(
         Claim(
             key="trigonometric-0.5",
-            statement="At half that scale sines and cosines are better than positive features_tables.",
+            statement="At half that scale sines and cosines are better than positive features.",
             published="none found; worked out by us: output error 1e-5 against 2.7e-5",
-            quantity="log10(output error trigonometric / output error positive), d = 16, M = 256, length 1024",
+            quantity=f"log10(output error trigonometric / output error positive), d = 16, M = 256; {TYPICAL}",
             region=(-inf, 0),
             margin=MARGIN,
             sample=_figure_4(TRIGONOMETRIC, ORTHOGONAL, 0.5),
             family="features",
+            data=_inputs(0.5),
+            size=_size(features_tables.PUBLISHED_LENGTH),
         )
     )
     for scale in features_tables.SCALES:
@@ -143,13 +148,15 @@ def _random_claims() -> list[Claim]:
                 key=f"hyperbolic-{scale:g}",
                 statement=f"Hyperbolic features lower the error of the kernel at equal M, at scale {scale:g}.",
                 published=f"lower mean squared error ({PERFORMER}, for equal numbers of draws)",
-                quantity="log10(error hyperbolic / error positive), both orthogonal, d = 16, M = 256",
+                quantity=f"log10(error hyperbolic / error positive), both orthogonal, d = 16, M = 256; {TYPICAL}",
                 region=(-inf, 0),
                 margin=MARGIN,
                 sample=ratio_over_draws(
                     "curves", HYPERBOLIC, ORTHOGONAL, "kernel_error", head_dim=16, scale=scale, num_features=256
                 ),
                 family="features",
+                data=_inputs(scale),
+                size=_size(),
             )
         )
     claims.append(
@@ -157,14 +164,24 @@ def _random_claims() -> list[Claim]:
             key="one-over-m",
             statement="The error of the kernel falls as 1/M.",
             published=f"mean squared error proportional to 1/M for independent directions ({PERFORMER})",
-            quantity="slope of log(error) over log(M), M = 16 to 1024, independent, d = 16, inputs of scale 0.25",
+            quantity=f"slope of log(error) over log(M), M = 16 to 1024, independent, d = 16; {TYPICAL}",
             region=(-1.1, -0.9),
             margin=0.02,
             sample=slope_over_draws(head_dim=16, scale=0.25),
             family="features",
+            data=_inputs(0.25),
+            size=_size(),
         )
     )
     return claims
+
+
+def _inputs(scale: float) -> str:
+    return "N(0, 1) inputs" if scale == 1 else f"N(0, 1) inputs times {scale:g}"
+
+
+def _size(length: int = features_tables.LENGTH) -> str:
+    return f"one head, length {length:,}, no training"
 
 
 def _figure_4(one: Made, other: Made, scale: float) -> ReadSample:
@@ -182,7 +199,7 @@ def _trained_claims() -> list[Claim]:
             key=f"{key}-on-{variant}",
             statement=f"{statement} on the queries and keys of a trained {variant}.",
             published=f"for random or bounded inputs ({PERFORMER}, {where}); none found for trained ones",
-            quantity="log10 of the ratio of the errors of the attention matrix, M = 64, mean over layers",
+            quantity=f"log10 of the ratio of the errors of the attention matrix, M = 64, mean over layers; {TYPICAL}",
             region=(-inf, 0),
             margin=MARGIN,
             sample=ratio_over_seeds(variant, one, other, "log10_attention_error", 64),

@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from experiments import length_plots
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.position_loss import by_bin, losses_by_position, recut
 from experiments.record import write_atomically
-from experiments.samples import read_cells
+from experiments.samples import from_table
 from experiments.stats import estimate
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.trained_models import trained_models
@@ -164,26 +164,22 @@ def _read(root: Path) -> pd.DataFrame | None:
 def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
     """Σ weight · loss(arm, method, factor) for each seed; terms (weight, arm, method, factor of the context)."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        arms = list(dict.fromkeys(arm for _, arm, _, _ in terms))
+    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         measured = _read(root)
-        if measured is None or not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
-            return None
+        if measured is None:
+            return lambda seed: None
         losses = window_means(measured).set_index(["variant", "seed", "method", "length"])["bits_per_byte"]
-        fates = read_cells(root, comparison, curves).fates
         context = comparison["config"]["context"]
-        values, lost = {}, []
-        for seed in comparison["seeds"]:
-            failed = [f"{arm}: {fates[arm, seed][1]}" for arm in arms if fates[arm, seed][0] == "failed"]
-            places = [(arm, seed, method, factor * context) for _, arm, method, factor in terms]
-            if failed:
-                lost.append(f"seed {seed}: {', '.join(failed)}")
-            elif all(place in losses.index for place in places):
-                weighted = zip(terms, places, strict=True)
-                values[seed] = sum(term[0] * float(losses[place]) for term, place in weighted)
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
 
-    return sample
+        def weighted(seed: int) -> float | None:
+            places = [(arm, seed, method, factor * context) for _, arm, method, factor in terms]
+            if not all(place in losses.index for place in places):
+                return None
+            return sum(term[0] * float(losses[place]) for term, place in zip(terms, places, strict=True))
+
+        return weighted
+
+    return from_table(tuple(arm for _, arm, _, _ in terms), read)
 
 
 FACTOR = 4
@@ -211,6 +207,7 @@ def _claim(
         margin=0.01,
         sample=_by_seed(*terms),
         family=family,
+        resolution=BITS_PER_BYTE,
     )
 
 

@@ -3,6 +3,7 @@
 python -m experiments run mask
 """
 
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.samples import paired, per_seed, read_cells
+from experiments.samples import from_table, paired, per_seed
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.stats import cell_states, cell_values, estimate
 from experiments.tasks.language_model import ByteLanguageModel
@@ -145,24 +146,19 @@ def _hurt_more(arm: str, other: str, every: int) -> ReadSample:
 def _lost_when_redrawn(arm: str, other: str | None = None) -> ReadSample:
     """By seed: loss with new features (mean over draws) minus with its own; minus the other arm's, if there is one."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
-        arms = [arm] if other is None else [arm, other]
-        redrawn = _read(root)
-        if redrawn is None or not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
-            return None
-        fates = read_cells(root, comparison, curves).fates
-        values, lost = {}, []
-        for seed in comparison["seeds"]:
-            failed = [f"{name}: {fates[name, seed][1]}" for name in arms if fates[name, seed][0] == "failed"]
-            if failed:
-                lost.append(f"seed {seed}: {', '.join(failed)}")
-                continue
-            risen = [_risen(redrawn, name, seed) for name in arms]
-            if all(value is not None for value in risen):
-                values[seed] = float(risen[0] or 0) - (float(risen[1] or 0) if other else 0.0)
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+    arms = (arm,) if other is None else (arm, other)
 
-    return sample
+    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+        redrawn = _read(root)
+
+        def difference(seed: int) -> float | None:
+            risen = [None if redrawn is None else _risen(redrawn, name, seed) for name in arms]
+            known = [value for value in risen if value is not None]
+            return known[0] - sum(known[1:]) if len(known) == len(arms) else None
+
+        return difference
+
+    return from_table(arms, read)
 
 
 def _risen(redrawn: pd.DataFrame, name: str, seed: int) -> float | None:
@@ -194,6 +190,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=paired(f"{arm}@redraw_every={every}", arm),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         )
 
     return (
@@ -211,6 +208,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_hurt_more(after, before, 100),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="paired-less-than-plain",
@@ -221,6 +219,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_hurt_more(paired_map, after, 100),
             family="redraw",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-after",
@@ -231,6 +230,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(after),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-after-more-than-before",
@@ -241,6 +241,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(after, before),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
         Claim(
             key="new-features-paired-less-than-plain",
@@ -251,6 +252,7 @@ def _claims() -> tuple[Claim, ...]:
             margin=0.01,
             sample=_lost_when_redrawn(paired_map, after),
             family="new features",
+            resolution=BITS_PER_BYTE,
         ),
     )
 

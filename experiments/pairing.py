@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.claims import Claim, ReadSample, Sample
+from experiments.cells import Cells
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.kernel_errors import DIRECTIONS
 from experiments.pairing_variance import EQUAL_DRAWS, PAIRED, PLAIN, rotated_score_table, variance_figure
@@ -51,6 +52,7 @@ VARIANTS = (
 
 VARIANCE_DRAWS = 200
 SHOWN_FEATURES = 64
+SHOWN_SCALE = 0.5
 COLUMNS = {
     "map": TEXT,
     "directions": TEXT,
@@ -103,7 +105,7 @@ def _relative_change(one: str, other: str, num_features: int, scale: float, dist
     Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         variance = _read(root)
         if variance is None:
             return None
@@ -136,8 +138,10 @@ def _claims() -> tuple[Claim, ...]:
             ),
             region=(-inf, 0),
             margin=MARGIN,
-            sample=_relative_change(PAIRED, other, SHOWN_FEATURES, 0.5, distance),
+            sample=_relative_change(PAIRED, other, SHOWN_FEATURES, SHOWN_SCALE, distance),
             family="variance",
+            data=f"N(0, 1) inputs times {SHOWN_SCALE}",
+            size="one head of width 32, 256 pairs of a query and a key, no training",
         )
         for other, name, what in ((PLAIN, "equal-M", "equal M"), (EQUAL_DRAWS, "equal-draws", "equal draws"))
         for distance in (8, 64, 512)
@@ -155,6 +159,7 @@ def _claims() -> tuple[Claim, ...]:
                 f"favor+-rope-after@num_features={num_features}",
             ),
             family="loss",
+            resolution=BITS_PER_BYTE,
         )
         for num_features in NUM_FEATURES
     ]
@@ -171,6 +176,7 @@ def _claims() -> tuple[Claim, ...]:
                 f"favor+-rope-after@num_features={num_features // 2}",
             ),
             family="loss",
+            resolution=BITS_PER_BYTE,
         )
         for num_features in NUM_FEATURES[1:]
     ]
@@ -183,6 +189,7 @@ def _claims() -> tuple[Claim, ...]:
         margin=0.01,
         sample=paired("elu+1+paired-rope-after", "elu+1-rope-after"),
         family="loss",
+        resolution=BITS_PER_BYTE,
     )
     return (*variance, *losses, elu)
 

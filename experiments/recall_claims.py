@@ -6,6 +6,8 @@ from experiments.claims import Claim
 from experiments.samples import paired, per_seed
 
 ACCURACY = "test_accuracy"
+ANSWERS = 4000
+"""of the test split, at least: 1000 sequences of four pairs or more"""
 ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology): attention 1.0 at every width, with learned positions"
 HEDGEHOG = (
     "Hedgehog (2402.04347), as relayed: associative recall softmax 100, 1+elu 17.0, Performer 17.0; nothing on RoPE"
@@ -27,6 +29,7 @@ def _claims() -> tuple[Claim, ...]:
             sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
             pattern=".1%",
             family="softmax",
+            resolution=1 / ANSWERS,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", ZOOLOGY),
@@ -46,6 +49,7 @@ def _claims() -> tuple[Claim, ...]:
                     sample=paired(f"{kernel}-{position}", "softmax-rope", ACCURACY),
                     pattern="+.1%",
                     family="behind",
+                    resolution=1 / ANSWERS,
                 )
             )
         for place in ("before", "after"):
@@ -60,6 +64,7 @@ def _claims() -> tuple[Claim, ...]:
                     sample=paired(f"{kernel}-rope-{place}", f"{kernel}-none", ACCURACY),
                     pattern="+.1%",
                     family="rope",
+                    resolution=1 / ANSWERS,
                 )
             )
         claims.append(
@@ -73,6 +78,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=paired(f"{kernel}-rope-after", f"{kernel}-rope-before", ACCURACY),
                 pattern="+.1%",
                 family="rope",
+                resolution=1 / ANSWERS,
             )
         )
     return tuple(claims)

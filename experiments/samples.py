@@ -1,22 +1,16 @@
 """The samples that most claims need: a quantity of one or more arms for each seed.
 
 Every function here returns what ``Claim.sample`` is: a function of a comparison's directory, its comparison.json and
-its curves. It gives None if the comparison lacks an arm, and counts the seeds at which an arm failed or is unfinished.
+its cells. It gives None if the comparison lacks an arm, and counts the seeds at which an arm failed or is unfinished.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-
+from experiments.cells import Cell, Cells, NotRecorded
 from experiments.claims import ReadSample, Sample
-from experiments.stats import cell_states, first_at_or_below
-
-
-class NotRecorded(Exception):
-    """A finished cell lacks a number that a quantity is made of: it has to be measured yet."""
+from experiments.stats import first_at_or_below
 
 
 class Undefined(Exception):
@@ -30,82 +24,19 @@ class Noted(NamedTuple):
     note: str
 
 
-class Cell:
-    """The recorded numbers of one finished cell."""
-
-    def __init__(self, rows: pd.DataFrame) -> None:
-        self._rows = rows
-        self._curves: dict[str, pd.Series[float]] = {}
-
-    def curve(self, metric: str) -> "pd.Series[float]":
-        """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
-
-        Raises NotRecorded if there is none.
-        """
-        if metric not in self._curves:
-            split, _, name = metric.partition("_")
-            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
-            self._curves[metric] = rows.set_index("step")["value"].sort_index()
-        if self._curves[metric].empty:
-            raise NotRecorded(metric)
-        return self._curves[metric]
-
-    def last(self, metric: str) -> float:
-        """A metric at the last step that has it. Raises NotRecorded if there is none."""
-        return float(self.curve(metric).iloc[-1])
-
-    def average(self, metric: str) -> float:
-        """The area under a metric's curve over its steps, by trapezia, divided by their number."""
-        curve = self.curve(metric)
-        steps = curve.index.to_numpy(float)
-        if len(curve) == 1:
-            return float(curve.iloc[0])
-        return float(np.trapezoid(curve.to_numpy(), steps) / (steps[-1] - steps[0]))
-
-
-class Cells(NamedTuple):
-    """The cells of a comparison: what became of each, and its numbers."""
-
-    curves: pd.DataFrame
-    fates: dict[tuple[str, int], tuple[str, str]]
-    """(arm, seed) -> (state, reason)"""
-    numbers: dict[tuple[str, int], Cell]
-
-
-_last_read: list[Cells] = []
-"""of the curves that were asked for last: all claims on a comparison come one after the other"""
-
-
-def read_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Cells:
-    """The cells of a comparison, read once for all claims that are judged on the same curves."""
-    if not _last_read or _last_read[0].curves is not curves:
-        states: Any = cell_states(root, comparison, curves).itertuples(index=False)
-        fates = {(row.variant, row.seed): (row.state, row.reason) for row in states}
-        grouped: Any = curves.groupby(["variant", "seed"], sort=False)
-        _last_read[:] = [Cells(curves, fates, {cell: Cell(rows) for cell, rows in grouped})]
-    return _last_read[0]
-
-
 def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
     """``quantity(*cells)`` for each seed at which all these arms finished; the cells are in the arms' order.
 
     ``quantity`` may raise NotRecorded or Undefined.
     """
 
-    def read(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def read(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
             return None
-        cells = read_cells(root, comparison, curves)
+        finished, lost = _finished_seeds(arms, comparison, cells)
         values: dict[int, float] = {}
-        lost: list[str] = []
         notes: dict[str, list[int]] = {}
-        for seed in comparison["seeds"]:
-            fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
-            failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
-            if failed:
-                lost.append(f"seed {seed}: {', '.join(failed)}")
-            if any(state != "done" for _, state, _ in fates):
-                continue
+        for seed in finished:
             try:
                 found = quantity(*(cells.numbers[arm, seed] for arm in arms))
             except NotRecorded:
@@ -121,6 +52,37 @@ def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> R
         return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
 
     return read
+
+
+ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
+"""(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
+
+
+def from_table(arms: tuple[str, ...], read: ReadTable) -> ReadSample:
+    """What a table has for each seed at which all these arms finished; its rows of other cells do not count."""
+
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        found = read(root, comparison)
+        finished, lost = _finished_seeds(arms, comparison, cells)
+        values = {seed: value for seed in finished if (value := found(seed)) is not None}
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Cells) -> tuple[list[int], list[str]]:
+    """The seeds at which all these arms finished, and a sentence for each at which one failed."""
+    finished, lost = [], []
+    for seed in comparison["seeds"]:
+        fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
+        failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
+        if failed:
+            lost.append(f"seed {seed}: {', '.join(failed)}")
+        elif all(state == "done" for _, state, _ in fates):
+            finished.append(seed)
+    return finished, lost
 
 
 def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from experiments.cells import Cells
 from experiments.claims import Claim, ReadSample, Sample
 from experiments.speed_cases import AFTER, BACKWARD, OURS, SDPA, SOFTMAX, STEP, TOKEN, SpeedConfig, after
 from experiments.speed_results import Record, read_config, read_records, samples
@@ -29,7 +29,7 @@ def over_rounds(cases: Callable[[SpeedConfig], list[Case]], quantity: Quantity) 
     Where they were not timed in the same rounds their rounds are put beside each other in order, and it is said.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         config = read_config(comparison)
         records = read_records(root)
         wanted = cases(config)
@@ -87,18 +87,18 @@ def _longest(
 def _slope(topic: str, name: str) -> ReadSample:
     """Of ln(time) over ln(N) between the two largest lengths."""
 
-    def sample(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         lengths = sorted(set(read_config(comparison).lengths))[-2:]
         if len(lengths) < 2:
             return None
         width = math.log(lengths[1] / lengths[0])
         cases = _longest(topic, BACKWARD, name, "lengths")
-        return over_rounds(cases, lambda a, b: np.log(b / a) / width)(root, comparison, curves)
+        return over_rounds(cases, lambda a, b: np.log(b / a) / width)(root, comparison, cells)
 
     return sample
 
 
-def memory_slopes(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+def memory_slopes(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
     """Of ln(memory) over ln(N) of our operation between neighbouring lengths."""
     config = read_config(comparison)
     lengths = sorted(config.lengths if config.memory_lengths is None else config.memory_lengths)
@@ -109,7 +109,7 @@ def memory_slopes(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) 
     return Sample(values, len(lengths) - 1, unit_of_sample="pairs of lengths") if len(lengths) > 1 else None
 
 
-def state_sizes(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> Sample | None:
+def state_sizes(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
     """The bytes carried from token to token after each context, over those after the shortest."""
     contexts = sorted(set(read_config(comparison).contexts))
     sizes = {
@@ -168,6 +168,7 @@ def _growth() -> list[Claim]:
             sample=memory_slopes,
             pattern=".3f",
             family="growth",
+            kind="exact",
         ),
         Claim(
             key="constant-state",
@@ -179,6 +180,7 @@ def _growth() -> list[Claim]:
             sample=state_sizes,
             pattern=".4f",
             family="decoding",
+            kind="exact",
         ),
         Claim(
             key="constant-token",

@@ -56,15 +56,15 @@ class Estimate:
         return isfinite(self.low)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean of the values with its Student's t interval: mean ± t(0.975, n - 1) · std / √n."""
+def estimate(values: Sequence[float], smallest_std: float = 0.0) -> Estimate:
+    """Mean of the values with its Student's t interval: mean ± t(0.975, n - 1) · std / √n, std no less than given."""
     n = len(values)
     if n == 0:
         return Estimate(0)
     mean = float(np.mean(values))
     if n == 1:
         return Estimate(1, mean)
-    std = float(np.std(values, ddof=1))
+    std = max(float(np.std(values, ddof=1)), smallest_std)
     if n < SMALLEST_SAMPLE:
         return Estimate(n, mean, std=std)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / n**0.5

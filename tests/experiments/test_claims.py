@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from experiments import convergence
-from experiments.claims import RULE, Claim, Sample, evaluate, holm, p_values
+from experiments.cells import Cells
+from experiments.claims import RULE, Claim, Sample, adjust, evaluate, holm, p_values
 from experiments.claims_page import read_sections
 from experiments.cli import main
 from experiments.convergence import CLAIMS
@@ -19,12 +20,12 @@ from experiments.record import read_json, write_json
 from experiments.references import REFERENCES, command
 from experiments.registry import EXPERIMENTS
 from experiments.report import write_report
-from experiments.samples import gap_closed, paired_average, steps_saved
+from experiments.samples import from_table, gap_closed, paired_average, steps_saved
 
 ROOT = Path(__file__).parents[2]
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
-FAMILY = sum(claim.family == "loss" for claim in CLAIMS)
+FAMILY = sum(claim.family == "none" for claim in CLAIMS)
 SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 """of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
 
@@ -61,7 +62,9 @@ def shifted(mean, noise=SMALL_NOISE):
         (shifted(0.0), "not supported", ""),
         (shifted(0.0, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
         (shifted(-0.2, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
-        (shifted(-0.009), "supported", "by less than the smallest amount that matters"),
+        (shifted(-0.009), "supported", ""),
+        (shifted(-0.007), "not supported", "by less than the smallest amount that matters"),
+        (shifted(-0.004), "not supported", "by less than the smallest amount that matters"),
         (shifted(-0.002), "not supported", ""),
         ([-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
         ([-0.3], "inconclusive", "too few seeds: 1, and 3 are needed"),
@@ -174,10 +177,10 @@ def test_the_correction_counts_every_declared_claim(make_reference):
     assert f"n = 5, p = {2 * FAMILY * p:.2g}" in row.measured
 
 
-def judged(values, region, margin, **sample):
-    """The row of a claim on its own."""
+def judged(values, region, margin, claim=None, **sample):
+    """The row of a claim on its own; ``claim`` has more of its fields."""
     found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
-    claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found)
+    claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found, **(claim or {}))
     comparison = {"data": [], "variants": [], "preset": "cpu"}
     (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
     return row
@@ -217,8 +220,8 @@ def test_p_values_are_those_of_the_tests_that_the_rule_names():
     [(0.2, "supported"), (0.05, "not supported"), (0.0, "not supported"), (-0.1, "not supported")],
 )
 @pytest.mark.filterwarnings("error")
-def test_equal_values_have_a_p_of_0_or_1(value, verdict):
-    row = judged([value] * 3, (0.0, math.inf), 0.1)
+def test_equal_values_of_something_exact_have_a_p_of_0_or_1(value, verdict):
+    row = judged([value] * 3, (0.0, math.inf), 0.1, {"kind": "exact"})
     assert (row.verdict, row.p) == (verdict, 0.0)
     assert (row.estimate.mean, row.estimate.low, row.estimate.high) == (value, value, value)
 
@@ -227,6 +230,79 @@ def test_equal_values_on_a_bound_are_neither_inside_nor_outside():
     assert p_values([0.0] * 3, (0.0, math.inf), 0.1) == (1.0, 0.0)
     assert p_values([0.1] * 3, (0.0, math.inf), 0.1) == (0.0, 1.0)
     assert p_values([0.05] * 3, (0.0, math.inf), 0.1) == (0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_values_of_something_measured_decide_nothing():
+    row = judged([0.2] * 5, (0.0, math.inf), 0.1)
+    assert (row.verdict, row.remark) == ("inconclusive", "all values are equal")
+    assert row.measured == "+0.200, n = 5"
+
+
+def test_the_resolution_is_the_least_standard_deviation():
+    # Accuracies of 100 answers, all at 96 % for three seeds: the error of the mean is 0.01/√3, and t is √3.
+    row = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution": 0.01})
+    assert row.p == pytest.approx(2 * stats.t.sf(3**0.5, 2), rel=1e-6)
+    assert row.verdict == "inconclusive"
+    half = stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
+    assert (row.estimate.low, row.estimate.high) == pytest.approx((0.96 - half, 0.96 + half))
+    assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
+
+
+def test_rounding_errors_are_below_the_resolution():
+    noise = [1e-16, -1e-16, 2e-16, 0.0, 0.0]
+    assert judged(noise, (0.0, math.inf), 1e-15).p < 1
+    row = judged(noise, (0.0, math.inf), 0.01, {"resolution": 1e-6})
+    assert row.p == pytest.approx(judged([0.0] * 5, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p, rel=1e-9, abs=0)
+    wide = [0.0, 1.0, 2.0, 4.0]
+    assert judged(wide, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p == judged(wide, (0.0, math.inf), 0.01).p
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "p", "verdict", "remark"),
+    [
+        ([0] * 5, math.nan, "inconclusive", "no seed differed"),
+        ([1] * 5, 2 / 2**5, "inconclusive", "5 of 5 seeds differed, and 6 are needed"),
+        ([1] * 6, 2 / 2**6, "supported", ""),
+        ([1] * 6 + [0] * 4, 2 / 2**6, "supported", ""),
+        ([-1] * 6, 2 / 2**6, "not supported", ""),
+        # At least 8 of 9: 1 + 9 of 2^9 ways.
+        ([1] * 8 + [-1], 2 * 10 / 2**9, "supported", ""),
+        ([1] * 3 + [-1] * 3, 1.0, "inconclusive", ""),
+        ([1, 0, 0], 1.0, "inconclusive", "1 of 3 seeds differed, and 6 are needed"),
+        ([1, 1], math.nan, "inconclusive", "too few seeds: 2, and 3 are needed"),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_outcomes_are_judged_by_the_exact_sign_test(outcomes, p, verdict, remark, sign):
+    region = (0, math.inf) if sign > 0 else (-math.inf, 0)
+    row = judged([sign * outcome for outcome in outcomes], region, 0.1, {"kind": "count"})
+    assert row.p == pytest.approx(p, rel=1e-12, nan_ok=True)
+    assert (row.verdict, row.remark) == (verdict, remark)
+    assert "[" not in row.measured
+    assert row.claim.criterion.endswith("; sign test")
+
+
+def test_a_count_of_other_values_is_refused():
+    with pytest.raises(ValueError, match=r"key: values are .*those of a count are -1, 0 or 1"):
+        judged([0.5, 1, 1], (0, math.inf), 0.1, {"kind": "count"})
+
+
+def test_the_larger_p_of_a_claim_is_adjusted_with_those_of_the_others():
+    # Smaller: 0.001, 0.002 and none; larger: 0.9, 0.01 and none. Doubled, times 3, 2 and 1.
+    adjusted = adjust([(0.001, 0.9), (0.01, 0.002), None])
+    assert adjusted == [pytest.approx((0.006, 1)), pytest.approx((0.06, 0.008)), (1, 1)]
+
+
+def test_what_was_not_measured_on_the_comparison_names_its_own_data():
+    row = judged(shifted(0.3), (0.0, math.inf), 0.1, {"data": "N(0, 1) inputs", "size": "one head"})
+    assert row.source == "made-up; N(0, 1) inputs; one head"
+    assert judged(shifted(0.3), (0.0, math.inf), 0.1).source == "made-up; preset cpu"
+
+
+def test_the_size_of_a_comparison_has_its_context(make_reference):
+    row = rows_of(make_reference(shifted(-0.3)))[KEY]
+    assert (row.data, "100 steps of 64 tokens, context 32, " in row.size) == ("made-up-text", True)
 
 
 def test_a_sample_of_draws_says_so():
@@ -261,6 +337,22 @@ def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
         Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: None)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "guessed"}, "kind is 'guessed'; give one of measured, count, exact"),
+        ({"kind": "count", "region": (0.1, math.inf)}, "region is .*a count has"),
+        ({"resolution": -1.0}, "resolution is -1.0"),
+        ({"resolution": math.nan}, "resolution is nan"),
+        ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 unless the kind is measured"),
+    ],
+)
+def test_a_claim_whose_kind_and_resolution_do_not_fit_is_refused(fields, said):
+    given = {"region": (0, math.inf), "margin": 1, "sample": lambda *_: None} | fields
+    with pytest.raises(ValueError, match=said):
+        Claim("key", "It is so.", "none found", "amount", **given)
+
+
 def test_two_claims_with_one_key_are_refused():
     claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
     with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
@@ -270,11 +362,16 @@ def test_two_claims_with_one_key_are_refused():
 ENDS = {"favor+-none": [3.0, 3.0, 3.0], "favor+-rope-after": [2.5, 2.75, 3.5], "softmax-rope": [2.0, 2.5, 3.0]}
 
 
+def cells_of(root):
+    comparison = read_json(root / "comparison.json")
+    return Cells(root, comparison, read_curves(root, comparison))
+
+
 def sample_of(read, make_comparison, root):
     """The sample of made-up curves that fall on a straight line, over 100 steps, to ``ENDS``."""
     make_comparison(root, ",".join(ENDS), loss=lambda name, seed, step: 8 + (ENDS[name][seed] - 8) * step / 100)
     comparison = read_json(root / "comparison.json")
-    return read(root, comparison, read_curves(root, comparison))
+    return read(root, comparison, cells_of(root))
 
 
 def test_the_share_of_steps_saved_by_an_arm_that_is_not_faster(make_comparison, tmp_path):
@@ -291,7 +388,7 @@ def test_the_share_of_steps_saved_by_an_arm_that_is_faster(make_comparison, tmp_
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", loss=loss)
     comparison = read_json(tmp_path / "comparison.json")
     # Twice as steep: half way down at step 50, and the first evaluation from there on is at step 60.
-    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, read_curves(tmp_path, comparison)).values
+    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, cells_of(tmp_path)).values
     assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
 
 
@@ -307,6 +404,17 @@ def test_the_average_of_a_curve_is_its_area_over_its_steps(make_comparison, tmp_
     assert sample.values == pytest.approx({0: -0.25, 1: -0.125, 2: 0.25})
 
 
+def test_a_table_counts_for_the_seeds_at_which_all_arms_finished(make_comparison, tmp_path):
+    fates = {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}
+    make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
+    comparison = read_json(tmp_path / "comparison.json")
+    table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
+    sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, cells_of(tmp_path))
+    assert sample.values == {0: 0.5, 4: 0.25}
+    assert sample.lost == (f"seed 1: {AFTER}: why",)
+    assert sample.unfinished == 2
+
+
 def test_an_arm_that_is_not_part_of_the_comparison_has_no_sample(make_comparison, tmp_path):
     assert sample_of(steps_saved("softmax-rope", "softmax-learned"), make_comparison, tmp_path / "run") is None
 
@@ -320,7 +428,7 @@ def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_com
 
 
 def test_references_are_of_experiments_that_exist():
-    assert {experiment for experiment, _ in REFERENCES.values()} <= set(EXPERIMENTS)
+    assert {reference.experiment for reference in REFERENCES.values()} <= set(EXPERIMENTS)
     assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
     assert command("decay").endswith(" --out results/runs/decay")
 
@@ -404,7 +512,7 @@ def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
     lines = [line for line in (root / "report.md").read_text().splitlines() if line.startswith("| RoPE after the map")]
     (loss,) = [line for line in lines if f"test loss, {AFTER} minus {BASELINE}" in line]
     assert loss.endswith("| **supported** |")
-    (relu,) = [line for line in lines if "test loss, relu-rope-after" in line]
+    (relu,) = [line for line in lines if "test loss, relu-rope-after minus relu-none" in line]
     assert relu.endswith("| **not run**: it is not part of what was run |")
 
 

@@ -10,8 +10,11 @@ from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_json, read_metrics
 from experiments.stats import summarise
+from experiments.train import DIVERGED
 
-NOISE = (0.0, 0.001, -0.001)
+NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
+FEW, MANY = len(NOISE), 10
+"""seeds: 10 that fail have a p of 2 / 2^10 in the sign test, and times 12 claims of the family that is 0.02"""
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +48,22 @@ def made_up(make_comparison, tmp_path):
         def made(name, seed, step):
             _, _, kind = name.partition("@denominator=")
             spike = 2.0 if step == 440 and (kind == "rotated") == (sign > 0) else 0.0
-            return 3 + seed + (sign * (0.5 + NOISE[seed]) if kind else 0) + spike
+            return 3 + seed + (sign * (0.5 + NOISE[seed % FEW]) if kind else 0) + spike
 
         return made
 
-    def make(sign, fates=None, steps=480):
+    def make(sign, fates=None, steps=480, seeds=FEW):
         root = make_comparison(
-            tmp_path, ",".join(denominator.VARIANTS), 3, loss=loss(sign), fates=fates, steps=steps, stopped_at=40
+            tmp_path, ",".join(denominator.VARIANTS), seeds, loss=loss(sign), fates=fates, steps=steps, stopped_at=40
         )
-        for path in root.glob("*@denominator=rotated/*/metrics.jsonl"):
+        for path in root.glob("*/*/metrics.jsonl"):
+            is_rotated = path.parts[-3].endswith("@denominator=rotated")
             rows = read_metrics(path)
+            seed = int(path.parts[-2].removeprefix("seed"))
             for row in rows:
-                if row["split"] == "validation":
+                if row["split"] == "train":
+                    row["gradient_norm"] = 10.0 + 0.01 * seed if is_rotated == (sign > 0) else 1.0
+                if row["split"] == "validation" and is_rotated:
                     row["nonpositive_denominators"] = 0.1 if sign > 0 and row["step"] else 0.0
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         expected = {"favor+": (0.3, 100), "elu+1": (0.034, 0)} if sign > 0 else {"favor+": (0.1, 0), "elu+1": (0.3, 50)}
@@ -80,8 +87,8 @@ def verdicts(root, comparison, curves):
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
     found = verdicts(*made_up(sign))
-    # No cell failed.
-    failing = {key: "not supported" for key in found if key.endswith("-fails")}
+    # No cell failed, which says nothing of how often it would.
+    failing = {key: "inconclusive" for key in found if key.endswith("-fails")}
     assert found == {key: verdict for key in found} | failing
 
 
@@ -90,8 +97,8 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
     [("elu+1-rope-after@denominator=rotated", "supported"), ("elu+1-rope-after", "not supported")],
 )
 def test_failures_count_for_the_arm_that_failed(made_up, failed, verdict):
-    fates = {(failed, seed): ("failed", "the loss is nan at step 41") for seed in range(3)}
-    found = verdicts(*made_up(1, fates))
+    fates = {(failed, seed): ("failed", f"{DIVERGED}: the loss is nan at step 41") for seed in range(MANY)}
+    found = verdicts(*made_up(1, fates, seeds=MANY))
     assert found["elu+1-fails"] == verdict
     assert found["elu+1-loss"] == "inconclusive"
 
@@ -107,9 +114,9 @@ def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
 def test_the_stability_table_counts_failures_and_spikes(made_up):
     fates = {("relu-rope-after", 1): ("failed", "why")}
     table = denominator.stability_table(*made_up(1, fates)).set_index("arm")
-    assert tuple(table.loc["relu-rope-after"]) == ("3", "1", "0.00% (worst seed 0.00%)")
+    assert tuple(table.loc["relu-rope-after"]) == ("5", "1", "0.00% (worst seed 0.00%)")
     # Of 24 records, 14 have ten before them, and one is a spike.
-    assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("3", "0", "7.14% (worst seed 7.14%)")
+    assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "7.14% (worst seed 7.14%)")
 
 
 def test_figures_are_drawn(made_up, tmp_path):

@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
 
+from experiments.cells import Cells
 from experiments.features_claims import CLAIMS
 from experiments.features_tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
 from experiments.kernel_errors import DIRECTIONS, ESTIMATORS
@@ -8,6 +9,10 @@ from experiments.record import write_json
 
 SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
 ARMS = ("softmax-none", "favor+-none")
+CURVES = pd.DataFrame(
+    [(name, seed, "test", 10, "bits_per_byte", 3.0) for name in ARMS for seed in (0, 1)],
+    columns=["variant", "seed", "split", "step", "metric", "value"],
+)
 PLANNED = {"preset": "cpu", "variants": [{"name": name} for name in ARMS], "seeds": [0, 1, 2], "config": {"layers": 2}}
 
 
@@ -37,16 +42,17 @@ def root(tmp_path):
     rows = [
         (name, seed, layer, estimator, directions, 64, -1.0, -1.0 - 0.1 * layer * (estimator == "hyperbolic"), 0.3)
         for name in ARMS
-        for seed in (0, 1)
+        for seed in (0, 1, 2)
         for layer in (0, 1)
         for estimator in ESTIMATORS
         for directions in DIRECTIONS
     ]
     pd.DataFrame(rows, columns=list(COLUMNS["trained"])).to_csv(tmp_path / "trained.csv", index=False)
     for name in ARMS:
-        state = {"state": "failed", "reason": "why", "step": 1}
-        (tmp_path / name / "seed2").mkdir(parents=True)
-        write_json(tmp_path / name / "seed2" / "status.json", state)
+        for seed, state, reason in ((0, "done", None), (1, "done", None), (2, "failed", "why")):
+            (tmp_path / name / f"seed{seed}").mkdir(parents=True)
+            status = {"state": state, "reason": reason, "step": 1}
+            write_json(tmp_path / name / f"seed{seed}" / "status.json", status)
     return tmp_path
 
 
@@ -61,25 +67,25 @@ def root(tmp_path):
     ],
 )
 def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
-    sample = SAMPLES[key](root, PLANNED, None)
+    sample = SAMPLES[key](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert (sample.planned, sample.unit_of_sample) == (count, "draws")
     assert list(sample.values.values()) == pytest.approx([value] * count, abs=1e-5)
 
 
 def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
-    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, None)
+    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
-    assert (sample.planned, sample.lost) == (3, ("seed 2: why",))
+    assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none: why",))
     other = PLANNED | {"variants": [{"name": "softmax-none"}]}
-    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, None) is None
+    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Cells(root, other, CURVES)) is None
 
 
 def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
     table = read_table(root, "random")
     table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, None).unfinished == 1
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 1
     (root / "random.csv").unlink()
     (root / "trained.csv").unlink()
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, None) is None
-    assert SAMPLES["one-over-m"](root, PLANNED, None) is None
-    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, None).unfinished == 2
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
+    assert SAMPLES["one-over-m"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
+    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 2

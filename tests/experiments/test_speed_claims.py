@@ -40,7 +40,7 @@ def records():
         else:
             samples = []
             for name, length in measurement.cases:
-                noise = 1 + 1e-3 * np.sin(7 * len(samples) + np.arange(5))
+                noise = 1 + 1e-3 * np.sin(7 * len(samples) + length + np.arange(5))
                 drift = np.linspace(1, 2, 5)
                 sample = {"case": name, "length": length}
                 sample["seconds"] = list(seconds_of(measurement, name, length) * noise * drift)
