@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from experiments import denominator
+from experiments import denominator, denominator_claims, denominator_initial
 from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_json, read_metrics
@@ -19,13 +19,13 @@ FEW, MANY = len(NOISE), 10
 
 @pytest.fixture(scope="module")
 def initial():
-    return denominator.initial_table(draws=2).set_index("feature_map")
+    return denominator_initial.initial_table(draws=2).set_index("feature_map")
 
 
 def test_the_expected_values_are_found_within_what_draws_differ_by(initial):
     # 29.8 % with a standard deviation over draws of 0.8 percentage points, 3.4 % with 0.1: four of them, as in
     # test_diagnostics.py. 112 of 1024 denominators and the extremes are of one draw, and only their order is asked.
-    without_mask = initial[initial["sees"] == denominator.ALL_KEYS]
+    without_mask = initial[initial["sees"] == denominator_initial.ALL_KEYS]
     favor, elu = without_mask.loc["favor+"], without_mask.loc["elu+1"]
     assert favor["negative_weights"].to_list() == pytest.approx([0.298] * 2, abs=0.032)
     assert elu["negative_weights"].to_list() == pytest.approx([0.034] * 2, abs=0.004)
@@ -34,7 +34,7 @@ def test_the_expected_values_are_found_within_what_draws_differ_by(initial):
     assert (elu["rotated_denominators_not_above_zero"] == 0).all()
     assert (favor["smallest_row_sum"] < 0).all()
     # The first query sees itself alone, and its row sum is 1.
-    causal = initial[initial["sees"] == denominator.CAUSAL]
+    causal = initial[initial["sees"] == denominator_initial.CAUSAL]
     assert (causal["largest_row_sum"] >= 1 - 1e-9).all()
     assert causal["draw"].tolist() == [0, 0, 1, 1]
     assert initial["negative_weights"].nunique() == 8
@@ -68,11 +68,11 @@ def made_up(make_comparison, tmp_path):
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         expected = {"favor+": (0.3, 100), "elu+1": (0.034, 0)} if sign > 0 else {"favor+": (0.1, 0), "elu+1": (0.3, 50)}
         rows = [
-            (name, denominator.ALL_KEYS, draw, negative + draw * 1e-6, -0.5, 1.4, denominators)
+            (name, denominator_initial.ALL_KEYS, draw, negative + draw * 1e-6, -0.5, 1.4, denominators)
             for name, (negative, denominators) in expected.items()
-            for draw in range(denominator.INITIAL_DRAWS)
+            for draw in range(denominator_initial.INITIAL_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(denominator.COLUMNS)).to_csv(root / "initial.csv", index=False)
+        pd.DataFrame(rows, columns=list(denominator_initial.COLUMNS)).to_csv(root / "initial.csv", index=False)
         comparison = read_json(root / "comparison.json")
         return root, comparison, read_curves(root, comparison)
 
@@ -106,7 +106,7 @@ def test_failures_count_for_the_arm_that_failed(made_up, failed, verdict):
 def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
     root, comparison, curves = made_up(1, steps=100)
     found = verdicts(root, comparison, curves)
-    assert {found[f"{kernel}-spikes"] for kernel in denominator.KERNELS} == {"not run"}
+    assert {found[f"{kernel}-spikes"] for kernel in denominator_claims.KERNELS} == {"not run"}
     table = denominator.stability_table(root, comparison, curves)
     assert set(table["records that are spikes"]) == {"-"}
 

@@ -1,0 +1,222 @@
+"""What was claimed about eq. 19's denominator, and the quantities that decide it."""
+
+import math
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from experiments.cells import Cell, Cells, NotRecorded
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
+from experiments.denominator_initial import ALL_KEYS, INITIAL_DRAWS, INITIAL_HEAD_DIM, INITIAL_LENGTH, read_initial
+from experiments.samples import paired, per_seed
+from experiments.spikes import BEFORE, spike_share
+from experiments.train import DIVERGED
+
+KERNELS = ("favor+", "elu+1", "relu")
+
+
+def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample:
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        initial = read_initial(root)
+        if initial is None:
+            return None
+        mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
+        values = {int(row["draw"]): float(row[column]) / divided_by for row in mine.to_dict("records")}
+        return Sample(values, INITIAL_DRAWS, unit_of_sample="draws")
+
+    return sample
+
+
+def _failed_more(arm: str, other: str) -> ReadSample:
+    """1 where the arm diverged and the other did not, -1 the other way round, else 0, for each seed that both ended.
+
+    A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
+    """
+
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        values, lost = {}, []
+        for seed in comparison["seeds"]:
+            ended = [cells.fates[name, seed] for name in (arm, other)]
+            diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
+            if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
+                values[seed] = float(diverged[0]) - float(diverged[1])
+            elif any(state == "failed" for state, _ in ended):
+                lost.append(f"seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+def _spikes(arm: str, other: str) -> ReadSample:
+    return per_seed((arm, other), lambda mine, theirs: _spikes_of(mine) - _spikes_of(theirs))
+
+
+def _spikes_of(cell: Cell) -> float:
+    losses = cell.curve("train_bits_per_byte")
+    if len(losses) <= BEFORE:
+        raise NotRecorded("as many records as a spike is told from")
+    return spike_share(losses)
+
+
+def _largest(cell: Cell) -> float:
+    """log10 of the largest recorded gradient norm."""
+    return math.log10(max(float(cell.curve("train_gradient_norm").max()), 1e-30))
+
+
+def _nonpositive(arm: str) -> ReadSample:
+    return per_seed((arm,), lambda cell: float(cell.curve("validation_nonpositive_denominators").mean()))
+
+
+RECORDS = 70
+"""of the training loss that can be spikes: one every 5 of 400 steps, less the first"""
+DENOMINATORS = 100_000
+"""that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
+
+ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the risk of dividing zero"; no measurement'
+SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
+INITIAL_DATA = "N(0, 1) inputs"
+INITIAL_SIZE = f"one head of width {INITIAL_HEAD_DIM}, length {INITIAL_LENGTH:,}, no training"
+EARLIER = "none found; worked out once for one draw"
+
+
+def _claims() -> tuple[Claim, ...]:
+    initial = [
+        Claim(
+            key="initial-negative-favor+",
+            statement="At initialisation about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, D = 64).",
+            published=f"{EARLIER}: 29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
+            quantity="share of the weights of visible keys that are negative, no mask",
+            region=(0.28, 0.32),
+            margin=0.005,
+            sample=_initially("favor+", "negative_weights"),
+            pattern=".1%",
+            family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
+        Claim(
+            key="initial-negative-elu+1",
+            statement="With elu+1 it is a tenth of that, about 3.4 %.",
+            published=f"{EARLIER}: 3.4 %",
+            quantity="share of the weights of visible keys that are negative, no mask",
+            region=(0.029, 0.039),
+            margin=0.001,
+            sample=_initially("elu+1", "negative_weights"),
+            pattern=".1%",
+            family="initial",
+            resolution=1 / INITIAL_LENGTH**2,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
+        Claim(
+            key="initial-rotated-favor+",
+            statement="A rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
+            published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
+            region=(0.05, 0.15),
+            margin=0.01,
+            sample=_initially("favor+", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
+            pattern=".1%",
+            family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
+        Claim(
+            key="initial-rotated-elu+1",
+            statement="A rotated elu+1 denominator would not.",
+            published=f"{EARLIER}: none of 1024",
+            quantity="share of rows whose rotated denominator is not above zero, no mask",
+            region=(-inf, 0.001),
+            margin=0.0001,
+            sample=_initially("elu+1", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
+            pattern=".2%",
+            family="initial",
+            resolution=1 / INITIAL_LENGTH,
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
+    ]
+    trained = []
+    for kernel in KERNELS:
+        published = SANA if kernel == "relu" else ROFORMER
+        plain = f"{kernel}-rope-after"
+        rotated, without = f"{plain}@denominator=rotated", f"{plain}@denominator=none"
+        trained += [
+            Claim(
+                key=f"{kernel}-fails",
+                statement=f"With {kernel}, a rotated denominator makes training fail.",
+                published=published,
+                quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated",
+                region=(0, inf),
+                margin=0.1,
+                sample=_failed_more(rotated, plain),
+                pattern="+.2f",
+                family="stability",
+                kind="count",
+            ),
+            Claim(
+                key=f"{kernel}-gradients",
+                statement=f"With {kernel}, a rotated denominator makes gradients larger.",
+                published=published,
+                quantity="log10 of the largest gradient norm before clipping, rotated minus unrotated",
+                region=(0, inf),
+                margin=0.05,
+                sample=per_seed((rotated, plain), lambda mine, theirs: _largest(mine) - _largest(theirs)),
+                pattern="+.2f",
+                family="stability",
+            ),
+            Claim(
+                key=f"{kernel}-spikes",
+                statement=f"With {kernel}, a rotated denominator makes the training loss spike.",
+                published=published,
+                quantity="share of the records of the training loss that are spikes, rotated minus unrotated",
+                region=(0, inf),
+                margin=0.01,
+                sample=_spikes(rotated, plain),
+                pattern="+.1%",
+                family="stability",
+                resolution=1 / RECORDS,
+            ),
+            Claim(
+                key=f"{kernel}-nonpositive",
+                statement=f"With {kernel}, a rotated denominator does become zero or negative in training.",
+                published=published,
+                quantity="share of denominators that are not above zero, mean over the evaluations",
+                region=(0, inf),
+                margin=0.001,
+                sample=_nonpositive(rotated),
+                pattern=".2%",
+                family="stability",
+                resolution=1 / DENOMINATORS,
+            ),
+            Claim(
+                key=f"{kernel}-loss",
+                statement=f"With {kernel}, the unrotated denominator gives a lower loss than a rotated one.",
+                published=published,
+                quantity=f"test loss, {plain} minus the same with a rotated denominator, bits per byte",
+                region=(-inf, 0),
+                margin=0.01,
+                sample=paired(plain, rotated),
+                family="loss",
+                resolution=BITS_PER_BYTE,
+            ),
+            Claim(
+                key=f"{kernel}-none",
+                statement=f"With {kernel}, a denominator is needed: without one the loss is higher.",
+                published="none found for language models; flash-linear-attention's RetNet does without",
+                quantity=f"test loss, {plain} minus the same without a denominator, bits per byte",
+                region=(-inf, 0),
+                margin=0.01,
+                sample=paired(plain, without),
+                family="loss",
+                resolution=BITS_PER_BYTE,
+            ),
+        ]
+    return (*initial, *trained)
+
+
+CLAIMS = _claims()
