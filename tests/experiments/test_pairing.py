@@ -22,9 +22,19 @@ def made_up(make_comparison, tmp_path):
 
         root = make_comparison(tmp_path, ",".join(pairing.VARIANTS), 3, loss=loss)
         rows = [
-            (name, 64, 0.5, distance, draw, (1 + draw / 100) * (10.0**sign if name == pairing.PAIRED else 1), 1.0)
+            (
+                name,
+                directions,
+                64,
+                0.5,
+                distance,
+                draw,
+                (1 + draw / 100) * (10.0**sign if name == pairing.PAIRED else 1),
+                1.0,
+            )
             for name in (pairing.PLAIN, pairing.PAIRED, pairing.EQUAL_DRAWS)
-            for distance in (0, 8, 64)
+            for directions in ("orthogonal", "independent")
+            for distance in (8, 64, 512)
             for draw in range(pairing.VARIANCE_DRAWS)
         ]
         pd.DataFrame(rows, columns=list(pairing.COLUMNS)).to_csv(root / "variance.csv", index=False)
