@@ -72,12 +72,13 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     for name, seed, model in trained_models(root, comparison, "the loss with new features", notes):
         if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue
+        own = {key: value.clone() for key, value in model.state_dict().items()}
         for draw_number in range(NEW_DRAWS + 1):
             if draw_number:
                 _redraw(model, FIRST_NEW_DRAW + draw_number)
             loss = evaluate(model, task, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
-        _redraw(model, 0)
+        model.load_state_dict(own)
     if rows:
         table = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
         write_atomically(root / "redrawn.csv", to_csv(table, "%.9g"))

@@ -98,8 +98,8 @@ def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypa
     monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
     assert mask.measure(tmp_path, {"config": vars(config)}, task) == []
     table = pd.read_csv(tmp_path / "redrawn.csv")
-    assert list(table["variant"].unique()) == [AFTER]
-    assert list(table["draw"]) == list(range(mask.NEW_DRAWS + 1))
-    assert table["bits_per_byte"].nunique() == mask.NEW_DRAWS + 1
+    assert list(table["variant"].unique()) == names[:2]
+    assert list(table["draw"]) == 2 * list(range(mask.NEW_DRAWS + 1))
+    assert table["bits_per_byte"].nunique() == mask.NEW_DRAWS + 1  # equal weights and draws: both arms have the same
     for name, model in models.items():
         assert all(torch.equal(value, before[name][key]) for key, value in model.state_dict().items())
