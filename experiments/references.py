@@ -32,6 +32,7 @@ IMDB_ARMS = _arms(
         "elu+1": ("none", *ROPE),
     }
 )
+LONG_ARMS = _arms({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
 DECAY_ARMS = _arms(
     {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
 )
@@ -48,6 +49,22 @@ REFERENCES: dict[str, Reference] = {
             "favor+-rope-after-learned-loss",
             "favor+-order",
             "elu+1-order",
+            "favor+-rope-before-gap",
+            "favor+-rope-after-gap",
+        ),
+    ),
+    "convergence-long": Reference(
+        "convergence",
+        "--data enwik8-4MB --seeds 3 --steps 1600 --warmup-steps 100 --evaluate-every 80 --test-windows 781 "
+        f"--variants {LONG_ARMS}",
+        claims=(
+            "favor+-order",
+            "elu+1-order",
+            "softmax-rope-loss",
+            "favor+-rope-before-loss",
+            "favor+-rope-after-loss",
+            "elu+1-rope-before-loss",
+            "elu+1-rope-after-loss",
             "favor+-rope-before-gap",
             "favor+-rope-after-gap",
         ),
