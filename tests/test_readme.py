@@ -1,6 +1,7 @@
 """The README's Python runs as written, and its commands are those that exist."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -33,16 +34,35 @@ def test_the_figures_and_results_exist():
 
 def test_the_table_of_results_is_the_committed_report_s():
     report = (Path(__file__).parents[1] / "results/reference/convergence/report.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (?:softmax|favor|elu).*", README, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (?:softmax|favor\+|elu\+1|relu)-.*", README, flags=re.MULTILINE)
     reported = {line.split(" | ")[0]: line for line in report.splitlines() if line.startswith("| ")}
-    assert len(rows) == 8
+    assert {row.strip("| ").split(" | ")[0] for row in rows} == {
+        name.strip("| ") for name in reported if "-" in name[3:]
+    }
     for row in rows:
         arm, *values = row.strip("| ").split(" | ")
         for value in values:
             assert f" {value} |" in reported[f"| {arm}"], (arm, value)
-    for difference in ("0.2275", "0.1945", "0.2605", "0.1053", "0.0791", "0.1314"):
-        assert difference in README
-        assert difference in report
+
+
+@pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
+@pytest.mark.parametrize("reference", ["convergence", "convergence-long"])
+def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, reference):
+    page = (Path(__file__).parents[1] / "results/CLAIMS.md").read_text(encoding="utf-8")
+    (row,) = re.findall(
+        rf"test loss, {re.escape(kernel)}-rope-after minus {re.escape(kernel)}-rope-before, bits per byte: "
+        rf".([\d.]+) \[.([\d.]+), .([\d.]+)\][^|]*\| {reference};[^|]*\| \*\*(.*?)\*\*",
+        page,
+    )
+    mean, *bounds, verdict = row
+    summary = README.partition("## What the results say")[2].partition("## Import it")[0]
+    said = re.findall(r"([\d.]+)\s+\[([\d.]+), ([\d.]+)\][^*]*\*\*(.*?)\*\*", summary)
+    assert any(
+        [float(found[0]), *sorted(map(float, found[1:3]))]
+        == pytest.approx([float(mean), *sorted(map(float, bounds))], abs=6e-4)
+        and found[3] == verdict
+        for found in said
+    )
 
 
 def test_the_table_of_speed_is_the_committed_one():
