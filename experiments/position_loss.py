@@ -40,8 +40,9 @@ def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tens
     """
     length = windows.shape[1] - 1
     total = torch.zeros(length, dtype=torch.float64)
+    device = next((parameter.device for parameter in model.parameters()), windows.device)
     for tokens in windows.split(max(1, TOKENS_AT_ONCE // length)):
-        tokens = tokens.to(next(model.parameters()).device)
+        tokens = tokens.to(device)
         logits = next_token_logits(model, tokens, config)
         nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
         total += nats.double().sum(0).cpu()

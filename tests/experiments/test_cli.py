@@ -127,6 +127,7 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert set(first) <= set(second)
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, comparison):
     command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--out", str(tmp_path / "killed")]
     command += ["--variants", "favor+-rope-after,softmax-rope", "--seeds", "2"]
@@ -216,6 +217,7 @@ def test_bfloat16_redraw_and_rotated_denominator_run(tmp_path):
     assert "The denominator is rotated." in (out / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_decay_reproduces_roformer_s_figure_2(tmp_path):
     out = tmp_path / "decay"
     assert quick_run(out, "--variants", "softmax-none,favor+-rope-after", experiment="decay") == 0
@@ -252,7 +254,7 @@ def wrong_uses(tmp_path):
     (tmp_path / "taken" / "report.md").write_text("mine")
     return [
         (["run"], "experiment"),
-        (["nonsense"], "choose from run, report, list"),
+        (["nonsense"], "choose from run, report, claims, list"),
         (["run", "nonsense"], "choose from convergence, decay"),
         (["run", "convergence", "--nonsense", "3"], "--learning-rate"),
         (["run", "convergence", "--steps", "many"], "--steps"),

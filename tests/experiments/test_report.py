@@ -287,7 +287,7 @@ def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
         ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
         ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json: $.state is 'lost', expected one of"),
         ("elu+1-none/seed0/config.json", "{}", "config.json lacks variant"),
-        ("attention.csv", "variant,layer\n", "attention.csv has no column distance, signed, absolute"),
+        ("attention.csv", "variant,layer\n", "attention.csv has no column seed, distance, signed, absolute"),
         ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (it is no file)"),
         ("elu+1-none/seed1/status.json", None, "status.json cannot be read (it is no file)"),
     ],
