@@ -22,7 +22,7 @@ from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
 from experiments.settings_plots import curves_by_setting, final_by_setting
 from experiments.spikes import BEFORE, HEIGHT, spike_share
-from experiments.stats import cell_states, cell_values, estimate
+from experiments.stats import cell_states, estimate, finished_values
 from experiments.tasks.language_model import ByteLanguageModel
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
@@ -70,10 +70,8 @@ def figures(
     if initial is not None:
         entries.append(TableEntry("Before training", _initial_shown(initial), _INITIAL))
     directory = output / "figures"
-    states = cell_states(root, comparison, curves)
-    done = states[states["state"] == "done"]
-    values = cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
-    if len(done):
+    values = finished_values(root, comparison, curves)
+    if not values.empty:
         entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison))
     for stem, (metric, quantity, title, caption) in _HEALTH.items():
         if (curves["metric"] == metric).any():

@@ -18,7 +18,7 @@ from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
 from experiments.samples import paired
 from experiments.settings_plots import curves_by_setting, final_by_setting
-from experiments.stats import cell_states, cell_values
+from experiments.stats import finished_values
 from experiments.tasks.language_model import ByteLanguageModel
 
 QUESTION = (
@@ -80,10 +80,8 @@ def figures(
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
-    states = cell_states(root, comparison, curves)
-    done = states[states["state"] == "done"]
-    if len(done):
-        values = cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    values = finished_values(root, comparison, curves)
+    if not values.empty:
         entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison))
         arguments = (curves, summary, comparison, "bits_per_byte", "bits per byte", "0", 0.25)
         entries.append(draw(directory, _CURVES, curves_by_setting, *arguments))

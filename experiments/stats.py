@@ -101,6 +101,13 @@ def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) ->
     return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
 
 
+def finished_values(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+    """``cell_values`` of the cells that are done."""
+    states = cell_states(root, comparison, curves)
+    done = states[states["state"] == "done"]
+    return cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+
+
 def cell_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[tuple[str, int]]) -> pd.DataFrame:
     """One row per value of a finished cell: variant, metric, seed, value.
 
