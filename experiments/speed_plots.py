@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from experiments.plots import MUTED, OTHER_COLOUR, OTHER_POSITION, arm_style, label
-from experiments.speed_cases import (
+from experiments.speed_config import (
     AFTER,
     BACKWARD,
     BEFORE,

@@ -9,7 +9,7 @@ from experiments import speed_plots
 from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
-from experiments.speed_cases import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
+from experiments.speed_config import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
 from experiments.speed_results import (
     SHARE_TARGET,
     Target,

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.record import read_lines
 from experiments.schema import Source, check_measurement, converted
-from experiments.speed_cases import (
+from experiments.speed_config import (
     AFTER,
     BACKWARD,
     BEFORE,
@@ -32,8 +32,8 @@ from experiments.speed_cases import (
     TOKEN,
     SpeedConfig,
     after,
-    operation_flops,
 )
+from experiments.speed_operations import operation_flops
 
 RECORDS = "measurements.jsonl"
 TIME_COLUMNS = "topic direction length case rounds median low high ratio ratio_low ratio_high".split()

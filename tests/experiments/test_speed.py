@@ -11,7 +11,8 @@ from experiments import speed, speed_cases
 from experiments.benchmark import in_fresh_process, peak_memory, time_in_turn
 from experiments.cli import main
 from experiments.record import read_lines
-from experiments.speed_cases import (
+from experiments.speed_cases import competitors
+from experiments.speed_config import (
     AFTER,
     BACKWARD,
     BEFORE,
@@ -27,9 +28,8 @@ from experiments.speed_cases import (
     STEP,
     SpeedConfig,
     after,
-    competitors,
-    operation_flops,
 )
+from experiments.speed_operations import operation_flops
 from experiments.speed_plots import memory_figure, positions_figure
 from experiments.speed_results import (
     SHARE_TARGET,

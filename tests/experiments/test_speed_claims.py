@@ -9,8 +9,8 @@ import pytest
 
 from experiments import speed
 from experiments.claims import evaluate
-from experiments.speed_cases import AFTER, OURS, SDPA, SGEMM, SOFTMAX, SpeedConfig
 from experiments.speed_claims import CLAIMS
+from experiments.speed_config import AFTER, OURS, SDPA, SGEMM, SOFTMAX, SpeedConfig
 
 CONFIG = SpeedConfig()
 COMPARISON = {
