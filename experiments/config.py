@@ -27,6 +27,7 @@ MOST_TOKENS_PER_STEP = 2**26
 LARGEST_RATE = 1e30
 """of the learning rate and of the largest gradient norm: beyond it float32 overflows in the optimiser"""
 LARGEST_DECAY = 1e6
+LARGEST_STD = 10.0
 
 
 def check_range(name: str, value: int, smallest: int, largest: int) -> None:
@@ -73,6 +74,8 @@ class Config:
     """largest gradient norm of an update"""
     dropout: float = 0.0
     """dropout on attention output and MLP"""
+    initial_std: float = 0.02
+    """standard deviation of the initial matrices"""
     redraw_every: int = 0
     """training steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
@@ -114,9 +117,10 @@ class Config:
                 f"num_features {self.num_features} is odd; RoPE rotates pairs of features, so give an even number, "
                 f"such as {self.num_features + 1}"
             )
-        for name in ("learning_rate", "gradient_clip"):
-            if not 0 < getattr(self, name) <= LARGEST_RATE:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a positive number, {LARGEST_RATE:g} or less")
+        most = {"learning_rate": LARGEST_RATE, "gradient_clip": LARGEST_RATE, "initial_std": LARGEST_STD}
+        for name, limit in most.items():
+            if not 0 < getattr(self, name) <= limit:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a positive number, {limit:g} or less")
         if not 0 <= self.weight_decay <= LARGEST_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; give 0 or more, {LARGEST_DECAY:g} or less")
         if not 0 <= self.dropout < 1:

@@ -36,6 +36,7 @@ def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
         denominator=config.denominator,
         dropout=config.dropout,
         redraw_every=config.redraw_every or None if is_random else None,
+        initial_std=config.initial_std,
         seed=seed,
         feature_seed=seed,
     )

@@ -25,8 +25,6 @@ from linear_rope.softmax_attention import KeyValueCache, SoftmaxRoPEAttention
 Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
 ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}
 
-INITIAL_STD = 0.02
-
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -70,11 +68,15 @@ class ModelConfig:
     """of the initial weights"""
     feature_seed: int = 0
     """of the random features; every layer draws its own"""
+    initial_std: float = 0.02
+    """standard deviation of the initial matrices; GPT-2's by default"""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        if not 0 < self.initial_std < math.inf:
+            raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         check_choice("attention", self.attention, ("softmax", "linear"))
         check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
         check_choice("position", self.position, ("none", "learned", "sinusoidal", "alibi", *ROPE))
@@ -168,6 +170,7 @@ class _Embedding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.initial_std = config.initial_std
         self.tokens = nn.Embedding(config.vocab_size, config.dim)
         self.positions: nn.Module | None = None
         if config.position == "learned":
@@ -179,7 +182,7 @@ class _Embedding(nn.Module):
         x = self.tokens(tokens)
         if isinstance(self.positions, SinusoidalPositions):
             # A sinusoid has a root mean square of 1/√2; at this scale neither it nor the tokens drown the other.
-            return x + self.positions(positions) * (INITIAL_STD * math.sqrt(2))
+            return x + self.positions(positions) * (self.initial_std * math.sqrt(2))
         return x if self.positions is None else x + self.positions(positions)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -202,7 +205,7 @@ class CausalLM(nn.Module):
         make = attention or (lambda layer: make_attention(config, layer, causal=True))
         self.blocks = nn.ModuleList(Block(config, make(layer)) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.dim)
-        initialise(self, config.seed, config.layers)
+        initialise(self, config)
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Scores of the next token.
@@ -283,7 +286,7 @@ class Encoder(nn.Module):
             Block(config, make_attention(config, layer, causal=False)) for layer in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim)
-        initialise(self, config.seed, config.layers)
+        initialise(self, config)
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """(B, N) int64 tokens, (B, N) bool mask → (B, N, dim) representations.
@@ -324,7 +327,7 @@ class EncoderDecoder(nn.Module):
             for layer in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim)
-        initialise(self, config.seed, config.layers)
+        initialise(self, config)
 
     def forward(self, source: Tensor, target: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
         """Scores of the next target token.
@@ -346,11 +349,11 @@ class EncoderDecoder(nn.Module):
         return self.encoder.embedding.logits(self.norm(x))
 
 
-def initialise(model: nn.Module, seed: int, layers: int) -> None:
-    """Initialise every weight from a generator of its own, named by ``seed`` and the parameter's name.
+def initialise(model: nn.Module, config: ModelConfig) -> None:
+    """Initialise every weight from a generator of its own, named by ``config.seed`` and the parameter's name.
 
     So two models that differ in some modules start with equal weights in all that they share. Matrices are
-    N(0, 0.02²), those that write to the residual stream over √(2·layers) (GPT-2); biases 0; norms 1.
+    N(0, initial_std²), those that write to the residual stream over √(2·layers) (GPT-2); biases 0; norms 1.
     """
     norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
     with torch.no_grad():
@@ -361,8 +364,8 @@ def initialise(model: nn.Module, seed: int, layers: int) -> None:
                 parameter.zero_()
                 continue
             writes_to_residual = name.endswith((".out.weight", ".mlp.2.weight"))
-            std = INITIAL_STD / math.sqrt(2 * layers) if writes_to_residual else INITIAL_STD
-            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+            std = config.initial_std / math.sqrt(2 * config.layers) if writes_to_residual else config.initial_std
+            digest = hashlib.sha256(f"{config.seed}/{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
             parameter.copy_(torch.randn(parameter.shape, generator=generator, device="cpu") * std)
 

@@ -340,8 +340,14 @@ def test_list_names_what_there_is(capsys):
         *((name, 10**30) for name in LIMITS),
         *((name, smallest - 1) for name, (smallest, _) in LIMITS.items()),
         *((name, value) for name in ("steps", "dim") for value in (2.0, "2", True, None)),
-        *((name, float("nan")) for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout")),
-        *((name, float("inf")) for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout")),
+        *(
+            (name, float("nan"))
+            for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
+        ),
+        *(
+            (name, float("inf"))
+            for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
+        ),
         *(("learning_rate", value) for value in (0, -1.0, 1e31, 10**400, "0.1", True)),
         *(("data", 3), ("precision", "float16"), ("denominator", None)),
     ],

@@ -75,16 +75,36 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
     assert all(not torch.equal(reseeded[key], first[key]) for key in first if first[key].dim() > 1)
 
 
-def test_initial_weights_are_as_documented() -> None:
-    model = CausalLM(ModelConfig(dim=128, heads=4, layers=2, attention="softmax", position="none"))
+@pytest.mark.parametrize("std", [0.02, 0.08])
+def test_initial_weights_are_as_documented(std: float) -> None:
+    given = {} if std == 0.02 else {"initial_std": std}
+    model = CausalLM(ModelConfig(dim=128, heads=4, layers=2, attention="softmax", position="none", **given))
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             to_residual = name.endswith(("out.weight", "mlp.2.weight"))
-            expected = 0.02 / math.sqrt(4) if to_residual else 0.02
+            expected = std / math.sqrt(4) if to_residual else std
             # Five standard errors of the standard deviation of n normal numbers.
             assert abs(float(parameter.detach().std()) / expected - 1) < 5 / math.sqrt(2 * parameter.numel())
         else:
             assert torch.all(parameter == (1 if name.endswith("norm.weight") else 0))
+
+
+@pytest.mark.parametrize("std", [0.02, 0.08])
+def test_sinusoids_are_as_large_as_the_initial_embedding(std: float) -> None:
+    size: Any = {"vocab_size": 4096, "dim": 64, "heads": 4, "layers": 1, "initial_std": std}
+    none, sinusoidal = (CausalLM(ModelConfig(**size, position=position)) for position in ("none", "sinusoidal"))
+    tokens, places = torch.arange(4096)[None], torch.arange(4096)
+    embedded = none.embedding(tokens, places)
+    added = sinusoidal.embedding(tokens, places) - embedded
+    # A pair of sine and cosine has the mean square 1/2; the embedding is 2^18 normal numbers, to five standard errors.
+    assert float(added.square().mean().sqrt().detach()) == pytest.approx(std, rel=1e-5)
+    assert float(embedded.std().detach()) == pytest.approx(std, rel=5 / math.sqrt(2**19))
+
+
+@pytest.mark.parametrize("std", [0.0, -0.02, float("inf"), float("nan")])
+def test_an_initial_standard_deviation_is_positive(std: float) -> None:
+    with pytest.raises(ValueError, match="initial_std is"):
+        ModelConfig(initial_std=std)
 
 
 @pytest.mark.parametrize("size", [SMALL, {"dim": 128, "layers": 4, "heads": 4, "num_features": 64}])
