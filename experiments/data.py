@@ -59,7 +59,10 @@ class Sequences(Protocol):
         """Inputs of a sequence; it has one token more, the last target."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Bytes:
-        """So many new sequences, of shape (count, length + 1)."""
+        """So many new sequences as a model is evaluated on, of shape (count, length + 1)."""
+
+    def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
+        """So many new sequences as a model is trained on, of the same shape; some may be easier."""
 
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """What is to be predicted at each input, NOT_SCORED where nothing is; (B, length) of tokens (B, length + 1)."""

@@ -37,6 +37,9 @@ class Copying:
         tokens = np.where((lengths < places) & (places <= 2 * lengths), repeated, tokens)
         return np.where(places == lengths, SEPARATOR, tokens).astype(np.uint8)
 
+    def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
+        return self.draw(generator, count)
+
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The symbols behind the separator."""
         behind = np.cumsum(tokens[:, :-1] == SEPARATOR, axis=1) > 0

@@ -97,7 +97,7 @@ class SequenceModel(ByteLanguageModel):
 
     def batch(self, seed: int, step: int) -> torch.Tensor:
         """New sequences, int64 of shape (batch_size, context + 1); a pure function of ``seed`` and ``step``."""
-        return self._tokens(self.sequences.draw(split_generator("train", seed, step), self.batch_size))
+        return self._tokens(self.sequences.draw_training(split_generator("train", seed, step), self.batch_size))
 
     def windows(self, split: str, count: int) -> torch.Tensor:
         """The first ``count`` sequences of a split (validation or test), or all if it has fewer; always the same."""

@@ -20,7 +20,7 @@ from experiments.tasks import TASKS, enwik8, enwik8_4mb, imdb, stdlib
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
-GENERATED = [*(f"recall-{length}" for length in (16, 32, 64, 128, 256, 512)), "copying-32", "copying-128"]
+GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 
 
