@@ -17,7 +17,7 @@ from experiments.record import write_atomically
 from experiments.references import REFERENCES, command
 from experiments.registry import EXPERIMENTS
 from experiments.report import read_comparison, template_environment
-from experiments.schema import visible
+from experiments.strict_json import visible
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
 

@@ -19,7 +19,7 @@ from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.record import cell_config, cell_directory, comparison_cells, is_finished
 from experiments.report import read_comparison
-from experiments.schema import visible
+from experiments.strict_json import visible
 from experiments.variants import VARIANTS, is_variant
 
 CONTINUED = "continued with another"

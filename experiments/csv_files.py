@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.record import read_file
-from experiments.schema import Source, visible
+from experiments.strict_json import Source, visible
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _FIGURES = re.compile(r"[+-][\d.,%\[\] +-]*")

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
 from experiments.record import write_atomically
-from experiments.schema import Source
 from experiments.stats import estimate
+from experiments.strict_json import Source
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask, rope_decay_bound
 from linear_rope.rotary import rope_frequencies

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from experiments.csv_files import TEXT, Column, number, read_csv, to_csv, whole
 from experiments.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.record import write_atomically
-from experiments.schema import Source
+from experiments.strict_json import Source
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.trained_models import trained_models
 from linear_rope.multi_head import RoPEAttention

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 
 from experiments.record import write_atomically
-from experiments.schema import visible
+from experiments.strict_json import visible
 
 KERNEL_COLOURS = {
     "softmax": "#000000",

@@ -12,13 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.schema import (
-    Source,
-    check_cell_config,
-    check_metrics_row,
-    check_status,
-    parse_json,
-)
+from experiments.schema import check_cell_config, check_metrics_row, check_status
+from experiments.strict_json import Source, parse_json
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""

@@ -19,8 +19,9 @@ from experiments.csv_files import to_csv
 from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry
 from experiments.record import cell_config, comparison_cells, read_json, write_atomically
-from experiments.schema import Source, check_comparison, visible
+from experiments.schema import check_comparison
 from experiments.stats import summarise
+from experiments.strict_json import Source, visible
 from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells
 from experiments.tuning import RATES_CAPTION, rates_table
 

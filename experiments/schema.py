@@ -12,14 +12,13 @@ measurements.jsonl                     a ``TimeMeasurement`` or ``MemoryMeasurem
 =====================================  ================================================
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, get_args
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, get_args
 
-import msgspec
 from msgspec import Meta
+
+from experiments.strict_json import Source, converted, shown, visible
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -37,12 +36,6 @@ CHOICES: dict[str, tuple[str, ...]] = {"state": get_args(State), "split": get_ar
 
 LONGEST_NAME = 200
 """bytes of a variant's name; it is the name of a directory"""
-DEEPEST = 32
-"""levels of lists and objects in a JSON file"""
-SHOWN = 60
-"""characters of a wrong value that a message repeats"""
-
-T = TypeVar("T")
 
 
 class GitRecord(TypedDict):
@@ -227,52 +220,6 @@ DIRECTIONS = {
 """of each topic of the speed experiment; memory is measured in the last"""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a value was read, for messages: the file (and line), and what to do when it is wrong."""
-
-    where: str
-    remedy: str
-
-    def error(self, problem: str) -> ValueError:
-        """A ValueError of one line."""
-        return ValueError(visible(" ".join(f"{self.where}{problem}; {self.remedy}".split())))
-
-
-def visible(text: str) -> str:
-    r"""The text with control characters, lone surrogates and changes of direction written as ``\x07`` or ``\u202e``.
-
-    Line breaks and tabs stay.
-    """
-    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def parse_json(content: bytes, source: Source) -> Any:
-    r"""The value of a JSON text in UTF-8. Lone surrogates, which no other file can hold, become text: ``\ud800``.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or has a number that is not finite or beyond 64 bits.
-    """
-    try:
-        value = json.loads(
-            content.decode(), parse_constant=_refuse_number, parse_float=_finite_float, parse_int=_int_of_64_bits
-        )
-    except RecursionError:
-        raise source.error(f" is nested more than {DEEPEST} levels deep") from None
-    except ValueError as error:
-        raise source.error(f" is not JSON ({error})") from None
-    opened = content.count(b"[") + content.count(b"{")
-    if opened <= DEEPEST and b"\\u" not in content:
-        return value
-    try:
-        return _without_surrogates(value, DEEPEST)
-    except RecursionError:
-        raise source.error(f" is nested more than {DEEPEST} levels deep") from None
-
-
 def check_comparison(value: Any, source: Source) -> None:
     """Raises ValueError if a value is not a ``Comparison``."""
     _check(value, Comparison, source)
@@ -285,7 +232,7 @@ def check_comparison(value: Any, source: Source) -> None:
     for index, variant in enumerate(value["variants"]):
         problem = _problem_of_name(variant["name"])
         if problem:
-            raise source.error(f": $.variants[{index}].name is {_shown(variant['name'])}, which {problem}")
+            raise source.error(f": $.variants[{index}].name is {shown(variant['name'])}, which {problem}")
     _check_unique(value["seeds"], "$.seeds", source)
     _check_unique([variant["name"] for variant in value["variants"]], "$.variants", source)
 
@@ -316,11 +263,11 @@ def check_measurement(value: Any, source: Source) -> None:
     directions = DIRECTIONS.get(topic, ())[-1 if is_memory else 0 :]
     if direction not in directions:
         raise source.error(
-            f": $.topic and $.direction are {_shown(topic)} and {_shown(direction)}, expected a topic of "
+            f": $.topic and $.direction are {shown(topic)} and {shown(direction)}, expected a topic of "
             f"{', '.join(DIRECTIONS)} and a direction it is measured in"
         )
     if (value["length"] is None) != (topic in ("rate", "decoding")) or (is_memory and value["length"] is None):
-        raise source.error(f": $.length is {_shown(value['length'])}, which the topic {topic} cannot have")
+        raise source.error(f": $.length is {shown(value['length'])}, which the topic {topic} cannot have")
     if is_memory:
         if not {"rise", "returned", "method"} <= value.keys() and not value.get("failures"):
             raise source.error(" lacks rise, returned and method, and has no failures")
@@ -335,56 +282,13 @@ def check_measurement(value: Any, source: Source) -> None:
             raise source.error(f": $.samples[{index}].seconds has another number of rounds than $.samples[0].seconds")
 
 
-def converted(value: Any, kind: type[T], source: Source, place: str = "$") -> T:
-    """The value as an object of a type that msgspec knows, a dataclass say. ``place`` is where it is in the file.
-
-    Raises:
-        ValueError: it is not of that type.
-    """
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise source.error(_problem(str(error), value, place)) from None
-
-
 def _check(value: Any, kind: Any, source: Source, place: str = "$") -> None:
-    converted(value, kind, source, place)
-
-
-def _problem(message: str, value: Any, place: str) -> str:
-    """What msgspec says, with the value that came, to stand behind the file's name."""
-    said, _, path = message.partition(" - at ")
-    inner = path.strip("`").removeprefix("$")
-    where = "" if place + inner == "$" else f": {place}{inner}"
-    missing = re.fullmatch(r"Object missing required field `(.*)`", said)
-    if missing:
-        return f"{where} lacks {missing[1]}"
-    found = _found(value, inner)
-    came = f"{where} is {_shown(found[0])}" if found else where or ": the whole"
-    choices = CHOICES.get(inner.rpartition(".")[2])
-    if said.startswith("Invalid enum value") and choices:
-        return f"{came}, expected one of {', '.join(choices)}"
-    said = said.partition(", got ")[0] if found else said
-    return f"{came}, {said[:1].lower()}{said[1:]}"
-
-
-def _found(value: Any, path: str) -> list[Any]:
-    """The value at a path such as ``.seeds[0]``, in a list; an empty one if the path does not say which it is."""
-    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
-        if index == "...":
-            return []
-        value = value[name] if name else value[int(index)]
-    return [value]
-
-
-def _shown(value: Any) -> str:
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    converted(value, kind, source, place, CHOICES)
 
 
 def _check_unique(values: Iterable[Any], place: str, source: Source) -> None:
     for value in _repeated(values):
-        raise source.error(f": {place} holds {_shown(value)} twice")
+        raise source.error(f": {place} holds {shown(value)} twice")
 
 
 def _repeated(values: Iterable[Any]) -> Iterator[Any]:
@@ -404,35 +308,3 @@ def _problem_of_name(name: str) -> str | None:
     if len(name.encode()) > LONGEST_NAME:
         return f"is longer than {LONGEST_NAME} bytes"
     return None
-
-
-def _refuse_number(text: str) -> None:
-    raise ValueError(f"{text} is no number that can be recorded")
-
-
-def _finite_float(text: str) -> float:
-    value = float(text)
-    if abs(value) == float("inf"):
-        raise ValueError(f"{text[:SHOWN]} is beyond what a float can hold")
-    return value
-
-
-def _int_of_64_bits(text: str) -> int:
-    if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
-        raise ValueError(f"{text[:SHOWN]} is beyond 64 bits")
-    return int(text)
-
-
-def _without_surrogates(value: Any, levels: int) -> Any:
-    """Raises RecursionError if the value has more levels."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if not isinstance(value, (dict, list)):
-        return value
-    if levels == 0:
-        raise RecursionError
-    if isinstance(value, list):
-        return [_without_surrogates(item, levels - 1) for item in value]
-    return {
-        _without_surrogates(name, levels - 1): _without_surrogates(item, levels - 1) for name, item in value.items()
-    }

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.record import read_lines
-from experiments.schema import Source, check_measurement, converted
+from experiments.schema import check_measurement
 from experiments.speed_config import (
     AFTER,
     BACKWARD,
@@ -34,6 +34,7 @@ from experiments.speed_config import (
     after,
 )
 from experiments.speed_operations import operation_flops
+from experiments.strict_json import Source, converted
 
 RECORDS = "measurements.jsonl"
 TIME_COLUMNS = "topic direction length case rounds median low high ratio ratio_low ratio_high".split()

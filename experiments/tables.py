@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.record import cell_directory, cell_status, comparison_cells
-from experiments.schema import visible
 from experiments.stats import SMALLEST_SAMPLE, cell_states, contrasts
+from experiments.strict_json import visible
 
 RULE = (
     "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the arm is called "

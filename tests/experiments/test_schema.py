@@ -6,18 +6,9 @@ import pytest
 
 from experiments.record import read_json
 from experiments.report import read_comparison
-from experiments.schema import (
-    DEEPEST,
-    Source,
-    check_cell_config,
-    check_comparison,
-    check_measurement,
-    check_metrics_row,
-    check_status,
-    parse_json,
-    visible,
-)
+from experiments.schema import check_cell_config, check_comparison, check_measurement, check_metrics_row, check_status
 from experiments.speed_results import read_records
+from experiments.strict_json import DEEPEST, Source, parse_json, visible
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 FILE = Source("the file", "for the test")

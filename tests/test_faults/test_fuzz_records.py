@@ -17,9 +17,9 @@ from experiments.csv_files import read_csv
 from experiments.curves import read_curves
 from experiments.record import cell_config, cell_status, read_json, read_metrics
 from experiments.report import read_comparison
-from experiments.schema import visible
 from experiments.speed_config import PRESETS
 from experiments.speed_results import read_records
+from experiments.strict_json import visible
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 ARMS = ("elu+1-none", "elu+1-rope-after")
