@@ -97,3 +97,17 @@ def _write_cell(
 @pytest.fixture(scope="session")
 def make_comparison() -> Callable[..., Path]:
     return write_comparison
+
+
+@pytest.fixture
+def make_reference(make_comparison, tmp_path):
+    """Makes results/convergence with two arms that differ by given amounts, seed by seed; returns results."""
+
+    def make(differences, **other):
+        def loss(name, seed, step):
+            return 3 + seed + (differences[seed] if name == "favor+-rope-after" else 0)
+
+        make_comparison(tmp_path / "convergence", "favor+-none,favor+-rope-after", len(differences), loss=loss, **other)
+        return tmp_path
+
+    return make

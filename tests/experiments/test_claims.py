@@ -1,47 +1,25 @@
-"""From files with known effects to verdicts; and no file that is missing makes one."""
+"""From values with known effects to verdicts; and no file that is missing makes one."""
 
 import math
-import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from scipy import stats
 
-from experiments import convergence
-from experiments.cells import Cells
-from experiments.claims import RULE, Claim, Sample, adjust, evaluate, holm, p_values
+from experiments.claims import Claim, Sample, adjust, evaluate, holm, p_values
 from experiments.claims_page import read_sections
 from experiments.cli import main
 from experiments.convergence import CLAIMS
 from experiments.curves import read_curves
 from experiments.record import read_json, write_json
-from experiments.references import REFERENCES, command
-from experiments.registry import EXPERIMENTS
-from experiments.report import write_report
-from experiments.samples import from_table, gap_closed, paired_average, steps_saved
+from experiments.references import command
 
-ROOT = Path(__file__).parents[2]
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
 FAMILY = sum(claim.family == "none" for claim in CLAIMS)
 SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 """of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
-
-
-@pytest.fixture
-def make_reference(make_comparison, tmp_path):
-    """Makes results/convergence with two arms that differ by given amounts, seed by seed; returns results."""
-
-    def make(differences, **other):
-        def loss(name, seed, step):
-            return 3 + seed + (differences[seed] if name == AFTER else 0)
-
-        make_comparison(tmp_path / "convergence", f"{BASELINE},{AFTER}", len(differences), loss=loss, **other)
-        return tmp_path
-
-    return make
 
 
 def rows_of(results):
@@ -357,198 +335,3 @@ def test_two_claims_with_one_key_are_refused():
     claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
     with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
         evaluate([claim, claim], Path(), None, None, reference="made-up", command="run")
-
-
-ENDS = {"favor+-none": [3.0, 3.0, 3.0], "favor+-rope-after": [2.5, 2.75, 3.5], "softmax-rope": [2.0, 2.5, 3.0]}
-
-
-def cells_of(root):
-    comparison = read_json(root / "comparison.json")
-    return Cells(root, comparison, read_curves(root, comparison))
-
-
-def sample_of(read, make_comparison, root):
-    """The sample of made-up curves that fall on a straight line, over 100 steps, to ``ENDS``."""
-    make_comparison(root, ",".join(ENDS), loss=lambda name, seed, step: 8 + (ENDS[name][seed] - 8) * step / 100)
-    comparison = read_json(root / "comparison.json")
-    return read(root, comparison, cells_of(root))
-
-
-def test_the_share_of_steps_saved_by_an_arm_that_is_not_faster(make_comparison, tmp_path):
-    # At step 80 the curves are at 3.6 and 3.8: they come down to 3 between 80 and 100. One stays above.
-    sample = sample_of(steps_saved(AFTER, BASELINE), make_comparison, tmp_path / "one")
-    assert sample.values == {0: 0.0, 1: 0.0, 2: 0.0}
-    assert sample.notes == (f"1 of 3 seeds never came down to {BASELINE}'s final loss and count as 0",)
-
-
-def test_the_share_of_steps_saved_by_an_arm_that_is_faster(make_comparison, tmp_path):
-    def loss(name, seed, step):
-        return 8 - step / 25 * (2 if name == AFTER else 1)
-
-    make_comparison(tmp_path, f"{BASELINE},{AFTER}", loss=loss)
-    comparison = read_json(tmp_path / "comparison.json")
-    # Twice as steep: half way down at step 50, and the first evaluation from there on is at step 60.
-    values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, cells_of(tmp_path)).values
-    assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
-
-
-def test_the_share_of_the_gap_that_is_closed(make_comparison, tmp_path):
-    sample = sample_of(gap_closed(AFTER, BASELINE, "softmax-rope"), make_comparison, tmp_path / "run")
-    assert sample.values == pytest.approx({0: 0.5, 1: 0.5})
-    assert sample.lost == ("seed 2: softmax-rope is not better than favor+-none, so there is no gap to close",)
-
-
-def test_the_average_of_a_curve_is_its_area_over_its_steps(make_comparison, tmp_path):
-    # A straight line averages to half the sum of its ends, 8 and ENDS: the differences are half those of the ends.
-    sample = sample_of(paired_average(AFTER, BASELINE), make_comparison, tmp_path / "run")
-    assert sample.values == pytest.approx({0: -0.25, 1: -0.125, 2: 0.25})
-
-
-def test_a_table_counts_for_the_seeds_at_which_all_arms_finished(make_comparison, tmp_path):
-    fates = {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}
-    make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
-    comparison = read_json(tmp_path / "comparison.json")
-    table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
-    sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, cells_of(tmp_path))
-    assert sample.values == {0: 0.5, 4: 0.25}
-    assert sample.lost == (f"seed 1: {AFTER}: why",)
-    assert sample.unfinished == 2
-
-
-def test_an_arm_that_is_not_part_of_the_comparison_has_no_sample(make_comparison, tmp_path):
-    assert sample_of(steps_saved("softmax-rope", "softmax-learned"), make_comparison, tmp_path / "run") is None
-
-
-def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_comparison, tmp_path):
-    arms = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
-    make_comparison(tmp_path / "convergence", arms, 3, steps=40)
-    rows = rows_of(tmp_path)
-    assert rows.keys() == {claim.key for claim in CLAIMS}
-    assert [key for key, row in rows.items() if row.verdict == "not run"] == []
-
-
-def test_references_are_of_experiments_that_exist():
-    assert {reference.experiment for reference in REFERENCES.values()} <= set(EXPERIMENTS)
-    assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
-    assert command("decay").endswith(" --out results/runs/decay")
-
-
-def test_every_experiment_says_what_a_report_needs():
-    for module in EXPERIMENTS.values():
-        for text in (module.QUESTION, module.METHOD, module.NOT_SHOWN):
-            assert text.endswith((".", "?"))
-        assert isinstance(module.CLAIMS, tuple)
-
-
-def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
-    page = tmp_path / "CLAIMS.md"
-    assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(page)]) == 0
-    assert page.read_bytes() == (ROOT / "results/CLAIMS.md").read_bytes()
-    printed = capsys.readouterr().out
-    assert printed.endswith(f"{page}\n")
-    assert RULE in " ".join(printed.split())
-    tables = [line for line in printed.splitlines() if "python -m experiments" not in line and str(page) not in line]
-    assert max(map(len, tables)) <= 120
-
-
-def test_what_comes_from_files_is_nothing_but_text(make_reference, tmp_path):
-    results = make_reference(shifted(-0.3), fates={(AFTER, 3): ("failed", "a|b <script> \x1b[31m")})
-    page = tmp_path / "page.md"
-    assert main(["claims", "--results", str(results), "--out", str(page)]) == 0
-    assert "\x1b" not in page.read_text()
-    assert r"a\|b \<script\>" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--results", "{there}/absent"], "absent is no directory"),
-        (["--out", "{there}/absent/page.md"], "page.md cannot be written (No such file or directory)"),
-        (["--out", "{there}"], "cannot be written"),
-    ],
-)
-def test_wrong_use_is_one_line(make_reference, capsys, arguments, said):
-    results = make_reference(shifted(-0.3))
-    given = [argument.format(there=results) for argument in arguments]
-    assert main(["claims", "--results", str(results), *given]) == 2
-    output, error = capsys.readouterr()
-    assert output == ""
-    assert error.count("\n") == 1
-    assert said in error
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("comparison.json", "{", "comparison.json is not JSON"),
-        (f"{AFTER}/seed1/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
-        (f"{AFTER}/seed1/status.json", '{"state": "lost"}', "status.json: $.state is 'lost'"),
-    ],
-)
-def test_a_damaged_file_is_named_in_one_line(make_reference, capsys, name, content, said):
-    results = make_reference(shifted(-0.3))
-    (results / "convergence" / name).write_text(content)
-    assert main(["claims", "--results", str(results)]) == 2
-    output, error = capsys.readouterr()
-    assert output == ""
-    assert error.count("\n") == 1
-    assert said in error
-
-
-def test_a_comparison_of_another_experiment_is_refused(make_reference, capsys):
-    results = make_reference(shifted(-0.3), experiment="decay")
-    assert main(["claims", "--results", str(results)]) == 2
-    assert "is of the experiment decay, and convergence is one of convergence" in capsys.readouterr().err
-
-
-def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
-    root = make_reference(shifted(-0.3)) / "convergence"
-    words = {name: getattr(convergence, name) for name in ("QUESTION", "METHOD", "NOT_SHOWN", "CLAIMS")}
-    html = write_report(root, SimpleNamespace(figures=lambda *_: [], **words)).read_text()
-    headings = ("What was asked", "How it was measured", "What came out", "What it does not show")
-    for text, heading in (((root / "report.md").read_text(), "\n## {}\n"), (html, "<h2>{}</h2>")):
-        places = [text.index(heading.format(each)) for each in headings]
-        assert places == sorted(places)
-    lines = [line for line in (root / "report.md").read_text().splitlines() if line.startswith("| RoPE after the map")]
-    (loss,) = [line for line in lines if f"test loss, {AFTER} minus {BASELINE}" in line]
-    assert loss.endswith("| **supported** |")
-    (relu,) = [line for line in lines if "test loss, relu-rope-after minus relu-none" in line]
-    assert relu.endswith("| **not run**: it is not part of what was run |")
-
-
-def texts_in(value, seen=None):
-    """All texts that a function closes over, directly or in functions and tuples of them."""
-    if isinstance(value, str):
-        return {value}
-    if isinstance(value, tuple | list | set | frozenset):
-        return set().union(*(texts_in(part, seen) for part in value))
-    found, seen = set(), set() if seen is None else seen
-    if callable(value) and id(value) not in seen:
-        seen.add(id(value))
-        for cell in getattr(value, "__closure__", None) or ():
-            found |= texts_in(cell.cell_contents, seen)
-    return found
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_arm_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
-    """A misspelt one would leave its claim not run for ever."""
-    options = [reference.options.split() for reference in REFERENCES.values() if reference.experiment == name]
-    named = [words[words.index("--variants") + 1] for words in options if "--variants" in words]
-    trained = {*EXPERIMENTS[name].VARIANTS, *(arm for arms in named for arm in arms.split(","))}
-    for claim in EXPERIMENTS[name].CLAIMS:
-        texts = texts_in(claim.sample)
-        arms = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
-        assert arms <= trained, claim.key
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_key_is_that_of_one_claim(name):
-    keys = [claim.key for claim in EXPERIMENTS[name].CLAIMS]
-    assert len(keys) == len(set(keys))
-
-
-def test_the_arms_of_a_claim_are_found():
-    texts = texts_in(EXPERIMENTS["mask"].CLAIMS[0].sample)
-    assert {"favor+-rope-after", "favor+-rope-after@redraw_every=100"} <= texts
-    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in EXPERIMENTS["length"].CLAIMS))
