@@ -36,6 +36,12 @@ LONG_ARMS = _arms({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+
 DECAY_ARMS = _arms(
     {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
 )
+RECALL_ARMS = _arms(
+    {"softmax": ("none", "learned", "rope"), **{k: ("none", "learned", *ROPE) for k in ("favor+", "elu+1", "relu")}}
+)
+NARROW_ARMS = ",".join(
+    f"{arm}@dim={dim}" for dim in (16, 32) for arm in RECALL_ARMS.split(",") if not arm.endswith("-learned")
+)
 LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
 
 REFERENCES: dict[str, Reference] = {
@@ -74,7 +80,7 @@ REFERENCES: dict[str, Reference] = {
     "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {DECAY_ARMS}"),
     "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_ARMS}"),
     "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
-    "recall": Reference("recall", ""),
+    "recall": Reference("recall", f"--variants {RECALL_ARMS},{NARROW_ARMS}"),
     "copying": Reference("copying", ""),
     "pairing": Reference("pairing", "--data enwik8-4MB"),
     "speed": Reference("speed", ""),

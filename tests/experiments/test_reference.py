@@ -1,6 +1,7 @@
 """The committed results are what their records say."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from experiments.cli import main
 from experiments.convergence import VARIANTS
+from experiments.presets import get_preset
+from experiments.references import REFERENCES
 from experiments.report import read_comparison
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -36,7 +39,10 @@ def test_the_reference_says_how_it_was_made(name):
     assert comparison["command"] in (REFERENCE.parent / "README.md").read_text()
     assert comparison["git"]["commit"] != "unknown"
     assert not comparison["git"]["dirty"]
-    assert [data["name"] for data in comparison["data"]] == ["enwik8-4MB"] * bool(comparison["variants"])
+    reference = REFERENCES[name]
+    given = re.search(r"--data (\S+)", reference.options)
+    data = given[1] if given else get_preset("cpu", reference.experiment).config.data
+    assert [each["name"] for each in comparison["data"]] == [data] * bool(comparison["variants"])
 
 
 def test_the_convergence_reference_has_three_seeds_of_the_default_arms():
