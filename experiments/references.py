@@ -82,7 +82,7 @@ REFERENCES: dict[str, Reference] = {
     "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
     "recall": Reference("recall", f"--variants {RECALL_ARMS},{NARROW_ARMS}"),
     "copying": Reference("copying", ""),
-    "pairing": Reference("pairing", "--data enwik8-4MB"),
+    "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
     "speed": Reference("speed", ""),
 }
 
