@@ -70,6 +70,6 @@ def test_every_row_about_a_loss():
             inside, outside, shown, measured, verdict = row
             inside, outside = (least, most) if inside < outside else (most, least)
             p = outside if outside < 0.05 else min(inside, outside)
-            assert measured == (shown + f"{p:.2g}" if p >= 1e-4 else f"{shown[:-2]}< 0.0001")
+            assert measured == (shown + f"{p:.2g}" if p >= 1e-4 else rf"{shown[:-2]}\< 0.0001")
             decided = "supported" if inside < 0.05 else "inconclusive"
             assert verdict == ("not supported" if outside < 0.05 else decided)
