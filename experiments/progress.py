@@ -1,6 +1,9 @@
 """What a running comparison shows: a bar per running cell on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -8,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from experiments.worker import Cell
 
 PLAIN_SECONDS = 15
+
+T = TypeVar("T")
 
 
 class Bars:
@@ -127,8 +132,26 @@ class _TimeLeft:
         made = sum(self._last[cell] - self._first[cell] for cell in self._last)
         if made <= 0:
             return "unknown time"
-        seconds = (time.monotonic() - self._started) / made * (self._total - sum(self._last.values()))
-        return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        return _shown((time.monotonic() - self._started) / made * (self._total - sum(self._last.values())))
+
+
+def counted(items: Sequence[T], what: str) -> Iterator[T]:
+    """Yield the items, and print each quarter minute how many are done: "``what``: 12 of 60, 4 min left"."""
+    started = printed = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now - printed >= PLAIN_SECONDS:
+            printed = now
+            with suppress(OSError):  # what is measured is more important than what is shown
+                print(
+                    f"{what}: {done} of {len(items)}, {_shown((now - started) / done * (len(items) - done))} left",
+                    flush=True,
+                )
+        yield item
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _closing_line(cell: Cell, state: str, reason: str | None) -> str:

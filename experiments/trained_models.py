@@ -10,6 +10,7 @@ import torch
 from experiments.checkpoint import load_newest_checkpoint
 from experiments.config import Config
 from experiments.models import build_model
+from experiments.progress import counted
 from experiments.record import cell_directory, cell_status, comparison_cells
 from experiments.variants import get_variant
 from linear_rope.model import CausalLM
@@ -27,13 +28,12 @@ def trained_models(
     """Variant, seed and model, in eval mode, of every finished cell.
 
     A cell whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
-    sentence's subject) leaves it out is added to ``notes``.
+    sentence's subject) leaves it out is added to ``notes``. How many are done is printed now and then.
     """
     config = Config(**comparison["config"])
     settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
-    for name, seed in comparison_cells(comparison):
-        if cell_status(root, name, seed)["state"] != "done":
-            continue
+    done = [cell for cell in comparison_cells(comparison) if cell_status(root, *cell)["state"] == "done"]
+    for name, seed in counted(done, f"{measured}: trained models"):
         model = build_model(get_variant(name), replace(config, **settings[name]), seed)
         checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:

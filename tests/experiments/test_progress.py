@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from experiments.progress import Bars, Lines, make_display
+from experiments.progress import Bars, Lines, counted, make_display
 from experiments.worker import Cell
 
 CELLS = [Cell("softmax-none", 0), Cell("elu+1-rope-after", 0)]
@@ -58,3 +58,15 @@ def test_lines_tell_progress_and_time_left_every_quarter_minute(monkeypatch):
     assert output.getvalue().splitlines()[1:] == [
         "softmax-none seed 0: step 21/100, loss 3.000 nats/byte, 1,000 tokens/s; all cells: 3 min left"
     ]
+
+
+def test_what_is_measured_is_counted_every_quarter_minute(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    seen = []
+    for item in counted("abcd", "letters"):
+        seen.append(item)
+        now[0] += 10.0
+    assert seen == ["a", "b", "c", "d"]
+    assert capsys.readouterr().out.splitlines() == ["letters: 2 of 4, 20 s left"]
+    assert list(counted([], "nothing")) == []
