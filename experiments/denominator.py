@@ -76,7 +76,8 @@ def figures(
     for stem, (metric, quantity, title, caption) in _HEALTH.items():
         if (curves["metric"] == metric).any():
             entry = FigureEntry(stem, title, caption)
-            entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, metric, quantity))
+            arguments = (curves, summary, comparison, metric, quantity, "0", 0.0, metric.endswith("row_sum"))
+            entries.append(draw(directory, entry, curves_by_setting, *arguments))
     entries.append(TableEntry("Failures and spikes", stability_table(root, comparison, curves), _STABILITY))
     return entries
 
@@ -171,13 +172,14 @@ _HEALTH = {
         "largest row sum",
         "The largest row sum during training",
         "Largest sum of a query's weights, over all layers, heads and queries; 1 for a rotated denominator, up to "
-        "rounding.",
+        "rounding. The vertical axis is linear between -1 and 1 and logarithmic beyond.",
     ),
     "smallest-row-sum": (
         "smallest_row_sum",
         "smallest row sum",
         "The smallest row sum during training",
-        "Smallest sum of a query's weights, over all layers, heads and queries.",
+        "Smallest sum of a query's weights, over all layers, heads and queries. The vertical axis is linear between "
+        "-1 and 1 and logarithmic beyond.",
     ),
 }
 _STABILITY = (

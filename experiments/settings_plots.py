@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.curve_plots import data_names, failures, finished_seeds
-from experiments.plots import MUTED, kernel_colour, label
+from experiments.plots import MUTED, kernel_colour, label, label_powers_of_ten
 
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -54,12 +54,16 @@ def curves_by_setting(
     quantity: str,
     zero: str = "0",
     start: float = 0.0,
+    logarithmic: bool = False,
 ) -> Figure:
-    """A metric of the validation split against steps, from the share ``start`` of the run on."""
+    """A metric of the validation split against steps, from the share ``start`` of the run on.
+
+    A ``logarithmic`` axis is linear between -1 and 1, so that it can show values of both signs.
+    """
     groups = panels_of(comparison)
     columns = min(COLUMNS, len(groups))
     rows = -(-len(groups) // columns)
-    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0))
+    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     first_step = start * comparison["config"]["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
@@ -69,13 +73,29 @@ def curves_by_setting(
         axes.set_title(label(name))
         for look, variant in zip(LOOKS * len(variants), variants, strict=False):
             _draw(axes, variant, look, recorded, summary, setting_label(variant, comparison, zero))
-        axes.legend(fontsize=8, loc="best", handlelength=3)
+    _legends(figure, list(grid.flat[: len(groups)]))
+    if logarithmic:
+        grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
+        label_powers_of_ten(grid[0, 0])
     for axes in grid[-1]:
         axes.set_xlabel("optimiser step")
     figure.supylabel(quantity, fontsize=10)
     note = f"{data_names(comparison)}, validation split. Thin: each seed. Thick: mean of the finished seeds."
     figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
+
+
+def _legends(figure: Figure, panels: list[Axes]) -> None:
+    """One below all panels if a look means the same in each, or else one in each panel."""
+    entries = [dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)) for axes in panels]
+    longest = max(entries, key=len)
+    if all(list(longest)[: len(each)] == list(each) for each in entries):
+        figure.legend(
+            list(longest.values()), list(longest), loc="outside lower center", ncols=len(longest), handlelength=3
+        )
+        return
+    for axes in panels:
+        axes.legend(fontsize=8, loc="best", handlelength=3)
 
 
 def final_by_setting(
@@ -116,13 +136,15 @@ def _draw(
     name: str,
 ) -> None:
     mine = recorded[recorded["variant"] == variant["name"]]
+    failed = failures(summary).get(variant["name"])
+    if mine.empty and not failed:
+        return
     finished = finished_seeds(summary).get(variant["name"], set())
     by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
     for curve in by_seed.values():
         axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)
     whole = [curve for seed, curve in by_seed.items() if seed in finished]
     mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
-    failed = failures(summary).get(variant["name"])
     every = max(1, len(mean) // MARKS)
     text = f"{name} ({failed})" if failed else name
     axes.plot(mean.index, mean, label=text, linewidth=1.8, markersize=4.5, markevery=every, **look)
