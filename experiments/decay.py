@@ -111,11 +111,11 @@ def figures(
                 "expected": shown["distance"].map(EXPECTED_BOUND),
             }
         )
-        entries.append(TableEntry("Values of the bound", values, _BOUND_TABLE))
+        entries.append(TableEntry("Values of the bound", values, _BOUND_TABLE, uses_data=False))
     if scores is not None:
         means = score_means(scores)
         entries.append(draw(directory, _SCORES, decay_plots.scores_figure, means, HEAD_DIM, EXPECTED_SIMILARITY))
-        entries.append(TableEntry("Scores of random content", _score_cells(means), _SCORES_TABLE))
+        entries.append(TableEntry("Scores of random content", _score_cells(means), _SCORES_TABLE, uses_data=False))
     if mask is not None:
         entries.append(draw(directory, _MASK, decay_plots.mask_figure, mask))
     entries += attention_figures(directory, comparison, attention)
@@ -221,6 +221,7 @@ _BOUND = FigureEntry(
     "The paper proves the inequality; that the bound falls is read off this plot, and a trained model need not follow "
     "it: for some content the score grows with distance. Circles: values worked out from the definition by hand, as "
     "the paper prints none.",
+    uses_data=False,
 )
 _BOUND_TABLE = "Points of RoFormer's Figure 2 and what is computed here for them."
 _SCORES = FigureEntry(
@@ -231,6 +232,7 @@ _SCORES = FigureEntry(
     "c(Δ) = (2/D)·Σcos(Δθ_i). It falls at first, and it is not monotone: circles mark where it is higher at the double "
     "distance. Right: a key that is independent of its query. The mean score is 0 at all distances, so that there is "
     "nothing to decay (Barbero et al. 2024).",
+    uses_data=False,
 )
 _SCORES_TABLE = (
     "Means over draws [95 % interval]: xᵀR_Δx / |x|² of a key equal to its query, beside its expectation c(Δ), and "
@@ -243,6 +245,7 @@ _MASK = FigureEntry(
     f"the expectation over the random features. Marks: the mean over {MASK_DRAWS} real draws, with 95 % intervals "
     f"over draws (D = {HEAD_DIM}, N(0, ¼) queries and keys). Where they agree, what RoPE adds after the map is "
     "in expectation the same for all content; anything a model learns beyond that lives in its one draw.",
+    uses_data=False,
 )
 _ATTENTION = FigureEntry(
     "attention",

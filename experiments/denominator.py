@@ -68,7 +68,7 @@ def figures(
     entries: list[FigureEntry | TableEntry] = []
     initial = read_initial(root)
     if initial is not None:
-        entries.append(TableEntry("Before training", _initial_shown(initial), _INITIAL))
+        entries.append(TableEntry("Before training", _initial_shown(initial), _INITIAL, uses_data=False))
     directory = output / "figures"
     values = finished_values(root, comparison, curves)
     if not values.empty:

@@ -68,7 +68,7 @@ def figures(
             entries.append(draw(directory, _attention_entry(head_dim), features_plots.attention_figure, rows))
         published = _published_point(random)
         if not published.empty:
-            entries.append(TableEntry("A point of Performer's Figure 4", published, _PUBLISHED))
+            entries.append(TableEntry("A point of Performer's Figure 4", published, _PUBLISHED, uses_data=False))
     if trained is not None:
         entries.append(draw(directory, _TRAINED, features_plots.trained_figure, trained, comparison))
     return entries
@@ -96,6 +96,7 @@ def _kernel_entry(head_dim: int, draws: int) -> FigureEntry:
         "(Choromanski et al. 2020), drawn in both rows, so that what orthogonal directions gain is the "
         "distance of marks and line. Where marks lie far below their own line, as those of positive features do at "
         "scale 1, the expectation comes from inputs and features so rare that none of these draws had them.",
+        uses_data=False,
     )
 
 
@@ -108,6 +109,7 @@ def _attention_entry(head_dim: int) -> FigureEntry:
         "intervals. Above the grey line the estimate is worse than a matrix of zeros. Sines and cosines can give a row "
         "a sum close to zero or below it: that is what ruins them at scale 1, or with few features. Where it does not "
         "happen, at small scales with enough features, they are the better estimate.",
+        uses_data=False,
     )
 
 

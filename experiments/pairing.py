@@ -211,4 +211,5 @@ _VARIANCE = FigureEntry(
     "Mean squared error of the rotated score over the softmax kernel, from its expectation c(Δ), over draws of random "
     "features; lines: what the formula for independent draws gives. Queries and keys are normal with the standard "
     "deviation named.",
+    uses_data=False,
 )

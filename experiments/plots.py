@@ -77,6 +77,8 @@ class FigureEntry:
     stem: str
     title: str
     caption: str
+    uses_data: bool = True
+    """whether it shows something of the comparison's data, which are then named beside it"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class TableEntry:
     title: str
     table: pd.DataFrame
     caption: str
+    uses_data: bool = True
+    """as of a figure"""
 
 
 @contextmanager

@@ -146,10 +146,11 @@ def _words(experiment: Experiment) -> dict[str, str]:
 
 
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
+    words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
     if isinstance(entry, TableEntry):
-        return {"title": entry.title, "caption": entry.caption, "table": _rows(entry.table)}
+        return words | {"table": _rows(entry.table)}
     image = base64.b64encode((output / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
-    return {"title": entry.title, "caption": entry.caption, "stem": entry.stem, "image": image}
+    return words | {"stem": entry.stem, "image": image}
 
 
 def _rows(table: pd.DataFrame) -> list[list[str]]:

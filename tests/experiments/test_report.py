@@ -182,11 +182,17 @@ def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_pa
     assert "](figures/a-figure.png)" in (root / "report.md").read_text()
 
 
-def test_data_notes_stand_beside_every_figure(make_comparison, tmp_path):
-    html = write_report(make_comparison(tmp_path, "elu+1-none"), EXPERIMENT).read_text()
+def test_data_notes_stand_beside_every_figure_of_the_data(make_comparison, tmp_path):
+    def figures(*arguments):
+        of_random_inputs = TableEntry("Another", pd.DataFrame({"value": [0.5]}), "Random inputs.", uses_data=False)
+        return [*one_figure(*arguments), of_random_inputs]
+
+    root = make_comparison(tmp_path, "elu+1-none")
+    html = write_report(root, SimpleNamespace(figures=figures, **WORDS)).read_text()
     captions = re.findall(r"<figcaption>.*?</figcaption>", html, flags=re.DOTALL)
-    assert len(captions) == 2
-    assert all("Not real text." in caption for caption in captions)
+    assert ["Not real text." in caption for caption in captions] == [True, True, False]
+    sections = (root / "report.md").read_text().partition("## Figures")[2].partition("## The arms")[0].split("### ")[1:]
+    assert ["Not real text." in section for section in sections] == [True, True, False]
 
 
 def test_an_arm_whose_baseline_was_not_run_is_shown_with_the_reason(make_comparison, tmp_path):
