@@ -61,7 +61,7 @@ class Measurement(NamedTuple):
 
     Attributes:
         kind: "time" or "memory".
-        topic, direction: as in speed_cases.py; "rate" is our operation at all lengths beside a matrix product.
+        topic, direction: as in schema.DIRECTIONS; "rate" is our operation at all lengths beside a matrix product.
         length: None where several lengths are timed in the same rounds.
         cases: (competitor, length) of all that is measured.
     """
