@@ -29,21 +29,27 @@ SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN = "supported", "not supported", 
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
 
 RULE = (
-    "Rule: a claim says in which range the mean of a measured quantity lies. A one-sided Student t test asks whether "
-    "the mean lies in that range (with two ends: at both, the larger p counts), another whether it lies outside, or "
-    "inside by less than the smallest amount that matters. Where it is known what difference a single value can "
-    "resolve, the standard deviation is taken to be no less. An outcome that is -1, 0 or 1 (of two paired arms, which "
-    "one failed) is judged by the exact two-sided sign test instead, on those that are not 0. Each p is doubled, "
-    "because either test could have come out, and adjusted by Holm's method for all claims that were declared for the "
-    "same comparison and family, whether or not they were measured (the smaller p of every claim together, the larger "
-    "ones together); one without a verdict counts with p = 1. Below 0.05 the claim is supported or not supported, as "
-    "the test says. Where both are below 0.05, the mean lies in the range, but by less than matters: the claim is not "
-    "supported, and that is remarked. Otherwise it is inconclusive. It is inconclusive too with fewer than three "
-    "values, where one that was planned failed, where no seed differs in its outcome, and where all values are equal "
-    "of something that is measured without a known resolution, as their spread is not known then; equal values of "
-    "something that is exact, as a number of bytes, have p = 0 or 1. It is not run where anything planned is missing "
-    "or unfinished. In brackets: the 95 % interval of the mean (Student's t), which is not adjusted."
+    "A claim says in which range the mean of a measured quantity lies. A one-sided Student t test asks whether it lies "
+    "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
+    "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
+    "deviation is taken to be no less.",
+    "An outcome that is -1, 0 or 1 (of two paired arms, which one failed) is judged by the exact two-sided sign test "
+    "instead, on those that are not 0. It needs six of them.",
+    "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
+    "lie in the range, or all outside.",
+    "Each p is doubled, because either test could have come out, and adjusted by Holm's method for all claims that "
+    "were declared for the same comparison and family, whether or not they were measured (the smaller p of every claim "
+    "together, the larger ones together); one without a verdict counts with p = 1. The p that is shown is the adjusted "
+    "one of the test that gave the verdict.",
+    "The claim is supported or not supported, as the test says, where that p is below 0.05. Where both are, the mean "
+    "lies in the range, but by less than matters: the claim is not supported, and that is remarked.",
+    "It is inconclusive otherwise; with fewer than three values; where one that was planned failed; and where all "
+    "values are equal of something that is measured without a known resolution, as their spread is not known then.",
+    "It is not run where anything planned is missing or unfinished.",
+    "In brackets: the 95 % interval of the mean (Student's t). It is not adjusted for the number of claims, so it may "
+    "lie clear of a bound where the verdict is inconclusive.",
 )
+"""how verdicts are made, a point each"""
 
 Kind = Literal["measured", "count", "exact"]
 
@@ -117,7 +123,7 @@ class Claim:
     kind: Kind = "measured"
     """what the values are. "measured": they scatter, and equal ones do not say how much. "count": -1, 0 or 1, the
     outcome of two paired arms (1: the first failed and the other did not), which only a sign test can judge. "exact":
-    they follow from the definition, as a number of bytes, and equal ones are certain"""
+    they follow from a definition, as a number of bytes, and are certain: no test, all have to agree"""
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
     accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
@@ -175,6 +181,9 @@ class Row:
     size: str
     """how large the comparison's models and runs are, or the claim's own"""
     estimate: Estimate
+    """of an exact quantity with the smallest and the largest value for bounds"""
+    unit: str
+    """what was counted, in the plural: seeds, draws, rounds"""
     p: float
     """adjusted by Holm's method; NaN where no test was made"""
     verdict: str
@@ -191,13 +200,17 @@ class Row:
 
     @property
     def measured(self) -> str:
-        """Mean, interval, number of values and adjusted p; a dash where nothing was measured."""
+        """Mean, interval (of an exact quantity, the range), number of values and adjusted p; a dash for nothing."""
         found = self.estimate
         if found.n == 0:
             return "-"
         show = self.claim.show
-        interval = f" [{show(found.low)}, {show(found.high)}]" if found.has_interval else ""
-        return f"{show(found.mean)}{interval}, n = {found.n}" + ("" if np.isnan(self.p) else f", {_show_p(self.p)}")
+        mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
+        if self.claim.kind == "exact":
+            number = mean if low == high else f"{mean} on average ({low} to {high})"
+            return f"{number}, n = {found.n} {self.unit}, exact"
+        number = f"{mean} [{low}, {high}]" if found.has_interval else mean
+        return f"{number}, n = {found.n} {self.unit}" + ("" if np.isnan(self.p) else f", {_show_p(self.p)}")
 
 
 def evaluate(
@@ -237,6 +250,7 @@ def evaluate(
                 data=claim.data or data,
                 size=claim.size or (size(comparison) if comparison else ""),
                 estimate=estimate_of(claim, sample),
+                unit=sample.unit_of_sample if sample else "seeds",
                 p=p,
                 verdict=verdict,
                 remark=remark,
@@ -251,18 +265,15 @@ def p_values(
 ) -> tuple[float, float]:
     """One-sided p of "the mean is in the region", and of "it is not, or by less than the margin".
 
-    Of two or more values, whose standard deviation is taken to be at least the resolution. If it is 0, so is each p, or
-    1.
-    The alternative of the second test is a union where the region has two ends: its p is the smaller of two, doubled.
+    Of two or more values, not all equal unless a resolution above 0 is given, which the standard deviation is taken to
+    be no less than. The alternative of the second test is a union where the region has two ends: its p is the smaller
+    of two, doubled.
     """
     low, high = region
-    mean, error = values[0], resolution / len(values) ** 0.5
-    if min(values) < max(values):
-        mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)), resolution) / len(values) ** 0.5
+    mean = float(np.mean(values))
+    error = max(float(np.std(values, ddof=1)), resolution) / len(values) ** 0.5
 
     def above(bound: float, sign: int = 1) -> float:
-        if error == 0:
-            return 0.0 if sign * mean > sign * bound else 1.0
         return float(stats.t.sf(sign * (mean - bound) / error, len(values) - 1))
 
     def below(bound: float) -> float:
@@ -326,19 +337,16 @@ def size(comparison: dict[str, Any]) -> str:
 def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
     """Mean and interval of a sample.
 
-    Equal values that are exact have exactly their value for mean and bounds; of outcomes, and of equal values whose
-    resolution is not known, there is no interval.
+    What is exact has the smallest and the largest value for bounds; outcomes, and equal values whose resolution is not
+    known, have no interval.
     """
     values = [] if sample is None else list(sample.values.values())
     found = estimate(values, smallest_std=claim.resolution)
-    if not found.has_interval:
-        return found
-    if claim.kind == "count":
+    if claim.kind == "exact" and values:
+        return Estimate(found.n, found.mean, min(values), max(values), 0.0)
+    if claim.kind == "count" or (found.has_interval and min(values) == max(values) and not claim.resolution):
         return Estimate(found.n, found.mean)
-    if min(values) < max(values) or claim.resolution:
-        return found
-    bound = values[0] if claim.kind == "exact" else nan
-    return Estimate(found.n, values[0], bound, bound, 0.0)
+    return found
 
 
 def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
@@ -350,7 +358,17 @@ def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
         if not set(values) <= {-1, 0, 1}:
             raise ValueError(f"{claim.key}: values are {values}; those of a count are -1, 0 or 1")
         return sign_test(values, claim.region)
+    if claim.kind == "exact":
+        return _certainties(values, claim.region, claim.margin)
     return p_values(values, claim.region, claim.margin, claim.resolution)
+
+
+def _certainties(values: Sequence[float], region: tuple[float, float], margin: float) -> tuple[float, float]:
+    """0 where all values are in the region, else 1; and 0 where all are outside, or inside by less than the margin."""
+    low, high = region
+    inside = all(low < value < high for value in values)
+    outside = all(value < low + margin or value > high - margin for value in values)
+    return float(not inside), float(not outside)
 
 
 def _why_untested(claim: Claim, sample: Sample) -> str:
@@ -359,10 +377,15 @@ def _why_untested(claim: Claim, sample: Sample) -> str:
     if len(values) < SMALLEST_SAMPLE:
         return f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count" and not any(values):
-        return f"no {sample.unit_of_sample.removesuffix('s')} differed"
+        return _differed(sample)
     if claim.kind == "measured" and not claim.resolution and min(values) == max(values):
         return "all values are equal"
     return ""
+
+
+def _differed(sample: Sample) -> str:
+    differing = sum(map(bool, sample.values.values()))
+    return f"{differing} of {sample.planned} {sample.unit_of_sample} differed, and a sign test needs {FEWEST_DIFFERING}"
 
 
 def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | None) -> tuple[str, float, str]:
@@ -380,10 +403,8 @@ def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | Non
         why = "" if sample.lost else _why_untested(claim, sample)
         return INCONCLUSIVE, nan, ". ".join([*([why] if why else []), *notes])
     inside, outside = sides
-    if claim.kind == "count":
-        differing = sum(map(bool, sample.values.values()))
-        if differing < FEWEST_DIFFERING:
-            notes = [f"{differing} of {sample.planned} {unit} differed, and {FEWEST_DIFFERING} are needed", *notes]
+    if claim.kind == "count" and sum(map(bool, sample.values.values())) < FEWEST_DIFFERING:
+        notes = [_differed(sample), *notes]
     if outside < ALPHA:
         within = ["it lies in the range, but by less than the smallest amount that matters"] if inside < ALPHA else []
         return NOT_SUPPORTED, outside, ". ".join([*within, *notes])
@@ -391,4 +412,4 @@ def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | Non
 
 
 def _show_p(p: float) -> str:
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    return "adjusted p < 0.0001" if p < 1e-4 else f"adjusted p = {p:.2g}"

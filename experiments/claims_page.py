@@ -14,7 +14,7 @@ from experiments.claims import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.curves import read_curves
 from experiments.errors import why
 from experiments.record import write_atomically
-from experiments.references import REFERENCES, command
+from experiments.references import REFERENCES, command, declared_claims
 from experiments.registry import EXPERIMENTS
 from experiments.report import read_comparison, template_environment
 from experiments.strict_json import visible
@@ -72,7 +72,7 @@ def page(sections: list[Section]) -> str:
     """The page in Markdown."""
     rows = [row for section in sections for row in section.rows]
     template = template_environment(escape_html=False).get_template("claims_page.md")
-    return template.render(sections=sections, rows=rows, counts=count(rows), rule=RULE)
+    return template.render(sections=sections, rows=rows, count=count, counts=count(rows), rule=RULE)
 
 
 def count(rows: list[Row]) -> dict[str, int]:
@@ -89,7 +89,9 @@ def print_claims(console: Console, sections: list[Section]) -> None:
         for reference, line in section.commands.items():
             console.print(f"  {reference}: {line}", soft_wrap=True)
         console.print()
-    console.print(RULE)
+    console.print("How a verdict is made:")
+    for point in RULE:
+        console.print(f"* {point}")
     counts = count([row for section in sections for row in section.rows])
     console.print("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
 
@@ -105,8 +107,7 @@ def _rows(root: Path, experiment: str) -> list[Row]:
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)
-    declared = REFERENCES[root.name].claims
-    claims = [claim for claim in EXPERIMENTS[experiment].CLAIMS if declared is None or claim.key in declared]
+    claims = declared_claims(EXPERIMENTS[experiment].CLAIMS, root.name, experiment)
     return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))
 
 

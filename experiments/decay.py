@@ -62,9 +62,11 @@ METHOD = (
 
 NOT_SHOWN = (
     "That attention which falls with distance is good for a model, or that RoPE is why it falls: text is more alike "
-    "nearby. The bound says nothing of the scores of a given content, which may grow with distance. The mask is that "
-    "of random queries and keys of one scale. A loss that falls with position says that the past helps, not how far "
-    "back it is used. Weights of models that were trained so briefly may be far from those of models trained long."
+    "nearby. Nor a monotone fall: two ranges of distance are compared, by absolute weights; those of eq. 19 can be "
+    "negative, and their signed mean is near zero. The bound says nothing of the scores of a given content, which may "
+    "grow with distance. The mask is that of random queries and keys of one scale. A loss that falls with position "
+    "says that the past helps, not how far back it is used; why it rises where it does is not looked into. Weights of "
+    "models that were trained so briefly may be far from those of models trained long."
 )
 
 VARIANTS = DEFAULT_ARMS
@@ -268,5 +270,5 @@ _POSITIONS = FigureEntry(
     "Mean bits per byte of the targets in ranges of positions that double, against the middle of the range; "
     f"overlapping windows of {SPANS} stretches of the test split (fewer if it is shorter), so that all ranges are "
     "about the same bytes, and differ in how much of the past is seen. A line that goes on falling uses the additional "
-    "past.",
+    "past; one that rises belongs to a model to which more of the past is a burden.",
 )

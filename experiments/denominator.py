@@ -39,8 +39,9 @@ METHOD = (
     "largest row sum, the share of denominators that are zero or below. A spike is a recorded training loss that lies "
     f"at least {HEIGHT} bits per byte above the mean of the {BEFORE} records before it. A loss or gradient that is not "
     "finite ends the cell, and it counts as diverged. Gradients are clipped at the norm that the configuration says, "
-    "and a query whose denominator is exactly zero gets zeros. Before any training the same is measured for random "
-    "inputs."
+    "and a query whose denominator is exactly zero gets zeros. Apart from training, the same is measured for queries "
+    "and keys with independent N(0, 1) entries, which are much larger than those that a model begins with (the first "
+    "point of each figure)."
 )
 NOT_SHOWN = (
     "Longer training, larger models, other learning rates (one serves all arms, unless there is a table of them) and "
@@ -68,7 +69,7 @@ def figures(
     entries: list[FigureEntry | TableEntry] = []
     initial = read_initial(root)
     if initial is not None:
-        entries.append(TableEntry("Before training", _initial_shown(initial), _INITIAL, uses_data=False))
+        entries.append(TableEntry("Queries and keys of N(0, 1)", _initial_shown(initial), _INITIAL, uses_data=False))
     directory = output / "figures"
     values = finished_values(root, comparison, curves)
     if not values.empty:
@@ -142,7 +143,7 @@ def _training_losses(curves: pd.DataFrame, variant: str, seed: int) -> "pd.Serie
 
 
 _INITIAL = (
-    f"Eq. 19 before any training: N = {INITIAL_LENGTH}, D = {INITIAL_HEAD_DIM}, FAVOR+ with M = "
+    f"Eq. 19 without any training: N = {INITIAL_LENGTH}, D = {INITIAL_HEAD_DIM}, FAVOR+ with M = "
     f"{INITIAL_FEATURES} features, queries and keys with independent N(0, 1) entries. Mean over draws of inputs and "
     "features, in brackets the smallest and the largest. Expected: one draw that was worked out before this code was "
     "written; it says causal, but its row sums are those of queries that see all keys: a causal query that sees one "

@@ -1,9 +1,10 @@
 """What was claimed about eq. 19's denominator, and the quantities that decide it."""
 
 import math
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.cells import Cell, Cells, NotRecorded
 from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
@@ -13,6 +14,19 @@ from experiments.spikes import BEFORE, spike_share
 from experiments.train import DIVERGED
 
 KERNELS = ("favor+", "elu+1", "relu")
+
+
+class _Arms(NamedTuple):
+    """Of a kernel with RoPE after its map, by denominator."""
+
+    plain: str
+    rotated: str
+    without: str
+
+
+def _arms(kernel: str) -> _Arms:
+    plain = f"{kernel}-rope-after"
+    return _Arms(plain, f"{plain}@denominator=rotated", f"{plain}@denominator=none")
 
 
 def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample:
@@ -27,24 +41,26 @@ def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample
     return sample
 
 
-def _failed_more(arm: str, other: str) -> ReadSample:
-    """1 where the arm diverged and the other did not, -1 the other way round, else 0, for each seed that both ended.
+def _failed_more(pairs: Sequence[tuple[str, str]]) -> ReadSample:
+    """1 where the first arm of a pair diverged and the other did not, -1 the other way round, else 0, for each seed.
 
-    A cell that failed for another reason (it was killed, say) tells nothing of the arm, and counts as lost.
+    Of seeds at which both ended. A cell that failed for another reason (it was killed, say) tells nothing of the arm,
+    and counts as lost.
     """
 
     def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
-        if not {arm, other} <= {variant["name"] for variant in comparison["variants"]}:
+        if not {arm for pair in pairs for arm in pair} <= {variant["name"] for variant in comparison["variants"]}:
             return None
+        places = [(pair, seed) for pair in pairs for seed in comparison["seeds"]]
         values, lost = {}, []
-        for seed in comparison["seeds"]:
-            ended = [cells.fates[name, seed] for name in (arm, other)]
+        for number, (pair, seed) in enumerate(places):
+            ended = [cells.fates[name, seed] for name in pair]
             diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
             if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
-                values[seed] = float(diverged[0]) - float(diverged[1])
+                values[number] = float(diverged[0]) - float(diverged[1])
             elif any(state == "failed" for state, _ in ended):
-                lost.append(f"seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+                lost.append(f"{pair[0]}, seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
+        return Sample(values, len(places), tuple(lost), unit_of_sample="pairs of cells")
 
     return sample
 
@@ -66,7 +82,15 @@ def _largest(cell: Cell) -> float:
 
 
 def _nonpositive(arm: str) -> ReadSample:
-    return per_seed((arm,), lambda cell: float(cell.curve("validation_nonpositive_denominators").mean()))
+    """log10 of the share, which differs by orders of magnitude between seeds; no less than one of ``DENOMINATORS``."""
+
+    def share(cell: Cell) -> float:
+        in_training = cell.curve("validation_nonpositive_denominators").drop(0, errors="ignore")
+        if in_training.empty:
+            raise NotRecorded("an evaluation after the start")
+        return math.log10(max(float(in_training.mean()), 1 / DENOMINATORS))
+
+    return per_seed((arm,), share)
 
 
 RECORDS = 70
@@ -74,18 +98,22 @@ RECORDS = 70
 DENOMINATORS = 100_000
 """that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
 
+LEAST_SHARE = 0.001
+"""of the denominators: what we call some of them"""
+
 ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the risk of dividing zero"; no measurement'
 SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
 INITIAL_DATA = "N(0, 1) inputs"
 INITIAL_SIZE = f"one head of width {INITIAL_HEAD_DIM}, length {INITIAL_LENGTH:,}, no training"
-EARLIER = "none found; worked out once for one draw"
+EARLIER = "none found; worked out once for one draw, said to be causal (its row sums are those without a mask)"
 
 
 def _claims() -> tuple[Claim, ...]:
     initial = [
         Claim(
             key="initial-negative-favor+",
-            statement="At initialisation about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, D = 64).",
+            statement="For N(0, 1) queries and keys, about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, "
+            "D = 64).",
             published=f"{EARLIER}: 29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
             quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.28, 0.32),
@@ -113,7 +141,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-rotated-favor+",
-            statement="A rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
+            statement="There a rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
             published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
             quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(0.05, 0.15),
@@ -127,7 +155,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-rotated-elu+1",
-            statement="A rotated elu+1 denominator would not.",
+            statement="And there a rotated elu+1 denominator would not.",
             published=f"{EARLIER}: none of 1024",
             quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(-inf, 0.001),
@@ -139,25 +167,52 @@ def _claims() -> tuple[Claim, ...]:
             data=INITIAL_DATA,
             size=INITIAL_SIZE,
         ),
+        Claim(
+            key="initial-sums-favor+",
+            statement="There eq. 19's weights do not sum to one: with FAVOR+ some sums are below zero.",
+            published=f"{EARLIER}: -0.61 to 1.41",
+            quantity="smallest row sum, no mask",
+            region=(-inf, 0),
+            margin=0.1,
+            sample=_initially("favor+", "smallest_row_sum"),
+            pattern="+.2f",
+            family="initial",
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
+        Claim(
+            key="initial-sums-elu+1",
+            statement="With elu+1 all sums are above zero there.",
+            published=f"{EARLIER}: 0.15 to 0.46",
+            quantity="smallest row sum, no mask",
+            region=(0, inf),
+            margin=0.01,
+            sample=_initially("elu+1", "smallest_row_sum"),
+            pattern="+.2f",
+            family="initial",
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+        ),
     ]
-    trained = []
+    trained = [
+        Claim(
+            key="fails",
+            statement="A rotated denominator makes training fail.",
+            published=f"{ROFORMER}. {SANA}",
+            quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated, of all "
+            "kernels and seeds",
+            region=(0, inf),
+            margin=0.1,
+            sample=_failed_more([(arms.rotated, arms.plain) for arms in map(_arms, KERNELS)]),
+            pattern="+.2f",
+            family="failures",
+            kind="count",
+        )
+    ]
     for kernel in KERNELS:
         published = SANA if kernel == "relu" else ROFORMER
-        plain = f"{kernel}-rope-after"
-        rotated, without = f"{plain}@denominator=rotated", f"{plain}@denominator=none"
+        plain, rotated, without = _arms(kernel)
         trained += [
-            Claim(
-                key=f"{kernel}-fails",
-                statement=f"With {kernel}, a rotated denominator makes training fail.",
-                published=published,
-                quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated",
-                region=(0, inf),
-                margin=0.1,
-                sample=_failed_more(rotated, plain),
-                pattern="+.2f",
-                family="stability",
-                kind="count",
-            ),
             Claim(
                 key=f"{kernel}-gradients",
                 statement=f"With {kernel}, a rotated denominator makes gradients larger.",
@@ -183,15 +238,17 @@ def _claims() -> tuple[Claim, ...]:
             ),
             Claim(
                 key=f"{kernel}-nonpositive",
-                statement=f"With {kernel}, a rotated denominator does become zero or negative in training.",
-                published=published,
-                quantity="share of denominators that are not above zero, mean over the evaluations",
-                region=(0, inf),
-                margin=0.001,
+                statement=f"With {kernel}, more than one in a thousand rotated denominators are zero or negative in "
+                "training.",
+                published=f"{published} (one in a thousand is ours)",
+                quantity="log10 of the share of denominators that are not above zero, mean over the evaluations after "
+                "the start",
+                region=(math.log10(LEAST_SHARE), inf),
+                margin=0.1,
                 sample=_nonpositive(rotated),
-                pattern=".2%",
+                pattern="+.2f",
                 family="stability",
-                resolution=1 / DENOMINATORS,
+                resolution=math.log10(1 + 1 / (LEAST_SHARE * DENOMINATORS)),
             ),
             Claim(
                 key=f"{kernel}-loss",

@@ -43,9 +43,12 @@ METHOD = (
 
 NOT_SHOWN = (
     "How a model trains with such features: a large error of the kernel need not be a bad model, because training "
-    "adapts queries and keys to the features. Tokens of different windows are paired and no mask is applied, so these "
-    "are not the model's own attention matrices. Lengths are shorter than the 4096 of the published figure; the error "
-    "of the output falls with the length, the order of the estimators was not seen to depend on it."
+    "adapts queries and keys to the features. That an estimator which is better than another is good: where errors of "
+    "the attention matrix lie above the dashed line, a matrix of zeros would be nearer. Tokens of different windows "
+    "are paired and no mask is applied, so these are not the model's own attention matrices. Means of errors over few "
+    "draws are ruled by rare draws that are far off; the claims are about typical errors. Lengths are shorter than "
+    "the 4096 of the published figure; the error of the output falls with the length, the order of the estimators was "
+    "not seen to depend on it."
 )
 
 DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
@@ -92,10 +95,11 @@ def _kernel_entry(head_dim: int, draws: int) -> FigureEntry:
         f"Error of the softmax kernel, head width {head_dim}",
         "Mean over all pairs of a query and a key of (estimate / kernel − 1)², by the number of features M, for "
         f"normal inputs of three scales ({LENGTH} queries and keys). Marks: mean over {draws} draws with 95 % "
-        "intervals; one that reaches the lower edge includes zero. Lines: the expectation for independent directions "
-        "(Choromanski et al. 2020), drawn in both rows, so that what orthogonal directions gain is the "
-        "distance of marks and line. Where marks lie far below their own line, as those of positive features do at "
-        "scale 1, the expectation comes from inputs and features so rare that none of these draws had them.",
+        "intervals; one that reaches the lower edge includes zero; the vertical axes of the columns differ. Lines: "
+        "the expectation for independent directions (Choromanski et al. 2020), drawn in both rows, so that what "
+        "orthogonal directions gain is the distance of marks and line. Where marks lie far below their own line, as "
+        "those of positive features do at scale 1, the expectation comes from inputs and features so rare that none "
+        "of these draws had them.",
         uses_data=False,
     )
 
@@ -106,9 +110,10 @@ def _attention_entry(head_dim: int) -> FigureEntry:
         f"Error of the attention matrix, head width {head_dim}",
         "Frobenius norm of the difference between the estimated and the exact attention matrix over that of the exact "
         "one, rows normalised in both, for the inputs of the figure above. Geometric mean of the draws with 95 % "
-        "intervals. Above the grey line the estimate is worse than a matrix of zeros. Sines and cosines can give a row "
-        "a sum close to zero or below it: that is what ruins them at scale 1, or with few features. Where it does not "
-        "happen, at small scales with enough features, they are the better estimate.",
+        "intervals; the vertical axes of the columns differ. Above the dashed line the estimate is worse than a matrix "
+        "of zeros. Sines and cosines can give a row a sum close to zero or below it: that is what ruins them at scale "
+        "1, or with few features. Where it does not happen, at small scales with enough features, they are the better "
+        "estimate.",
         uses_data=False,
     )
 
@@ -124,6 +129,6 @@ _TRAINED = FigureEntry(
     "Errors on queries and keys of trained models",
     "The two errors of the figures above on queries and keys of trained layers (a column for each arm): geometric mean "
     f"over {TRAINED_DRAWS} draws, heads, layers and seeds, with 95 % intervals over seeds where there are three or "
-    "more. Above the grey line an estimate is worse than zero would be. The scale in a title is the root mean square "
+    "more. Above the dashed line an estimate is worse than zero would be. The scale in a title is the root mean square "
     "of the entries of queries and keys, to be compared with the scales of the random inputs.",
 )

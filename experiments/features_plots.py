@@ -19,6 +19,8 @@ STYLES: dict[str, dict[str, Any]] = {
 OFFSET = 1.09
 """marks of the same M are set apart by this factor, so that none hides another"""
 NUM_FEATURES = "features M"
+AS_ZEROS = "error of an estimate that is 0"
+AS_ZEROS_STYLE: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (4, 2))}
 
 
 def kernel_figure(rows: pd.DataFrame) -> Figure:
@@ -42,7 +44,7 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
     figure, panels = _panels(rows)
     for (directions, scale), axes in panels.items():
         shown = rows[(rows["directions"] == directions) & (rows["scale"] == scale)]
-        axes.axhline(1, color=MUTED, linewidth=1)
+        axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
         _geometric_means(axes, shown.assign(logarithm=np.log10(shown["attention_error"].clip(lower=1e-30))))
     _finish(figure, panels, "relative error of the attention matrix")
     return figure
@@ -63,7 +65,7 @@ def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
             by_seed = by_seed.rename(columns={f"log10_{quantity}_error": "logarithm"})
             for directions in ("orthogonal", "independent"):
                 _geometric_means(axes, by_seed[by_seed["directions"] == directions], hollow=directions == "independent")
-            axes.axhline(1, color=MUTED, linewidth=1)
+            axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
             _scales(axes, sorted(trained["num_features"].unique()))
         grid[1, column].set_xlabel(NUM_FEATURES)
     grid[0, 0].set_ylabel("relative squared error of the kernel")

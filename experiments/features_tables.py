@@ -160,7 +160,8 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
         for layer, (q, k) in enumerate(layers):
             generator = torch.Generator().manual_seed(layer)
             chosen = [torch.randperm(q.shape[-2], generator=generator)[:TRAINED_TOKENS] for _ in "qk"]
-            table = trained_table(q[:, chosen[0]], k[:, chosen[1]])
+            first_draw = (seed * len(layers) + layer) * TRAINED_DRAWS
+            table = trained_table(q[:, chosen[0]], k[:, chosen[1]], first_draw)
             if table is None:
                 notes.append(
                     f"the error on trained queries and keys leaves out {name} seed {seed} layer {layer}: an estimate "
@@ -175,14 +176,17 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     return notes
 
 
-def trained_table(q: Tensor, k: Tensor) -> pd.DataFrame | None:
-    """Mean logarithms of the errors for the heads of a layer, (H, L, D) each; None if one of them is not finite."""
+def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | None:
+    """Mean logarithms of the errors for the heads of a layer, (H, L, D) each; None if one of them is not finite.
+
+    Draws are numbered from ``first_draw``: cells that share none have errors whose luck is their own.
+    """
     q, k = q.double(), k.double()
     scale = torch.cat((q, k)).square().mean().sqrt().item()
     rows = []
     for estimator, directions, count in _grid(tuple(ESTIMATORS), DIRECTIONS, TRAINED_FEATURES):
         logarithms = []
-        for number_of_draw in range(TRAINED_DRAWS):
+        for number_of_draw in range(first_draw, first_draw + TRAINED_DRAWS):
             seed = feature_seed(count, number_of_draw)
             measured = errors(q, k, k, ESTIMATORS[estimator](q.shape[-1], count, directions, seed))
             both = torch.stack((measured.kernel, measured.attention)).log10()

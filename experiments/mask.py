@@ -41,8 +41,9 @@ METHOD = (
 NOT_SHOWN = (
     "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which "
     "a model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table "
-    "of them. Redrawing every 1000 steps happens once in a run this short, and the model ends with features it was "
-    "trained with for some steps."
+    "of them. Redrawing every 1000 steps happens once in a run this short. A model that is redrawn is trained with its "
+    "last features for some steps before its loss is taken, at a small learning rate: what it then lacks is what it "
+    "has not learnt again."
 )
 
 REDRAWS = ("", "@redraw_every=1000", "@redraw_every=100")

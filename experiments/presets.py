@@ -148,7 +148,7 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
     },
     "mask": {
         "smoke": smoke,
-        "cpu": _own("cpu", "three minutes a cell", steps=1250, warmup_steps=100, evaluate_every=70),
+        "cpu": _own("cpu", "three minutes a cell", steps=1250, warmup_steps=100, evaluate_every=70, seeds=5),
         "gpu": gpu,
     },
     "pairing": {

@@ -3,7 +3,10 @@
 Each is a directory of results/reference. ``python -m experiments run all`` makes them all, in this order.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from experiments.claims import Claim
 
 
 class Reference(NamedTuple):
@@ -42,7 +45,7 @@ RECALL_ARMS = _arms(
 NARROW_ARMS = ",".join(
     f"{arm}@dim={dim}" for dim in (16, 32) for arm in RECALL_ARMS.split(",") if not arm.endswith("-learned")
 )
-LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
+LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}})
 
 REFERENCES: dict[str, Reference] = {
     "convergence": Reference("convergence", f"--data enwik8-4MB {TUNED_TEXT} --variants {ALL_ARMS}"),
@@ -50,13 +53,16 @@ REFERENCES: dict[str, Reference] = {
         "convergence",
         f"--data imdb {EQUAL_TEXT} --variants {IMDB_ARMS}",
         claims=(
+            "softmax-learned-none-loss",
             "softmax-rope-learned-loss",
+            "favor+-learned-none-loss",
             "favor+-rope-before-learned-loss",
             "favor+-rope-after-learned-loss",
             "favor+-order",
             "elu+1-order",
             "favor+-rope-before-gap",
             "favor+-rope-after-gap",
+            "elu+1-rope-after-gap",
         ),
     ),
     "convergence-long": Reference(
@@ -73,6 +79,7 @@ REFERENCES: dict[str, Reference] = {
             "elu+1-rope-after-loss",
             "favor+-rope-before-gap",
             "favor+-rope-after-gap",
+            "elu+1-rope-after-gap",
         ),
     ),
     "denominator": Reference("denominator", "--data enwik8-4MB"),
@@ -85,6 +92,17 @@ REFERENCES: dict[str, Reference] = {
     "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
     "speed": Reference("speed", ""),
 }
+
+
+def declared_claims(claims: Sequence[Claim], name: str, experiment: str) -> list[Claim]:
+    """Those of the experiment's claims that are judged on a comparison of this name: all, unless a reference has fewer.
+
+    The page of claims and the report of a comparison judge the same ones, so that each has one p.
+    """
+    reference = REFERENCES.get(name)
+    if reference is None or reference.experiment != experiment or reference.claims is None:
+        return list(claims)
+    return [claim for claim in claims if claim.key in reference.claims]
 
 
 def command(name: str) -> str:

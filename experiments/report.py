@@ -19,6 +19,7 @@ from experiments.csv_files import to_csv
 from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry
 from experiments.record import cell_config, comparison_cells, read_json, write_atomically
+from experiments.references import declared_claims
 from experiments.schema import check_comparison
 from experiments.stats import summarise
 from experiments.strict_json import Source, visible
@@ -90,8 +91,9 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
         content = _content(output, comparison, summary, entries) | cells | _words(experiment)
+        claims = declared_claims(experiment.CLAIMS, comparison["name"], comparison["experiment"])
         content["claims"] = evaluate(
-            experiment.CLAIMS, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
+            claims, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
         )
         write_atomically(output / "curves.csv", to_csv(curves))
         write_atomically(output / "summary.csv", to_csv(summary))

@@ -152,7 +152,7 @@ def test_the_correction_counts_every_declared_claim(make_reference):
     p = stats.ttest_1samp(differences, 0, alternative="less").pvalue
     assert FAMILY > 2
     assert row.p == pytest.approx(2 * FAMILY * p, rel=1e-6)
-    assert f"n = 5, p = {2 * FAMILY * p:.2g}" in row.measured
+    assert f"n = 5 seeds, adjusted p = {2 * FAMILY * p:.2g}" in row.measured
 
 
 def judged(values, region, margin, claim=None, **sample):
@@ -194,27 +194,30 @@ def test_p_values_are_those_of_the_tests_that_the_rule_names():
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"),
-    [(0.2, "supported"), (0.05, "not supported"), (0.0, "not supported"), (-0.1, "not supported")],
+    ("values", "verdict", "measured"),
+    [
+        ([0.2] * 3, "supported", "+0.200, n = 3 seeds, exact"),
+        ([0.1] * 3, "supported", "+0.100, n = 3 seeds, exact"),
+        ([0.05] * 3, "not supported", "+0.050, n = 3 seeds, exact"),
+        ([0.0] * 3, "not supported", "+0.000, n = 3 seeds, exact"),
+        ([-0.1] * 3, "not supported", "-0.100, n = 3 seeds, exact"),
+        ([0.2, 0.3, 4.0], "supported", "+1.500 on average (+0.200 to +4.000), n = 3 seeds, exact"),
+        ([0.0, 0.0, 3.0], "inconclusive", "+1.000 on average (+0.000 to +3.000), n = 3 seeds, exact"),
+        ([0.2, 0.3], "inconclusive", "+0.250 on average (+0.200 to +0.300), n = 2 seeds, exact"),
+    ],
 )
 @pytest.mark.filterwarnings("error")
-def test_equal_values_of_something_exact_have_a_p_of_0_or_1(value, verdict):
-    row = judged([value] * 3, (0.0, math.inf), 0.1, {"kind": "exact"})
-    assert (row.verdict, row.p) == (verdict, 0.0)
-    assert (row.estimate.mean, row.estimate.low, row.estimate.high) == (value, value, value)
-
-
-def test_equal_values_on_a_bound_are_neither_inside_nor_outside():
-    assert p_values([0.0] * 3, (0.0, math.inf), 0.1) == (1.0, 0.0)
-    assert p_values([0.1] * 3, (0.0, math.inf), 0.1) == (0.0, 1.0)
-    assert p_values([0.05] * 3, (0.0, math.inf), 0.1) == (0.0, 0.0)
+def test_all_values_of_something_exact_have_to_agree(values, verdict, measured):
+    row = judged(values, (0.0, math.inf), 0.1, {"kind": "exact"})
+    assert (row.verdict, row.measured) == (verdict, measured)
+    assert verdict == "inconclusive" or row.p == 0
 
 
 @pytest.mark.filterwarnings("error")
 def test_equal_values_of_something_measured_decide_nothing():
     row = judged([0.2] * 5, (0.0, math.inf), 0.1)
     assert (row.verdict, row.remark) == ("inconclusive", "all values are equal")
-    assert row.measured == "+0.200, n = 5"
+    assert row.measured == "+0.200, n = 5 seeds"
 
 
 def test_the_resolution_is_the_least_standard_deviation():
@@ -239,15 +242,15 @@ def test_rounding_errors_are_below_the_resolution():
 @pytest.mark.parametrize(
     ("outcomes", "p", "verdict", "remark"),
     [
-        ([0] * 5, math.nan, "inconclusive", "no seed differed"),
-        ([1] * 5, 2 / 2**5, "inconclusive", "5 of 5 seeds differed, and 6 are needed"),
+        ([0] * 5, math.nan, "inconclusive", "0 of 5 seeds differed, and a sign test needs 6"),
+        ([1] * 5, 2 / 2**5, "inconclusive", "5 of 5 seeds differed, and a sign test needs 6"),
         ([1] * 6, 2 / 2**6, "supported", ""),
         ([1] * 6 + [0] * 4, 2 / 2**6, "supported", ""),
         ([-1] * 6, 2 / 2**6, "not supported", ""),
         # At least 8 of 9: 1 + 9 of 2^9 ways.
         ([1] * 8 + [-1], 2 * 10 / 2**9, "supported", ""),
         ([1] * 3 + [-1] * 3, 1.0, "inconclusive", ""),
-        ([1, 0, 0], 1.0, "inconclusive", "1 of 3 seeds differed, and 6 are needed"),
+        ([1, 0, 0], 1.0, "inconclusive", "1 of 3 seeds differed, and a sign test needs 6"),
         ([1, 1], math.nan, "inconclusive", "too few seeds: 2, and 3 are needed"),
     ],
 )

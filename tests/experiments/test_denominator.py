@@ -66,10 +66,12 @@ def made_up(make_comparison, tmp_path):
                 if row["split"] == "validation" and is_rotated:
                     row["nonpositive_denominators"] = 0.1 if sign > 0 and row["step"] else 0.0
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        expected = {"favor+": (0.3, 100), "elu+1": (0.034, 0)} if sign > 0 else {"favor+": (0.1, 0), "elu+1": (0.3, 50)}
+        expected = {"favor+": (0.3, -0.5, 100), "elu+1": (0.034, 0.15, 0)}
+        if sign < 0:
+            expected = {"favor+": (0.1, 0.2, 0), "elu+1": (0.3, -0.1, 50)}
         rows = [
-            (name, denominator_initial.ALL_KEYS, draw, negative + draw * 1e-6, -0.5, 1.4, denominators)
-            for name, (negative, denominators) in expected.items()
+            (name, denominator_initial.ALL_KEYS, draw, negative + draw * 1e-6, least + draw * 1e-6, 1.4, denominators)
+            for name, (negative, least, denominators) in expected.items()
             for draw in range(denominator_initial.INITIAL_DRAWS)
         ]
         pd.DataFrame(rows, columns=list(denominator_initial.COLUMNS)).to_csv(root / "initial.csv", index=False)
@@ -88,8 +90,7 @@ def verdicts(root, comparison, curves):
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
     found = verdicts(*made_up(sign))
     # No cell failed, which says nothing of how often it would.
-    failing = {key: "inconclusive" for key in found if key.endswith("-fails")}
-    assert found == {key: verdict for key in found} | failing
+    assert found == {key: verdict for key in found} | {"fails": "inconclusive"}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,24 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
 def test_failures_count_for_the_arm_that_failed(made_up, failed, verdict):
     fates = {(failed, seed): ("failed", f"{DIVERGED}: the loss is nan at step 41") for seed in range(MANY)}
     found = verdicts(*made_up(1, fates, seeds=MANY))
-    assert found["elu+1-fails"] == verdict
+    assert found["fails"] == verdict
     assert found["elu+1-loss"] == "inconclusive"
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(6, "supported"), (5, "inconclusive")])
+def test_failures_of_all_kernels_count_together(made_up, count, verdict):
+    arms = [f"{kernel}-rope-after@denominator=rotated" for kernel in denominator_claims.KERNELS]
+    cells = [(arm, seed) for seed in (0, 1) for arm in arms]
+    fates = {cell: ("failed", f"{DIVERGED}: the loss is nan at step 41") for cell in cells[:count]}
+    assert verdicts(*made_up(1, fates))["fails"] == verdict
+
+
+def test_a_failure_of_another_kind_is_lost(made_up):
+    root, comparison, curves = made_up(1, {("relu-rope-after", 1): ("failed", "killed")})
+    rows = evaluate(denominator.CLAIMS, root, comparison, curves, reference="denominator", command="run")
+    (row,) = [row for row in rows if row.claim.key == "fails"]
+    said = "1 of 15 pairs of cells failed: relu-rope-after@denominator=rotated, seed 1: killed"
+    assert (row.verdict, row.remark) == ("inconclusive", said)
 
 
 def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
@@ -122,6 +139,9 @@ def test_the_stability_table_counts_failures_and_spikes(made_up):
 def test_figures_are_drawn(made_up, tmp_path):
     root, comparison, curves = made_up(1)
     entries = denominator.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
-    assert [entry.title for entry in entries if hasattr(entry, "table")] == ["Before training", "Failures and spikes"]
+    assert [entry.title for entry in entries if hasattr(entry, "table")] == [
+        "Queries and keys of N(0, 1)",
+        "Failures and spikes",
+    ]
     stems = {path.stem for path in (tmp_path / "made" / "figures").glob("*.png")}
     assert stems == {"final-loss", "nonpositive-denominators"}

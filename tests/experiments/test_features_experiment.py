@@ -9,6 +9,7 @@ from experiments import features, plots
 from experiments.features_tables import (
     COLUMNS,
     NUM_FEATURES,
+    TRAINED_DRAWS,
     feature_seed,
     queries_and_keys,
     random_table,
@@ -133,6 +134,12 @@ def test_trained_inputs_that_no_float_can_hold_are_refused_and_large_ones_are_no
     assert np.isfinite(table.select_dtypes("number")).all(axis=None)
     assert table["input_scale"].iloc[0] == pytest.approx(10, rel=0.3)
     assert trained_table(q * torch.inf, k) is None
+
+
+def test_a_cell_has_draws_of_its_own():
+    q, k = normal(2, 2, 8, 4)
+    first, second = (trained_table(q, k, draw)["log10_kernel_error"] for draw in (0, TRAINED_DRAWS))
+    assert (first != second).all()
 
 
 def made_up(root):
