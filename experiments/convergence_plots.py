@@ -72,7 +72,8 @@ def _gain(comparison: dict[str, Any]) -> FigureEntry:
         "Gain over the baseline during training",
         "Validation bits per byte minus those of the same kernel without positions, at the same step of the same seed; "
         "below the line at 0 an arm is ahead of its baseline. Taking the difference seed by seed removes what the "
-        f"batches and the initial weights do to both. {_seeds(comparison)} Only seeds that finished in the baseline "
+        "batches and the initial weights do to both; what remains may be the learning rate too, where each arm has its "
+        f"own. {_seeds(comparison)} Only seeds that finished in the baseline "
         "have a difference.",
     )
 
@@ -108,8 +109,8 @@ def _steps(comparison: dict[str, Any]) -> FigureEntry:
         "Steps until the first evaluation at or below the validation loss with which the same seed's baseline (the "
         "same kernel without positions) ends; farther left is faster. The loss is evaluated every "
         f"{config['evaluate_every']} steps ({config['evaluate_every'] * tokens_per_step(comparison):,} tokens), so "
-        "differences below that are not resolved. A hollow arrow at the end of the run is a seed that never got there; "
-        "a mean is drawn only if all seeds did. Intervals are cut at 0; a baseline has none against itself.",
+        "differences below that are not resolved. A hollow arrow at the end of the run stands for seeds that never got "
+        "there; a mean is drawn only if all seeds did. Intervals are cut at 0; a baseline has none against itself.",
     )
 
 

@@ -7,7 +7,7 @@ from math import inf
 
 from experiments.claims import Claim
 from experiments.recall import METHOD, NOT_SHOWN, figures, measure
-from experiments.samples import paired, per_seed
+from experiments.samples import paired_answers, per_seed
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
@@ -31,39 +31,47 @@ ACCURACY = "test_accuracy"
 ANSWERS = 16_000
 """of the test split, at least: 1000 sequences of 16 or more"""
 
+LEARNT = 0.95
+
 CLAIMS = (
-    Claim(
-        key="softmax",
-        statement="Softmax attention learns to copy.",
-        published=f"{KATHAROPOULOS}, which learns the task",
-        quantity="test accuracy of softmax-learned",
-        region=(0.95, inf),
-        margin=0.01,
-        sample=per_seed(("softmax-learned",), lambda cell: cell.last(ACCURACY)),
-        pattern=".1%",
-        family="copying",
-        resolution=1 / ANSWERS,
+    *(
+        Claim(
+            key=f"{arm}-copies",
+            statement=f"Softmax attention with {positions} learns to copy.",
+            published=published,
+            quantity=f"test accuracy of {arm}",
+            region=(LEARNT, inf),
+            margin=0.01,
+            sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
+            pattern=".1%",
+            family="copying",
+            resolution=1 / ANSWERS,
+        )
+        for arm, positions, published in (
+            ("softmax-learned", "learned positions", f"{KATHAROPOULOS}, which learns the task"),
+            ("softmax-rope", "RoPE", "none found"),
+        )
     ),
     *(
         Claim(
             key=f"{arm}-behind",
-            statement=f"{name} copies as well as softmax attention with learned positions.",
+            statement=f"{name} copies as well as softmax attention with such positions.",
             published=published,
-            quantity=f"test accuracy, {arm} minus softmax-learned",
+            quantity=f"test accuracy, {arm} minus {other}",
             region=(-0.02, inf),
             margin=0.005,
-            sample=paired(arm, "softmax-learned", ACCURACY),
+            sample=paired_answers(arm, other, ACCURACY, LEARNT, by="other"),
             pattern="+.1%",
             family="copying",
             resolution=1 / ANSWERS,
         )
-        for arm, name, published in (
-            ("elu+1-learned", "Elu+1 with learned positions", KATHAROPOULOS),
-            ("elu+1-rope-before", "Elu+1 with RoPE before the map", "none found"),
-            ("elu+1-rope-after", "Elu+1 with RoPE after the map", "none found"),
-            ("favor+-learned", "FAVOR+ with learned positions", "none found"),
-            ("favor+-rope-before", "FAVOR+ with RoPE before the map", "none found"),
-            ("favor+-rope-after", "FAVOR+ with RoPE after the map", "none found"),
+        for arm, other, name, published in (
+            ("elu+1-learned", "softmax-learned", "Elu+1 with learned positions", KATHAROPOULOS),
+            ("elu+1-rope-before", "softmax-rope", "Elu+1 with RoPE before the map", "none found"),
+            ("elu+1-rope-after", "softmax-rope", "Elu+1 with RoPE after the map", "none found"),
+            ("favor+-learned", "softmax-learned", "FAVOR+ with learned positions", "none found"),
+            ("favor+-rope-before", "softmax-rope", "FAVOR+ with RoPE before the map", "none found"),
+            ("favor+-rope-after", "softmax-rope", "FAVOR+ with RoPE after the map", "none found"),
         )
     ),
 )

@@ -10,7 +10,7 @@ from experiments.plots import MUTED, arm_style, by_kernel, label
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
-POINTS = 50
+POINTS = 25
 """a curve with more records is shown as the means of equal runs of records, about this many"""
 MARKS = 7
 """markers along a mean curve"""

@@ -253,16 +253,16 @@ _ATTENTION = FigureEntry(
     "attention",
     "Attention by distance in the trained models",
     "Mean weight that a query gives to the key Δ positions before it, averaged over layers, heads, seeds and queries "
-    f"in the second half of {WINDOWS} validation windows (fewer if the split is shorter). Left: the absolute value of "
-    "the weight. Right: the signed "
-    "weight; for RoPE after the map these are the weights of RoFormer eq. 19, which can be negative and need not sum "
-    "to one, so its level does not compare with the others', its shape does. Means over ranges of distance that grow "
-    "by a fixed factor.",
+    f"in the second half of {WINDOWS} validation windows (fewer if the split is shorter), one row per attention "
+    "kernel. Left: the absolute value of the weight. Right: the signed weight; for RoPE after the map these are the "
+    "weights of RoFormer eq. 19, which can be negative and need not sum to one, so its level does not compare with "
+    "the others', its shape does. Means over ranges of distance that grow by a fixed factor.",
 )
 _LAYERS = FigureEntry(
     "attention-layers",
     "Attention by distance, layer by layer",
-    "The absolute weights of the figure above, for each layer on its own; layer 0 reads the embeddings.",
+    "The absolute weights of the figure above, for each layer on its own (a row; layer 0 reads the embeddings) and "
+    "each attention kernel (a column).",
 )
 _POSITIONS = FigureEntry(
     "position-loss",

@@ -85,41 +85,48 @@ def mask_figure(mask: pd.DataFrame) -> Figure:
 
 
 def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """All arms in one figure: absolute weights (log-log) and signed weights."""
+    """A row per kernel: absolute weights on logarithmic axes, and signed weights."""
     averaged = attention.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _arms(left, averaged, comparison, "absolute")
-    left.set_yscale("log")
-    label_powers_of_ten(left)
-    left.set_ylabel("mean absolute weight (logarithmic axis)")
-    _arms(right, averaged, comparison, "signed")
-    right.axhline(0, color=MUTED, linewidth=0.8)
-    right.set_yscale("symlog", linthresh=1e-3)
-    label_powers_of_ten(right)
-    right.set_ylabel("mean weight, signed\n(linear within ±0.001, logarithmic beyond)")
-    _legend(figure, left)
+    groups = by_kernel(comparison["variants"])
+    figure = Figure(figsize=(10, 2.7 * len(groups) + 0.8), layout="constrained")
+    grid = figure.subplots(len(groups), 2, sharex=True, sharey="col", squeeze=False)
+    for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
+        _arms(left, averaged, variants, "absolute")
+        left.set_title(f"{label(kernel)}, absolute weights")
+        left.set_yscale("log")
+        _arms(right, averaged, variants, "signed")
+        right.set_title(f"{label(kernel)}, signed weights")
+        right.axhline(0, color=MUTED, linewidth=0.8)
+        right.set_yscale("symlog", linthresh=1e-3)
+        right.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)
+        for axes in (left, right):
+            label_powers_of_ten(axes)
+    for axes in grid[-1]:
+        axes.set_xlabel(DISTANCE)
+    figure.supylabel("mean weight (signed: linear\nwithin ±0.001, logarithmic beyond)", fontsize=10)
+    _head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
     return figure
 
 
 def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Absolute weights, a panel per layer."""
+    """Absolute weights: a row per layer, a column per kernel."""
     layers = sorted(attention["layer"].unique())
-    columns = min(3, len(layers))
-    rows = -(-len(layers) // columns)
-    figure = Figure(figsize=(max(5 * columns, 7), 4 * rows + 0.8), layout="constrained")
-    grid = np.atleast_1d(figure.subplots(rows, columns, sharey=True, squeeze=False)).ravel()
-    for axes in grid[len(layers) :]:
-        axes.remove()
-    for axes, layer in zip(grid, layers, strict=False):
+    groups = by_kernel(comparison["variants"])
+    figure = Figure(figsize=(max(2.9 * len(groups) + 0.8, 7), 2.7 * len(layers) + 1.6), layout="constrained")
+    grid = figure.subplots(len(layers), len(groups), sharex=True, sharey=True, squeeze=False)
+    for row, layer in zip(grid, layers, strict=True):
         of_layer = attention[attention["layer"] == layer]
         averaged = of_layer.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
-        _arms(axes, averaged, comparison, "absolute")
-        axes.set_title(f"layer {layer}")
-        axes.set_yscale("log")
-        label_powers_of_ten(axes)
-    grid[0].set_ylabel("mean absolute weight (logarithmic axis)")
-    _legend(figure, grid[0])
+        for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
+            _arms(axes, averaged, variants, "absolute")
+            axes.set_title(f"{label(kernel)}, layer {layer}")
+            axes.set_yscale("log")
+            label_powers_of_ten(axes)
+    for axes in grid[-1]:
+        axes.set_xlabel(DISTANCE)
+    figure.supylabel("mean absolute weight (logarithmic axis)", fontsize=10)
+    _head(figure, comparison, "validation split. Means over heads, seeds and queries.")
+    _legend(figure, *grid[0])
     return figure
 
 
@@ -150,8 +157,7 @@ def position_loss_figure(losses: pd.DataFrame, comparison: dict[str, Any]) -> Fi
         axes.minorticks_off()
         axes.set_xlabel("position in the window (tokens)")
     figure.supylabel("bits per byte", fontsize=10)
-    note = f"{data_names(comparison)}, test split. Thin: each seed. Thick: mean."
-    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    _head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
     _legend(figure, *grid[: len(groups)])
     return figure
 
@@ -163,13 +169,17 @@ def _distance_axis(axes: Axes) -> None:
     axes.set_xlabel(DISTANCE)
 
 
-def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column: str) -> None:
-    for variant in comparison["variants"]:
+def _head(figure: Figure, comparison: dict[str, Any], note: str) -> None:
+    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+
+
+def _arms(axes: Axes, averaged: pd.DataFrame, variants: list[dict[str, Any]], column: str) -> None:
+    for variant in variants:
         rows = averaged[averaged["variant"] == variant["name"]]
         if rows.empty:
             continue
         distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
-        axes.plot(distance, value, label=label(variant["name"]), markevery=3, **arm_style(variant))
+        axes.plot(distance, value, label=label(variant["name"]), markevery=3, markersize=4.5, **arm_style(variant))
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     half = int(averaged["distance"].max()) + 1
     uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()
@@ -179,7 +189,6 @@ def _arms(axes: Axes, averaged: pd.DataFrame, comparison: dict[str, Any], column
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlim(-0.15, 1.1 * averaged["distance"].max())
     axes.minorticks_off()
-    axes.set_xlabel(DISTANCE)
 
 
 def _binned(distance: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,8 @@ from experiments.plots import MUTED, arm_style, by_kernel, kernel_colour, label
 ROW_INCHES = 0.42
 SEED_OFFSET = 0.24
 """seeds are drawn this part of a row below the mean, so that neither hides the other"""
+EQUAL_OFFSET = 0.1
+"""and those of equal value this part of a row below each other"""
 
 
 class Rows:
@@ -84,7 +86,7 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
         missing = int(row["n"] - row["reached"])
         if missing:
             look: Any = {"color": kernel_colour(variant["kernel"]), "markerfacecolor": "white", "markersize": 6}
-            axes.plot([steps] * missing, [height - SEED_OFFSET] * missing, ">", **look)
+            axes.plot([steps], [height], ">", **look)
         _beside(axes, height, f"{row['reached']} of {row['n']}" if row["n"] else "-")
     _beside(axes, 0.85, "seeds that\nreached it", va="bottom")
     return figure
@@ -114,8 +116,9 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
         if name not in means.index:
             continue
         mine = values[(values["variant"] == name) & (values["metric"] == metric)]["value"].dropna()
-        if len(mine) > 1:
-            axes.plot(mine, [height - SEED_OFFSET] * len(mine), ".", color=look["color"], alpha=0.6, markersize=5)
+        if len(mine) > 1 or (len(mine) == 1 and pd.isna(means.loc[name]["mean"])):
+            heights = height - SEED_OFFSET - EQUAL_OFFSET * mine.groupby(mine).cumcount()
+            axes.plot(mine, heights, ".", color=look["color"], alpha=0.6, markersize=5)
         row = means.loc[name]
         if pd.notna(row["low"]) and not (metric == "steps_to_baseline" and name in rows.baselines):
             reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]

@@ -6,7 +6,7 @@ its cells. It gives None if the comparison lacks an arm, and counts the seeds at
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from experiments.cells import Cell, Cells, NotRecorded
 from experiments.claims import ReadSample, Sample
@@ -88,6 +88,23 @@ def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Ce
 def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
     """The last value of a metric, arm minus other, by seed."""
     return per_seed((arm, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
+
+
+def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
+    """The last accuracy, arm minus other, by seed; not defined where the task is not learnt, and nothing compares.
+
+    Learnt is an accuracy of ``learnt`` or more: of at least one of the two, or of the other arm.
+    """
+
+    def difference(mine: Cell, theirs: Cell) -> float:
+        accuracy, reference = mine.last(metric), theirs.last(metric)
+        if by == "other" and reference < learnt:
+            raise Undefined(f"{other} has not learnt the task ({reference:.0%}, less than {learnt:.0%})")
+        if by == "either" and max(accuracy, reference) < learnt:
+            raise Undefined(f"neither has begun to learn the task ({accuracy:.0%} and {reference:.0%})")
+        return accuracy - reference
+
+    return per_seed((arm, other), difference)
 
 
 def paired_average(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:

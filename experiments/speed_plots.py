@@ -24,8 +24,9 @@ from experiments.speed_config import (
     PERFORMER,
     SDPA,
     SOFTMAX,
+    TOKEN,
 )
-from experiments.speed_results import crossover
+from experiments.speed_results import Crossing
 
 OTHERS: dict[str, dict[str, Any]] = {
     FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
@@ -45,33 +46,27 @@ ARMS = {
 LENGTH = "length N (tokens, logarithmic axis)"
 
 
-def time_figure(times: pd.DataFrame, crossing: Sequence[tuple[str, str]] = (), what: str = "one call") -> Figure:
-    """Time against length, a panel per direction.
-
-    Args:
-        times: the rows of one topic.
-        crossing: pairs (ours, other) whose crossovers are marked.
-    """
+def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = (), what: str = "one call") -> Figure:
+    """Time against length, a panel per direction; ``times`` are the rows of one topic."""
     directions = list(dict.fromkeys(times["direction"]))
     figure = Figure(figsize=(7.5 if len(directions) == 1 else 10, 5), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(directions), sharey=True))
-    tables = [times[times["direction"] == direction] for direction in directions]
-    for axes, rows, direction in zip(panels, tables, directions, strict=True):
-        _curves(axes, rows, "median", band=True)
+    for axes, direction in zip(panels, directions, strict=True):
+        _curves(axes, times[times["direction"] == direction], "median", band=True)
         if len(directions) > 1:
             axes.set_title(direction)
-    _mark_crossovers(list(panels), tables, crossing)
+    _mark_crossings(dict(zip(directions, panels, strict=True)), crossings)
     panels[0].set_ylabel(f"time of {what} (ms, logarithmic axis)")
     _legend(figure, panels[0])
     return figure
 
 
-def memory_figure(memory: pd.DataFrame, column: str = "extra", crossing: Sequence[tuple[str, str]] = ()) -> Figure:
-    """Peak memory against length, the crossovers of the pairs (ours, other) marked."""
+def memory_figure(memory: pd.DataFrame, column: str = "extra", crossings: Sequence[Crossing] = ()) -> Figure:
+    """Peak memory against length."""
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
     axes = figure.subplots()
     _curves(axes, memory, column, scale=2**-20)
-    _mark_crossovers([axes], [memory], crossing, column)
+    _mark_crossings({"": axes}, crossings)
     words = {"extra": "extra memory", "rise": "memory"}[column]
     axes.set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
     _legend(figure, axes)
@@ -100,15 +95,17 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     return figure
 
 
-def decoding_figure(times: pd.DataFrame, state: pd.DataFrame) -> Figure:
+def decoding_figure(
+    times: pd.DataFrame, state: pd.DataFrame, faster: Sequence[Crossing] = (), smaller: Sequence[Crossing] = ()
+) -> Figure:
     """Time of a token and size of the state against the context."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     _curves(left, times, "median", band=True)
     left.set_ylabel("time of one token (ms, logarithmic axis)")
-    _mark_crossovers([left], [times], [(AFTER, SOFTMAX)])
+    _mark_crossings({TOKEN: left}, faster)
     _curves(right, state, "value", scale=2**-20)
-    _mark_crossovers([right], [state], [(AFTER, SOFTMAX)], "value")
+    _mark_crossings({"": right}, smaller)
     right.set_ylabel("state of one sequence (MiB, logarithmic axis)")
     for axes in (left, right):
         axes.set_xlabel("context (tokens, logarithmic axis)")
@@ -184,38 +181,23 @@ def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
     axes.set_xlabel(LENGTH)
 
 
-def _mark_crossovers(
-    panels: Sequence[Axes],
-    tables: Sequence[pd.DataFrame],
-    pairs: Sequence[tuple[str, str]],
-    column: str = "median",
-) -> None:
+def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> None:
     """A dotted line where ours becomes less, with its N in a strip of its own below the curves of all panels."""
-    found = []
-    for axes, rows in zip(panels, tables, strict=True):
-        medians = rows.pivot(index="length", columns="case", values=column).sort_index()
-        for place, (ours, other) in enumerate(pairs):
-            if not {ours, other} <= set(medians):
-                continue
-            both = medians[[ours, other]].dropna()
-            both = both[(both > 0).all(axis=1)]
-            if both.empty:
-                continue
-            where = crossover(list(both.index), list(both[ours]), list(both[other]))
-            if where is not None:
-                found.append((axes, place, where, f"{ours}\nbelow {other} from N = {where:,.0f}"))
-    if not found:
+    if not crossings:
         return
-    bottom, top = panels[0].get_ylim()
+    pairs = list(dict.fromkeys((crossing.ours, crossing.other) for crossing in crossings))
+    first = next(iter(panels.values()))
+    bottom, top = first.get_ylim()
     strip = 0.11 * len(pairs)
-    panels[0].set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
-    for axes, place, where, text in found:
+    first.set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
+    for direction, ours, other, where in crossings:
+        axes = panels[direction]
         axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
         left, right = axes.get_xlim()
         is_left = where**2 < left * right
         axes.annotate(
-            text,
-            (where, 0.02 + 0.1 * place),
+            f"{ours}\nbelow {other} from N = {where:,.0f}",
+            (where, 0.02 + 0.1 * pairs.index((ours, other))),
             xycoords=("data", "axes fraction"),
             xytext=(4 if is_left else -4, 0),
             textcoords="offset points",

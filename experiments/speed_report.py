@@ -19,7 +19,9 @@ from experiments.speed_results import (
     read_config,
     read_records,
     run_table,
+    size_crossings,
     targets,
+    time_crossings,
     time_table,
 )
 from experiments.speed_tables import fact_cells, memory_cells, position_cells, rate_cells, time_cells
@@ -49,11 +51,15 @@ def figures(
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
         time_entry, memory_entry = _TOPICS[topic]
         if not of_topic.empty:
-            entries.append(draw(output / "figures", time_entry, speed_plots.time_figure, of_topic, pairs))
+            faster = time_crossings(records, topic, pairs)
+            entries.append(draw(output / "figures", time_entry, speed_plots.time_figure, of_topic, faster))
             entries.append(TableEntry(f"{time_entry.title}: the numbers", time_cells(times, topic), _TIME_TABLE))
         if not in_memory.empty:
             column = "rise" if topic == "training" else "extra"
-            entries.append(draw(output / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, pairs))
+            smaller = size_crossings(in_memory, column, pairs)
+            entries.append(
+                draw(output / "figures", memory_entry, speed_plots.memory_figure, in_memory, column, smaller)
+            )
             entries.append(TableEntry(f"{memory_entry.title}: the numbers", memory_cells(memory, topic), _MEMORY_TABLE))
     positions = times[times["topic"] == "positions"]
     if not positions.empty:
@@ -65,7 +71,9 @@ def figures(
         entries.append(TableEntry("Parameters of the models", fact_cells(parameters), _PARAMETERS))
     decoding, state = times[times["topic"] == "decoding"], fact_table(records, "state_bytes")
     if not decoding.empty:
-        entries.append(draw(output / "figures", _DECODING, speed_plots.decoding_figure, decoding, state))
+        pair = [(AFTER, SOFTMAX)]
+        crossed = time_crossings(records, "decoding", pair), size_crossings(state, "value", pair)
+        entries.append(draw(output / "figures", _DECODING, speed_plots.decoding_figure, decoding, state, *crossed))
         entries.append(TableEntry("Decoding: the numbers", time_cells(times, "decoding"), _TIME_TABLE))
         entries.append(TableEntry("Decoding: bytes of state", fact_cells(state), _STATE))
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
@@ -75,12 +83,14 @@ def figures(
 
 _HOW = (
     "Median over rounds, the band from the lower to the upper quartile. Each round times every competitor of the same "
-    "length once, in turn, because the machine's speed drifts by more than the differences that matter. The dotted "
-    "line is where ours becomes the faster one, between two measured lengths on a straight line through the medians."
+    "length once, in turn, because the machine's speed drifts by more than the differences that matter; the longest "
+    "have few rounds (the table says how many), whose quartiles are little less than their range. The dotted line is "
+    "where ours becomes the faster one: where the median of the ratio within a round is 1, between two measured "
+    "lengths on logarithmic axes. There is none where a quarter of the rounds at the next length say otherwise."
 )
 _LESS_MEMORY = (
-    "The dotted line is where ours becomes the one that needs less, found as for time; without one there is no such "
-    "length between the first and the last."
+    "The dotted line is where ours becomes the one that needs less, between two measured lengths; without one there "
+    "is no such length between the first and the last."
 )
 _EXTRA = (
     "How far memory rises above its level before the call, at its highest point, with inputs and weights in place, "
@@ -100,7 +110,8 @@ _TARGETS = (
     "what was measured: medians with quartiles in brackets. Ratios are taken within a round. A target is met or missed "
     "by the median; it is not measured where its sizes are not part of the run, or it failed. There is no target "
     "where none was set, and with other settings. The share of the sgemm rate is judged by the strict count of "
-    "operations, the fewest: of the products inside a chunk only the half that the causal mask keeps."
+    "operations, the fewest: of the products inside a chunk only the half that the causal mask keeps. The cost of a "
+    "token, and its time in decoding, is the median of what it is relative to the mean of its round over the lengths."
 )
 _RUNS = (
     "The numbers of this report come from more than one run of the command: the run was stopped and gone on with. "
@@ -121,7 +132,7 @@ _RATE = FigureEntry(
 _RATE_TABLE = (
     "Share of the rate of a float32 matrix product by the strict count, the fewest operations: median over rounds "
     "[quartiles]; beside it the dense count, with all pairs of a chunk. Cost of a token: relative "
-    "to the mean over the lengths."
+    "to the mean over the lengths. These times are of rounds of their own, and may differ from those below."
 )
 _TOPICS = {
     "operation": (

@@ -61,6 +61,15 @@ class Quartiles(NamedTuple):
     high: float
 
 
+class Crossing(NamedTuple):
+    """From this length on, between two measured ones, the first competitor needs less than the second."""
+
+    direction: str
+    ours: str
+    other: str
+    length: float
+
+
 class Target(NamedTuple):
     """A target beside what was measured: ``measured`` in words, ``verdict`` met, missed, not measured or no target."""
 
@@ -207,6 +216,54 @@ def crossover(lengths: Sequence[float], ours: Sequence[float], other: Sequence[f
     return math.exp(start + share * (end - start))
 
 
+def speedups(records: list[Record], topic: str, direction: str, ours: str, other: str) -> dict[int, Quartiles]:
+    """Time of the other over ours within a round, by length."""
+    found = {}
+    for record in records:
+        if (record["kind"], record["topic"], record["direction"]) != ("time", topic, direction):
+            continue
+        seconds = samples(record)
+        for length in {length for case, length in seconds if case == ours}:
+            if (other, length) in seconds:
+                found[length] = quartiles(seconds[other, length] / seconds[ours, length])
+    return dict(sorted(found.items()))
+
+
+def faster_from(by_length: dict[int, Quartiles]) -> float | None:
+    """The length from which on the median of ``speedups`` is above 1; None as ``crossover`` says."""
+    return crossover(list(by_length), [1.0] * len(by_length), [speedup.median for speedup in by_length.values()])
+
+
+def time_crossings(records: list[Record], topic: str, pairs: Sequence[tuple[str, str]]) -> list[Crossing]:
+    """Where ours becomes faster, for each direction and pair (ours, other).
+
+    None where the next measured length does not say so clearly: a quarter of its rounds say otherwise.
+    """
+    found = []
+    for direction in dict.fromkeys(record["direction"] for record in records if record["topic"] == topic):
+        for ours, other in pairs:
+            by_length = speedups(records, topic, direction, ours, other)
+            where = faster_from(by_length)
+            if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
+                found.append(Crossing(direction, ours, other, where))
+    return found
+
+
+def size_crossings(table: pd.DataFrame, column: str, pairs: Sequence[tuple[str, str]]) -> list[Crossing]:
+    """Where ours becomes smaller, for each pair (ours, other), in a table of one topic and direction."""
+    sizes = table.pivot(index="length", columns="case", values=column).sort_index()
+    found = []
+    for ours, other in pairs:
+        if not {ours, other} <= set(sizes):
+            continue
+        both = sizes[[ours, other]].dropna()
+        both = both[(both > 0).all(axis=1)]
+        where = crossover(list(both.index), list(both[ours]), list(both[other])) if len(both) else None
+        if where is not None:
+            found.append(Crossing("", ours, other, where))
+    return found
+
+
 def targets(records: list[Record], config: SpeedConfig) -> list[Target]:
     """Every target of the project beside what was measured, and what else is of interest beside them."""
     measured = _Measured(records, config)
@@ -220,9 +277,8 @@ def targets(records: list[Record], config: SpeedConfig) -> list[Target]:
             measured.memory("operation", words, 1024, name, "extra", 20),
         ]
     for other in (SDPA, FAST_TRANSFORMERS, FLA):
-        speedup = measured.speedup("operation", BACKWARD, 1024, OURS, other)
-        if speedup is not None:
-            rows.append(Target(f"{operation}: speed against {other}", "", _times(speedup), NO_TARGET))
+        rows += measured.beside("operation", BACKWARD, 1024, OURS, other, operation)
+    rows += measured.memory_beside_softmax((1024, 16384))
     rows += [measured.smallest_share(BACKWARD, SHARE_TARGET), measured.flat_cost(BACKWARD, 0.15)]
     for direction in (FORWARD, BACKWARD):
         rows += [
@@ -240,6 +296,7 @@ def targets(records: list[Record], config: SpeedConfig) -> list[Target]:
             10,
             measured.speedup("training", STEP, 1024, AFTER, PERFORMER),
         ),
+        *measured.beside("training", STEP, 1024, AFTER, SOFTMAX, "training step, N = 1,024"),
         measured.memory("training", "training step, N = 1,024", 1024, AFTER, "rise", 5),
         measured.rope_cost(AFTER, 0.05),
         measured.rope_cost(BEFORE, 0.05),
@@ -250,6 +307,7 @@ def targets(records: list[Record], config: SpeedConfig) -> list[Target]:
             50,
             measured.speedup("decoding", TOKEN, 1024, AFTER, PERFORMER),
         ),
+        *measured.beside("decoding", TOKEN, 1024, AFTER, SOFTMAX, "decoding, context 1,024"),
     ]
     if all(getattr(config, name) == value for name, value in TARGET_SETTING.items()):
         return rows
@@ -267,13 +325,27 @@ class _Measured:
 
     def speedup(self, topic: str, direction: str, length: int, ours: str, other: str) -> Quartiles | None:
         """Time of the other over ours, by round."""
-        for record in self.records:
-            if (record["kind"], record["topic"], record["direction"]) != ("time", topic, direction):
-                continue
-            seconds = samples(record)
-            if (ours, length) in seconds and (other, length) in seconds:
-                return quartiles(seconds[other, length] / seconds[ours, length])
-        return None
+        return speedups(self.records, topic, direction, ours, other).get(length)
+
+    def beside(self, topic: str, direction: str, length: int, ours: str, other: str, words: str) -> list[Target]:
+        """A row without a target; none where it was not measured."""
+        speedup = self.speedup(topic, direction, length, ours, other)
+        return [] if speedup is None else [Target(f"{words}: speed against {other}", "", _times(speedup), NO_TARGET)]
+
+    def memory_beside_softmax(self, lengths: Sequence[int]) -> list[Target]:
+        """Rows without a target for the operation, of the lengths that were measured."""
+        rows = self.memories[self.memories["topic"] == "operation"]
+        extra = rows.set_index(["length", "case"])["extra"] / 2**20
+        return [
+            Target(
+                f"operation, {BACKWARD}, N = {length:,}: extra memory against {SDPA}",
+                "",
+                f"{extra[length, OURS]:,.1f} MiB of {extra[length, SDPA]:,.1f} MiB",
+                NO_TARGET,
+            )
+            for length in lengths
+            if {(length, OURS), (length, SDPA)} <= set(extra.index)
+        ]
 
     def smallest_share(self, direction: str, target: float) -> Target:
         what = f"operation, {direction}: smallest share of the sgemm rate, N = 512 to 16,384"
@@ -314,12 +386,11 @@ class _Measured:
     def faster_from(self, topic: str, direction: str, length: int, ours: str) -> Target:
         """Whether ours is faster than softmax at every measured length from this one on."""
         what = f"module, {ours.partition(', ')[2]}, {direction}: faster than softmax from N ≤ {length:,}"
-        speedups = {n: self.speedup(topic, direction, n, ours, SOFTMAX) for n in self.config.lengths}
-        known = {n: value for n, value in speedups.items() if value is not None}
+        known = speedups(self.records, topic, direction, ours, SOFTMAX)
         if length not in known:
             return Target(what, "faster", "", NOT_MEASURED)
         from_on = {n: value for n, value in known.items() if n >= length}
-        crossing = crossover(list(known), [1.0] * len(known), [value.median for value in known.values()])
+        crossing = faster_from(known)
         if crossing is not None:
             where = f"faster from N = {crossing:,.0f}"
         else:

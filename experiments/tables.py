@@ -17,7 +17,8 @@ from experiments.strict_json import visible
 RULE = (
     "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the arm is called "
     "better or worse, where it includes 0 not distinguishable. Below three seeds there is no interval, and nothing is "
-    "said. Each interval is judged by itself: about one in twenty excludes 0 where there is no difference."
+    "said. Each interval is judged by itself: about one in twenty excludes 0 where there is no difference. Verdicts on "
+    "claims are corrected for their number, and may be inconclusive where this says better or worse."
 )
 NOTHING = "-"
 
@@ -51,7 +52,7 @@ def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFram
                 "n": f"{test['n']} of {test['planned']}",
                 "test bits per byte": _with_interval(test, ".3f"),
                 "minus baseline": difference,
-                "steps to baseline's final loss": _steps(steps, is_baseline=baseline == name),
+                "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": _parameters(variant),
                 "not finished": _fate(test),
@@ -147,12 +148,12 @@ def _with_interval(row: "pd.Series[Any]", pattern: str) -> str:
     return mean if pd.isna(row["low"]) else f"{mean}\n[{format(row['low'], pattern)}, {format(row['high'], pattern)}]"
 
 
-def _steps(row: "pd.Series[Any]", is_baseline: bool) -> str:
+def _steps(row: "pd.Series[Any]") -> str:
     if row["n"] == 0:
         return NOTHING
     if row["reached"] < row["n"]:
         return f"reached by {row['reached']} of {row['n']}"
-    return f"{row['mean']:.0f}" if is_baseline else _with_interval(row, ".0f")
+    return _with_interval(row, ".0f")
 
 
 def _fate(row: "pd.Series[Any]") -> str:

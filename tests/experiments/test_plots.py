@@ -166,10 +166,10 @@ def test_long_curves_are_smoothed_and_the_figure_says_so(make_comparison, tmp_pa
     curves, summary, comparison = tables(root)
     with style():
         figure = curve_figure(curves, summary, comparison, "train")
-    assert "Each point: mean of 4 records." in figure.get_suptitle()
+    assert "Each point: mean of 8 records." in figure.get_suptitle()
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "elu+1-none"]
-    assert len(line.get_xdata()) == 50
-    assert line.get_xdata()[0] == pytest.approx((10 + 20 + 30 + 40) / 4)
+    assert len(line.get_xdata()) == 25
+    assert line.get_xdata()[0] == pytest.approx((10 + 80) / 2)
 
 
 def test_gain_is_the_difference_to_the_same_seeds_baseline(make_comparison, tmp_path):

@@ -94,7 +94,8 @@ def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):
     assert arm["test bits per byte"] == "4.300\n[2.064, 6.536]"
     assert baseline["minus baseline"] == "baseline"
     assert arm["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
-    assert arm["steps to baseline's final loss"] == "0\n[0, 0]"
+    assert arm["steps to baseline's final validation loss"] == "0\n[0, 0]"
+    assert baseline["steps to baseline's final validation loss"] == "-"
     assert arm["tokens/s"] == "1,070"
     assert arm["n"] == "3 of 3"
 

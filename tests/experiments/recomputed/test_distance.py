@@ -30,6 +30,9 @@ def expected_weights(report, column, layer=None):
     }
 
 
+KINDS = ("absolute", "signed")
+
+
 def assert_line(found, x, y):
     """There is one line, and it is this one."""
     assert found == [(pytest.approx(x, rel=1e-9), pytest.approx(y, rel=1e-9))]
@@ -38,16 +41,22 @@ def assert_line(found, x, y):
 @pytest.mark.parametrize("name", ["convergence", "decay"])
 def test_every_line_of_attention_by_distance(name, request):
     report = request.getfixturevalue(name)
-    (left, right), layers = report.figures["attention"].axes, report.figures["attention-layers"].axes
-    assert [axes.get_title(loc="left") for axes in layers] == [f"layer {i}" for i in range(len(layers))]
-    assert len(layers) == report.records.config["layers"]
-    shown = [(left, "absolute", None), (right, "signed", None), *((a, "absolute", i) for i, a in enumerate(layers))]
-    for axes, column, layer in shown:
+    kernels = list(dict.fromkeys(arm["kernel"] for arm in report.records.arms.values()))
+    layers = range(report.records.config["layers"])
+    shown = {(f"{kernel}, {column} weights", kernel, column, None) for kernel in kernels for column in KINDS}
+    shown |= {(f"{kernel}, layer {layer}", kernel, "absolute", layer) for kernel in kernels for layer in layers}
+    panels = [*report.figures["attention"].axes, *report.figures["attention-layers"].axes]
+    by_title = {axes.get_title(loc="left"): axes for axes in panels}
+    assert set(by_title) == {title for title, *_ in shown}
+    assert len(by_title) == len(panels)
+    for title, kernel, column, layer in shown:
         expected = expected_weights(report, column, layer)
         assert set(expected) == set(report.records.arms)
-        found = report.lines(axes)
-        for arm, line in expected.items():
-            assert_line(found[arm], *line)
+        found = report.lines(by_title[title])
+        mine = [arm for arm in expected if report.records.arms[arm]["kernel"] == kernel]
+        assert set(mine) == {arm for arm in found if arm in expected}
+        for arm in mine:
+            assert_line(found[arm], *expected[arm])
         # The queries of the second half of a window; the one at position i sees i + 1 keys.
         context = report.records.config["context"]
         uniform = statistics.fmean(1 / (i + 1) for i in range(context // 2, context))

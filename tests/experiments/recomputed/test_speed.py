@@ -251,6 +251,16 @@ def test_every_target(speed, measured):
             at_least(f"{operation}: speed against {other}", None, "operation", BACKWARD, 1024, OURS, other)
             for other in (SDPA, "fast-transformers")
         ),
+        *(
+            (
+                f"operation, {BACKWARD}, N = {n:,}: {extra} {SDPA}",
+                "",
+                " MiB of ".join(f"{measured.memory['operation', n, case][1] / MIB:,.1f}" for case in (OURS, SDPA))
+                + " MiB",
+                "no target",
+            )
+            for n in (1024, 16384)
+        ),
         (
             f"operation, {BACKWARD}: smallest share of the sgemm rate, N = 512 to 16,384",
             "at least 65%",
@@ -274,6 +284,7 @@ def test_every_target(speed, measured):
         ]
     expected += [
         at_least(f"{step}: speed against PerformerLM", 10, "training", "step", 1024, AFTER, PERFORMER),
+        at_least(f"{step}: speed against {SOFTMAX}", None, "training", "step", 1024, AFTER, SOFTMAX),
         memory(f"{step}: memory against performer-pytorch", 5, "training", AFTER, 0),
         adds(AFTER),
         adds("favor+ rope before"),
@@ -290,6 +301,7 @@ def test_every_target(speed, measured):
             verdict(len(sizes) == 1),
         ),
         at_least(f"decoding, context 1,024: {peer}", 50, "decoding", "token", 1024, AFTER, PERFORMER),
+        at_least(f"decoding, context 1,024: speed against {SOFTMAX}", None, "decoding", "token", 1024, AFTER, SOFTMAX),
     ]
     assert [tuple(row.values()) for row in speed.table("Targets")] == expected
     assert [tuple(row.values()) for row in speed.read_csv("targets.csv")] == expected
@@ -304,16 +316,14 @@ def curves_of(rows):
     }
 
 
-def assert_curves(report, axes, rows, pairs, bands=None):
-    """Of one panel: every line, band (case → low and high) and crossover."""
+def assert_curves(report, axes, rows, starts, bands=None):
+    """Of one panel: every line, band (case → low and high) and where one falls below another, by pair."""
     curves, found = curves_of(rows), report.lines(axes)
-    crossings = []
-    for ours, other in pairs:
-        mine, theirs = (dict(zip(*curves[case], strict=True)) for case in (ours, other))
-        both = sorted(set(mine) & set(theirs))
-        where = crossing(both, [math.log(theirs[n] / mine[n]) for n in both])
-        if where is not None:
-            crossings.append((where, f"{ours}\nbelow {other} from N = {where:,.0f}"))
+    crossings = [
+        (where, f"{ours}\nbelow {other} from N = {where:,.0f}")
+        for (ours, other), where in starts.items()
+        if where is not None
+    ]
     assert [x for x, _ in found.pop(None, [])] == [pytest.approx([where] * 2, rel=1e-9) for where, _ in crossings]
     assert [text.get_text() for text in axes.texts] == [text for _, text in crossings]
     assert found == {
@@ -324,6 +334,15 @@ def assert_curves(report, axes, rows, pairs, bands=None):
         for length in curves[case][0]:
             for edge in bands[length, case]:
                 assert any(corner == pytest.approx([length, edge], rel=1e-9) for corner in corners)
+
+
+def starts_of_sizes(rows, pairs):
+    curves, starts = curves_of(rows), {}
+    for ours, other in pairs:
+        mine, theirs = (dict(zip(*curves[case], strict=True)) for case in (ours, other))
+        both = sorted(set(mine) & set(theirs))
+        starts[ours, other] = crossing(both, [math.log(theirs[n] / mine[n]) for n in both])
+    return starts
 
 
 CROSSINGS = {
@@ -342,7 +361,14 @@ def test_every_line_of_the_figures_of_times(speed, measured, topic):
         times = {key[1:]: quartiles(s) for key, s in measured.times(topic, direction).items()}
         medians = {key: 1000 * median for key, (_, median, _) in times.items()}
         bands = {key: (1000 * low, 1000 * high) for key, (low, _, high) in times.items()}
-        assert_curves(speed, axes, medians, CROSSINGS[topic], bands)
+        starts = {}
+        for ours, other in CROSSINGS[topic]:
+            both = sorted({n for n, case in times if case == ours} & {n for n, case in times if case == other})
+            ratios = {n: quartiles(measured.ratio(topic, direction, n, other, ours)) for n in both}
+            where = crossing(both, [math.log(median) for _, median, _ in ratios.values()])
+            is_clear = where is not None and ratios[min(n for n in both if n > where)][0] > 1
+            starts[ours, other] = where if is_clear else None
+        assert_curves(speed, axes, medians, starts, bands)
 
 
 @pytest.mark.parametrize("topic", ["operation", "module", "training"])
@@ -350,12 +376,12 @@ def test_every_line_of_the_figures_of_memory(speed, measured, topic):
     (axes,) = speed.figures[f"{topic}-memory"].axes
     peaks = {(n, case): peaks for (found, n, case), peaks in measured.memory.items() if found == topic}
     shown = {key: (rise if topic == "training" else extra) / MIB for key, (rise, extra) in peaks.items()}
-    assert_curves(speed, axes, shown, CROSSINGS[topic])
+    assert_curves(speed, axes, shown, starts_of_sizes(shown, CROSSINGS[topic]))
 
 
 def test_every_line_of_the_figure_of_states(speed, measured):
     sizes = {(n, case): size / MIB for (fact, n, case), size in measured.facts.items() if fact == "state_bytes"}
-    assert_curves(speed, speed.figures["decoding"].axes[1], sizes, CROSSINGS["decoding"])
+    assert_curves(speed, speed.figures["decoding"].axes[1], sizes, starts_of_sizes(sizes, CROSSINGS["decoding"]))
 
 
 def test_every_line_of_the_figure_of_shares(speed, measured):

@@ -82,12 +82,12 @@ def expected_row(records, arm):
         difference = with_interval(records.estimate(arm, BASELINE), "+.4f")
     else:
         difference = f"{described['baseline']} was not run"
-    if steps.n == 0:
+    if is_baseline or steps.n == 0:
         soon = "-"
     elif steps.reached < steps.n:
         soon = f"reached by {steps.reached} of {steps.n}"
     else:
-        soon = f"{steps.mean:.0f}" if is_baseline else with_interval(steps, ".0f")
+        soon = with_interval(steps, ".0f")
     table = f" [positions {described['position_parameters']:,}]" if described["position_parameters"] else ""
     return [
         arm,

@@ -1,0 +1,66 @@
+"""Verdicts on recall and copying, from made-up accuracies: a task that nobody learnt compares nothing."""
+
+import json
+import math
+
+import pytest
+
+from experiments import copying, recall
+from experiments.claims import evaluate
+from experiments.curves import read_curves
+from experiments.record import read_metrics
+from experiments.report import read_comparison
+
+SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
+
+
+@pytest.fixture
+def judge(tmp_path, make_comparison):
+    """Rows by key, of an experiment whose arms have these accuracies, with a spread over five seeds."""
+
+    def rows(experiment, accuracies, otherwise):
+        root = make_comparison(tmp_path / "made-up", ",".join(experiment.VARIANTS), len(SPREAD))
+        for path in root.glob("*/*/metrics.jsonl"):
+            arm, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
+            shift = SPREAD[seed] if arm in accuracies else SPREAD[-seed]
+            accuracy = min(1.0, accuracies.get(arm, otherwise) + shift)
+            path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in read_metrics(path)))
+        comparison = read_comparison(root)
+        curves = read_curves(root, comparison)
+        found = evaluate(experiment.CLAIMS, root, comparison, curves, reference="made-up", command="run")
+        return {row.claim.key: row for row in found}
+
+    return rows
+
+
+def test_recall_that_only_softmax_has_learnt(judge):
+    found = judge(recall, {"softmax-rope": 1.0, "favor+-none": 0.5}, otherwise=0.25)
+    assert found["softmax-rope-solves"].verdict == "supported"
+    assert found["softmax-learned-solves"].verdict == "not supported"
+    assert {row.verdict for key, row in found.items() if key.endswith("-behind")} == {"supported"}
+    assert found["favor+-rope-before-helps"].verdict == "not supported"
+    assert found["elu+1-rope-before-helps"].verdict == "inconclusive"
+    assert found["elu+1-order"].verdict == "inconclusive"
+    assert "seed 0: neither has begun to learn the task" in found["elu+1-order"].remark
+    assert math.isnan(found["elu+1-order"].p)
+
+
+def test_recall_that_no_arm_has_learnt_says_nothing_of_any(judge):
+    found = judge(recall, {}, otherwise=0.25)
+    rest = {row.verdict for key, row in found.items() if not key.endswith("-solves")}
+    assert rest == {"inconclusive"}
+    assert "softmax-rope has not learnt the task (" in found["elu+1-none-behind"].remark
+
+
+def test_an_arm_that_recalls_more(judge):
+    found = judge(recall, {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25)
+    assert found["elu+1-order"].verdict == found["elu+1-rope-after-helps"].verdict == "supported"
+    assert found["relu-rope-after-behind"].verdict == "not supported"
+
+
+def test_copying_is_compared_with_softmax_attention_that_copies(judge):
+    found = judge(copying, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
+    assert found["softmax-rope-copies"].verdict == found["elu+1-rope-after-behind"].verdict == "supported"
+    assert found["softmax-learned-copies"].verdict == found["favor+-rope-after-behind"].verdict == "not supported"
+    assert found["elu+1-learned-behind"].verdict == "inconclusive"
+    assert "softmax-learned has not learnt the task" in found["elu+1-learned-behind"].remark
