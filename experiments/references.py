@@ -36,14 +36,10 @@ IMDB_ARMS = _arms(
     }
 )
 LONG_ARMS = _arms({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
-DECAY_ARMS = _arms(
-    {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
-)
-RECALL_ARMS = _arms(
-    {"softmax": ("none", "learned", "rope"), **{k: ("none", "learned", *ROPE) for k in ("favor+", "elu+1", "relu")}}
-)
+ROPE_ARMS = _arms({"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}})
 NARROW_ARMS = ",".join(
-    f"{arm}@dim={dim}" for dim in (16, 32) for arm in RECALL_ARMS.split(",") if not arm.endswith("-learned")
+    f"{arm}@dim=32"
+    for arm in _arms({"softmax": ("none", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1")}}).split(",")
 )
 LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}})
 
@@ -84,10 +80,10 @@ REFERENCES: dict[str, Reference] = {
     ),
     "denominator": Reference("denominator", "--data enwik8-4MB"),
     "mask": Reference("mask", "--data enwik8-4MB"),
-    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {DECAY_ARMS}"),
+    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {ROPE_ARMS}"),
     "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_ARMS}"),
     "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
-    "recall": Reference("recall", f"--variants {RECALL_ARMS},{NARROW_ARMS}"),
+    "recall": Reference("recall", f"--variants {ROPE_ARMS},{NARROW_ARMS}"),
     "copying": Reference("copying", ""),
     "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
     "speed": Reference("speed", ""),
