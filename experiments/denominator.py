@@ -77,8 +77,8 @@ def figures(
     for stem, (metric, quantity, title, caption) in _HEALTH.items():
         if (curves["metric"] == metric).any():
             entry = FigureEntry(stem, title, caption)
-            arguments = (curves, summary, comparison, metric, quantity, "0", 0.0, metric.endswith("row_sum"))
-            entries.append(draw(directory, entry, curves_by_setting, *arguments))
+            what = {"metric": metric, "quantity": quantity, "logarithmic": metric.endswith("row_sum")}
+            entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, **what))
     entries.append(TableEntry("Failures and spikes", stability_table(root, comparison, curves), _STABILITY))
     return entries
 

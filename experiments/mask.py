@@ -94,8 +94,8 @@ def figures(
     values = finished_values(root, comparison, curves)
     if not values.empty:
         entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison, "never"))
-        arguments = (curves, summary, comparison, "bits_per_byte", "bits per byte", "never", 0.25)
-        entries.append(draw(directory, _CURVES, curves_by_setting, *arguments))
+        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "zero": "never", "start": 0.25}
+        entries.append(draw(directory, _CURVES, curves_by_setting, curves, summary, comparison, **what))
     redrawn = _read(root)
     if redrawn is not None:
         entries.append(TableEntry("New features after training", redrawn_table(redrawn), _REDRAWN))

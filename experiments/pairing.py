@@ -83,8 +83,8 @@ def figures(
     values = finished_values(root, comparison, curves)
     if not values.empty:
         entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison))
-        arguments = (curves, summary, comparison, "bits_per_byte", "bits per byte", "0", 0.25)
-        entries.append(draw(directory, _CURVES, curves_by_setting, *arguments))
+        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
+        entries.append(draw(directory, _CURVES, curves_by_setting, curves, summary, comparison, **what))
     variance = _read(root)
     if variance is not None:
         independent = variance[variance["directions"] == "independent"]

@@ -162,9 +162,11 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
             write_atomically(directory / f"{stem}.{kind}", content.getvalue())
 
 
-def draw(directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any) -> FigureEntry:
+def draw(
+    directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any, **options: Any
+) -> FigureEntry:
     """Make a figure in the suite's style, save it under the entry's stem, and return the entry."""
     with style():
-        figure = make(*arguments)
+        figure = make(*arguments, **options)
     save_figure(figure, directory, entry.stem)
     return entry

@@ -50,6 +50,7 @@ def curves_by_setting(
     curves: pd.DataFrame,
     summary: pd.DataFrame,
     comparison: dict[str, Any],
+    *,
     metric: str,
     quantity: str,
     zero: str = "0",
