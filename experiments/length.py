@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from experiments import length_plots
 from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
@@ -61,6 +62,8 @@ FACTORS = (1, 2, 4, 8, 16)
 LONGEST_WINDOWS = 8
 """of sixteen times the context; shorter windows are cut from them"""
 AS_TRAINED = "as trained"
+IN_SHORT_WINDOWS = "in windows of the training length"
+"""the targets of the longest windows by their position there, each predicted in a window of the training length"""
 SCALINGS: dict[str, Callable[[float, int], RopeScaling]] = {
     "position interpolation": lambda factor, length: PositionInterpolation(factor),
     "NTK-aware": lambda factor, length: NTKAware(factor),
@@ -94,6 +97,10 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     for name, seed, model in trained_models(root, comparison, "the loss at other lengths", notes):
         if positions[name] == "learned":
             notes.append(f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends")
+        short = recut(windows, config.context)
+        parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
+        in_short = by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
+        tables.append(in_short.assign(variant=name, seed=seed))
         for factor in factors[:1] if positions[name] == "learned" else factors:
             length = factor * config.context
             shown = recut(windows, length)
@@ -101,8 +108,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
                 scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
                 _set_scaling(model, scaling)
                 losses = losses_by_position(model, shown, config)
-                place = {"variant": name, "seed": seed, "method": method, "length": length}
-                tables.append(by_bin(losses).assign(**place))
+                tables.append(by_bin(losses).assign(variant=name, seed=seed, method=method, length=length))
         _set_scaling(model, None)
     if tables:
         write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
@@ -116,13 +122,28 @@ def figures(
     if measured is None:
         return []
     directory = output / "figures"
-    means = window_means(measured)
-    return [
+    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS])
+    added = by_position(measured)
+    entries: list[FigureEntry | TableEntry] = [
         draw(directory, _BY_LENGTH, length_plots.by_length_figure, means, comparison, AS_TRAINED),
         draw(directory, _STRETCHED, length_plots.stretched_figure, means, comparison, AS_TRAINED, tuple(SCALINGS)),
-        draw(directory, _BY_POSITION, length_plots.by_position_figure, measured, comparison, AS_TRAINED),
-        TableEntry("Loss by length", length_table(means, comparison), _TABLE),
     ]
+    if not added.empty:
+        entries.append(draw(directory, _BY_POSITION, length_plots.by_position_figure, added, comparison))
+    return [*entries, TableEntry("Loss by length", length_table(means, comparison), _TABLE)]
+
+
+def by_position(measured: pd.DataFrame) -> pd.DataFrame:
+    """What the longest windows add to the loss of the same targets in windows of the training length.
+
+    Columns variant, seed, first, last, added: by range of positions in the longest windows, of models as trained, for
+    arms that were evaluated there.
+    """
+    keys = ["variant", "seed", "first", "last"]
+    short = measured[measured["method"] == IN_SHORT_WINDOWS].set_index(keys)["bits_per_byte"]
+    longest = measured[(measured["method"] == AS_TRAINED) & (measured["length"] == measured["length"].max())]
+    added = longest.set_index(keys)["bits_per_byte"] - short
+    return added.dropna().rename("added").reset_index()
 
 
 def window_means(measured: pd.DataFrame) -> pd.DataFrame:
@@ -322,9 +343,11 @@ _STRETCHED = FigureEntry(
 )
 _BY_POSITION = FigureEntry(
     "by-position",
-    "Loss by position in the longest windows",
-    "Mean bits per byte of the targets in ranges of positions that double, in windows of sixteen times the training "
-    "length (or the longest that the test split holds), models as they were trained.",
+    "What longer windows add, by position",
+    "Bits per byte in windows of sixteen times the training length (or the longest that the test split holds) minus "
+    "those of the same targets in windows of the training length, in ranges of positions that double; models as they "
+    "were trained. Above 0 a model is disturbed by what is farther back than it was trained on, below 0 it uses it. Up "
+    "to the training length both are the same.",
 )
 _TABLE = (
     "Bits per byte, mean over seeds, by window length in tokens; the first is the length of training. A dash: not "

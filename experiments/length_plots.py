@@ -46,18 +46,20 @@ def stretched_figure(
     return figure
 
 
-def by_position_figure(measured: pd.DataFrame, comparison: dict[str, Any], method: str) -> Figure:
-    """A panel per kernel; loss against the middle of each range of positions, in the longest windows of an arm."""
+def by_position_figure(added: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """A panel per kernel; what the longest windows add against the middle of each range of positions."""
     groups = by_kernel(comparison["variants"])
-    figure, panels = _panels(len(groups), comparison, "test split, longest windows. Thin: each seed. Thick: mean.")
+    figure, panels = _panels(len(groups), comparison, "test split. Thin: each seed. Thick: mean.")
+    figure.supylabel("bits per byte minus those in windows\nof the training length (above 0: worse)", fontsize=10)
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
         axes.set_title(label(kernel))
+        axes.axhline(0, color=MUTED, linewidth=1)
         for variant in variants:
-            rows = measured[(measured["variant"] == variant["name"]) & (measured["method"] == method)]
-            rows = rows[rows["length"] == rows["length"].max()]
+            rows = added[added["variant"] == variant["name"]]
             middle = (rows["first"] + rows["last"] + 1) / 2
-            _lines(axes, rows.assign(middle=middle), "middle", arm_style(variant), label(variant["name"]))
-        _finish(axes, measured["last"], comparison, "position in the window (tokens)")
+            rows = rows.assign(middle=middle)
+            _lines(axes, rows, "middle", arm_style(variant), label(variant["name"]), quantity="added")
+        _finish(axes, added["last"], comparison, "position in the window (tokens)")
     return figure
 
 
@@ -69,10 +71,17 @@ def _panels(count: int, comparison: dict[str, Any], note: str) -> tuple[Figure, 
     return figure, list(panels)
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, horizontal: str, look: dict[str, Any], name: str) -> None:
+def _lines(
+    axes: Axes,
+    rows: pd.DataFrame,
+    horizontal: str,
+    look: dict[str, Any],
+    name: str,
+    quantity: str = "bits_per_byte",
+) -> None:
     if rows.empty:
         return
-    seeds = [mine.set_index(horizontal)["bits_per_byte"].sort_index() for _, mine in rows.groupby("seed")]
+    seeds = [mine.set_index(horizontal)[quantity].sort_index() for _, mine in rows.groupby("seed")]
     for curve in seeds if len(seeds) > 1 else []:
         axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)
     mean = pd.concat(seeds, axis=1).mean(axis=1)

@@ -78,6 +78,14 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     assert list(means["softmax-rope", "as trained"].index) == lengths
     assert list(means["favor+-none", "as trained"].index) == lengths
     assert list(means["softmax-learned", "as trained"].index) == [32]
+    # The same windows in batches of another size.
+    for arm in arms:
+        assert means[arm, length.IN_SHORT_WINDOWS, 32] == pytest.approx(means[arm, "as trained", 32], rel=1e-5)
+    added = length.by_position(table).set_index(["variant", "last"])["added"]
+    assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
+    assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
+    assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
+    assert added["softmax-rope"].loc[63:].abs().min() > 2e-5
     for method in length.SCALINGS:
         assert list(means["softmax-rope", method].index) == lengths[1:]
         assert means["softmax-rope", method, 512] != means["softmax-rope", "as trained", 512]
@@ -104,6 +112,7 @@ def made_up(make_comparison, tmp_path):
                     for place, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
                         rise = 0.8 * BREAKS.get(arm, 1) - 0.2 * place + NOISE[seed] if factor > 1 else 0.0
                         rows.append((arm, seed, method, 32 * factor, 0, 32 * factor - 1, 4 + seed + sign * rise))
+                rows.append((arm, seed, length.IN_SHORT_WINDOWS, 32, 0, 511, 4 + seed))
         pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
         comparison = read_json(root / "comparison.json")
         return root, comparison, read_curves(root, comparison)
