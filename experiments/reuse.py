@@ -127,14 +127,14 @@ def _weights(root: Path, cell: Cell, steps: int) -> Path:
     return checkpoint_path(cell_directory(root, cell.variant, cell.seed) / "checkpoint", steps)
 
 
-def other_code(taken: dict[Cell, Trained]) -> str | None:
-    """A sentence on the cells that were trained by other code than this; None if there are none."""
+def other_code(taken: dict[Cell, Trained], what: str = "cells") -> str | None:
+    """A sentence on those that were trained by other code than this, in words for what they are; None for none."""
     code = environment.git()["code_sha256"]
     others = [there for there in taken.values() if there.code_sha256 != code]
     if not others:
         return None
     commits = ", ".join(dict.fromkeys(there.commit[:12] for there in others))
-    return f"{CONTINUED} comparison's cells: {len(others)} were taken over that other code trained (commit {commits})"
+    return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
 def _machine_of(comparison: dict[str, Any]) -> dict[str, Any]:

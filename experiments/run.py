@@ -141,7 +141,7 @@ def _run_comparison(
         taken = take_over(job, cells, reusable)
         for cell, there in taken.items():
             console.print(f"{cell}: taken over from {there.root} ({there.cell})", markup=False, soft_wrap=True)
-        sentence = other_code(taken)
+        sentence = other_code(taken, "cells" if at == root else "trials of learning rates")
         add_notes(comparison, [] if sentence is None else [sentence])
         return _train(console, job, cells, workers, command.cell_timeout)
 
