@@ -65,6 +65,31 @@ def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, referenc
     )
 
 
+TRIPLE = re.compile(r"([+-]?\d+\.\d+)\s+\[([+-]?\d+\.\d+),\s+([+-]?\d+\.\d+)\]")
+
+
+def triples(text):
+    """Every mean with its interval, without signs, smaller end first; and what the last digit is worth."""
+    found = []
+    for numbers in TRIPLE.findall(text):
+        mean, *ends = (abs(float(number)) for number in numbers)
+        found.append(((mean, *sorted(ends)), 10.0 ** -len(numbers[0].partition(".")[2])))
+    return found
+
+
+def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report():
+    results = Path(__file__).parents[1] / "results"
+    pages = [results / "CLAIMS.md", *results.glob("reference/*/report.md")]
+    measured = [found for page in pages for found in triples(page.read_text(encoding="utf-8"))]
+    said = triples(README.partition("## What the results say")[2].partition("## Import it")[0])
+    assert len(said) > 30
+    for numbers, unit in said:
+        assert any(
+            all(abs(a - b) <= (unit + other) / 2 + 1e-9 for a, b in zip(numbers, values, strict=True))
+            for values, other in measured
+        ), numbers
+
+
 def test_the_table_of_speed_is_the_committed_one():
     with (Path(__file__).parents[1] / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
         targets = list(csv.DictReader(file))
