@@ -46,7 +46,7 @@ def test_the_table_of_results_is_the_committed_report_s():
 
 
 @pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
-@pytest.mark.parametrize("reference", ["convergence", "convergence-long"])
+@pytest.mark.parametrize("reference", ["convergence", "convergence-long", "convergence-imdb"])
 def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, reference):
     page = (Path(__file__).parents[1] / "results/CLAIMS.md").read_text(encoding="utf-8")
     (row,) = re.findall(
