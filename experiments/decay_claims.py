@@ -235,7 +235,7 @@ def _attention_claims() -> list[Claim]:
             ),
             Claim(
                 key=f"{arm}-steeper",
-                statement=f"With RoPE it falls more steeply than without positions: {arm}.",
+                statement=f"With RoPE, attention falls more steeply than without positions: {arm}.",
                 published=f"none found measured; {ROFORMER} gives decay as a reason for RoPE",
                 quantity=f"{what}: {arm} minus {variant.baseline}",
                 region=BELOW_0,

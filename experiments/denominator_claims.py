@@ -127,7 +127,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-negative-elu+1",
-            statement="With elu+1 it is a tenth of that, about 3.4 %.",
+            statement="For N(0, 1) queries and keys, about 3.4 % of the weights are negative with elu+1.",
             published=f"{EARLIER}: 3.4 %",
             quantity="share of the weights of visible keys that are negative, no mask",
             region=(0.029, 0.039),
@@ -141,7 +141,8 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-rotated-favor+",
-            statement="There a rotated FAVOR+ denominator would be zero or below for about a tenth of the rows.",
+            statement="For N(0, 1) queries and keys, a rotated FAVOR+ denominator is not above zero in a tenth of "
+            "rows.",
             published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
             quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(0.05, 0.15),
@@ -155,7 +156,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-rotated-elu+1",
-            statement="And there a rotated elu+1 denominator would not.",
+            statement="For N(0, 1) queries and keys, a rotated elu+1 denominator is above zero.",
             published=f"{EARLIER}: none of 1024",
             quantity="share of rows whose rotated denominator is not above zero, no mask",
             region=(-inf, 0.001),
@@ -169,7 +170,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-sums-favor+",
-            statement="There eq. 19's weights do not sum to one: with FAVOR+ some sums are below zero.",
+            statement="For N(0, 1) queries and keys, some row sums of eq. 19's weights are below zero with FAVOR+.",
             published=f"{EARLIER}: -0.61 to 1.41",
             quantity="smallest row sum, no mask",
             region=(-inf, 0),
@@ -182,7 +183,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="initial-sums-elu+1",
-            statement="With elu+1 all sums are above zero there.",
+            statement="For N(0, 1) queries and keys, all row sums of the weights are above zero with elu+1.",
             published=f"{EARLIER}: 0.15 to 0.46",
             quantity="smallest row sum, no mask",
             region=(0, inf),

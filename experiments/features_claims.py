@@ -132,7 +132,7 @@ def _random_claims() -> list[Claim]:
     claims.append(
         Claim(
             key="trigonometric-0.5",
-            statement="At half that scale sines and cosines are better than positive features.",
+            statement="Sines and cosines estimate attention better than positive features, at scale 0.5.",
             published="none found; worked out by us: output error 1e-5 against 2.7e-5",
             quantity=f"log10(output error trigonometric / output error positive), d = 16, M = 256; {TYPICAL}",
             region=(-inf, 0),

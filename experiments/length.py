@@ -284,7 +284,8 @@ def _claims() -> tuple[Claim, ...]:
         ),
         _claim(
             "softmax-none-lower",
-            f"And there it is lower than with RoPE, at {FACTOR} times the training length.",
+            f"At {FACTOR} times the training length, softmax attention has a lower loss without positions than with "
+            "RoPE.",
             kazemnejad,
             f"loss at {FACTOR} times the training length, softmax-none minus softmax-rope",
             (-inf, 0),

@@ -234,7 +234,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="new-features-after-more-than-before",
-            statement="A model with RoPE after the map loses more by that than one with RoPE before it.",
+            statement="New features cost a finished model with RoPE after the map more than one with RoPE before it.",
             published=DERIVED,
             quantity="loss with new features minus with its own, after minus before, bits per byte",
             region=(0, inf),
@@ -245,7 +245,7 @@ def _claims() -> tuple[Claim, ...]:
         ),
         Claim(
             key="new-features-paired-less-than-plain",
-            statement="A model with the plain map loses more by that than one with the paired map.",
+            statement="New features cost a finished model with the plain map more than one with the paired map.",
             published="none found; our own hypothesis",
             quantity="loss with new features minus with its own, paired minus plain, bits per byte",
             region=(-inf, 0),

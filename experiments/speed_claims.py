@@ -149,7 +149,7 @@ def _growth() -> list[Claim]:
         ),
         Claim(
             key="quadratic-softmax",
-            statement="That of softmax attention grows quadratically.",
+            statement="The time of softmax attention grows quadratically with the length.",
             published=f"{KATHAROPOULOS} and {PERFORMER}: O(N²) (the range around 2 is ours)",
             quantity=f"{slope}, PyTorch's scaled_dot_product_attention",
             region=(1.8, 2.2),
@@ -184,7 +184,7 @@ def _growth() -> list[Claim]:
         ),
         Claim(
             key="constant-token",
-            statement="And the time of a token does not depend on the context.",
+            statement="Decoding with linear attention, the time of a token does not depend on the context.",
             published=f"{KATHAROPOULOS} section 3.4: constant time for a token (within 10 % is ours)",
             quantity="time of a token after the longest context over that after the shortest, language model",
             region=(0.9, 1.1),
