@@ -7,7 +7,8 @@ from math import inf
 
 from experiments.claims import Claim
 from experiments.recall import METHOD, NOT_SHOWN, figures, measure
-from experiments.samples import paired_answers, per_seed
+from experiments.recall_claims import ACCURACY, LEARNT, learns
+from experiments.samples import paired_answers
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
@@ -27,25 +28,18 @@ VARIANTS = (
 )
 
 KATHAROPOULOS = "Katharopoulos et al. 2020 (2006.16236), copy task: linear (elu+1) reaches softmax's loss"
-ACCURACY = "test_accuracy"
 ANSWERS = 16_000
 """of the test split, at least: 1000 sequences of 16 or more"""
 
-LEARNT = 0.95
-
 CLAIMS = (
     *(
-        Claim(
-            key=f"{arm}-copies",
-            statement=f"Softmax attention with {positions} learns to copy.",
-            published=published,
-            quantity=f"test accuracy of {arm}",
-            region=(LEARNT, inf),
-            margin=0.01,
-            sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
-            pattern=".1%",
+        learns(
+            f"{arm}-copies",
+            f"Softmax attention with {positions} learns to copy.",
+            published,
+            arm,
             family="copying",
-            resolution=1 / ANSWERS,
+            answers=ANSWERS,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", f"{KATHAROPOULOS}, which learns the task"),

@@ -20,19 +20,31 @@ PLACES = {"none": "no positions", "rope-before": "RoPE before the map", "rope-af
 KERNELS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
 
 
+def learns(key: str, statement: str, published: str, arm: str, *, family: str, answers: int) -> Claim:
+    """That an arm's accuracy is above ``LEARNT``, of so many answers of the test split."""
+    return Claim(
+        key=key,
+        statement=statement,
+        published=published,
+        quantity=f"test accuracy of {arm}",
+        region=(LEARNT, inf),
+        margin=0.01,
+        sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
+        pattern=".1%",
+        family=family,
+        resolution=1 / answers,
+    )
+
+
 def _claims() -> tuple[Claim, ...]:
     claims = [
-        Claim(
-            key=f"{arm}-solves",
-            statement=f"Softmax attention with {positions} recalls (nearly) everything.",
-            published=published,
-            quantity=f"test accuracy of {arm}",
-            region=(LEARNT, inf),
-            margin=0.01,
-            sample=per_seed((arm,), lambda cell: cell.last(ACCURACY)),
-            pattern=".1%",
+        learns(
+            f"{arm}-solves",
+            f"Softmax attention with {positions} recalls (nearly) everything.",
+            published,
+            arm,
             family="softmax",
-            resolution=1 / ANSWERS,
+            answers=ANSWERS,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", ZOOLOGY),
