@@ -19,8 +19,8 @@ from experiments.catalogue import make_console
 from experiments.speed_cases import build, competitors, left_out, memory_here
 from experiments.speed_claims import CLAIMS
 from experiments.speed_config import BACKWARD, FORWARD, OURS, SGEMM, STEP, TOKEN, SpeedConfig, settings
+from experiments.speed_records import RECORDS, Record, read_config, read_records
 from experiments.speed_report import figures
-from experiments.speed_results import RECORDS, Record, read_config, read_records
 from linear_rope.functional.chunked import CHUNK_SIZE
 
 __all__ = [

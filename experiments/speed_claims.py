@@ -12,7 +12,7 @@ import numpy as np
 from experiments.cells import Cells
 from experiments.claims import Claim, ReadSample, Sample
 from experiments.speed_config import AFTER, BACKWARD, OURS, SDPA, SOFTMAX, STEP, TOKEN, SpeedConfig, after
-from experiments.speed_results import Record, read_config, read_records, samples
+from experiments.speed_records import Record, read_config, read_records, samples
 
 KATHAROPOULOS = "Katharopoulos et al. 2020 (2006.16236)"
 PERFORMER = "Choromanski et al. 2020 (2009.14794)"

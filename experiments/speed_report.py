@@ -10,21 +10,18 @@ from experiments.csv_files import to_csv
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.record import write_atomically
 from experiments.speed_config import AFTER, EQ_19, OURS, SDPA, SOFTMAX, after
+from experiments.speed_records import read_config, read_records
 from experiments.speed_results import (
-    SHARE_TARGET,
-    Target,
     fact_table,
     memory_table,
     rate_table,
-    read_config,
-    read_records,
     run_table,
     size_crossings,
-    targets,
     time_crossings,
     time_table,
 )
 from experiments.speed_tables import fact_cells, memory_cells, position_cells, rate_cells, time_cells
+from experiments.speed_targets import SHARE_TARGET, Target, targets
 
 
 def figures(

@@ -7,7 +7,7 @@ import pytest
 from experiments.record import read_json
 from experiments.report import read_comparison
 from experiments.schema import check_cell_config, check_comparison, check_measurement, check_metrics_row, check_status
-from experiments.speed_results import read_records
+from experiments.speed_records import read_records
 from experiments.strict_json import DEEPEST, Source, parse_json, visible
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -31,18 +31,17 @@ from experiments.speed_config import (
 )
 from experiments.speed_operations import operation_flops
 from experiments.speed_plots import memory_figure, positions_figure
+from experiments.speed_records import read_config
 from experiments.speed_results import (
-    SHARE_TARGET,
     crossover,
     fact_table,
     memory_table,
     rate_table,
-    read_config,
     run_table,
-    targets,
     time_table,
 )
 from experiments.speed_tables import position_cells
+from experiments.speed_targets import SHARE_TARGET, targets
 from experiments.variants import VARIANTS
 
 CPU = SpeedConfig()

@@ -18,7 +18,7 @@ from experiments.curves import read_curves
 from experiments.record import cell_config, cell_status, read_json, read_metrics
 from experiments.report import read_comparison
 from experiments.speed_config import PRESETS
-from experiments.speed_results import read_records
+from experiments.speed_records import read_records
 from experiments.strict_json import visible
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
