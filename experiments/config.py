@@ -1,5 +1,7 @@
 """What one cell (a variant trained with one seed) is: every value that shapes a training run."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -141,3 +143,12 @@ class Config:
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context
+
+
+def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int) -> Iterator[int]:
+    """The steps at which a run of ``steps`` that is finished has a record of a split, ascending: the last, and before.
+
+    An iterator, because of a run of 10⁹ steps the first lacking one is enough.
+    """
+    before = {"train": range(log_every, steps, log_every), "validation": range(0, steps, evaluate_every), "test": ()}
+    return itertools.chain(before[split], [steps])

@@ -7,7 +7,7 @@ apostrophe in front, which the reader here takes off again. Numbers stay as they
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,12 +70,12 @@ def _between(value: float, least: float, most: float) -> float:
     return value
 
 
-def read_csv(path: Path, columns: Mapping[str, Column]) -> pd.DataFrame:
-    """The named columns of a CSV file that has one row or more.
+def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:
+    """The named columns of a CSV file that has one row or more, no two of them alike in all columns of ``key``.
 
     Raises:
-        ValueError: the file cannot be read, lacks a column or has no rows, or a cell is not of its column's type; the
-            message names the file, and the line and the column.
+        ValueError: the file cannot be read, lacks a column, has no rows or two with the same key, or a cell is not of
+            its column's type; the message names the file, and the line and the column.
     """
     source = Source(str(path), "remove it, or run the comparison again to measure it anew")
     try:
@@ -103,4 +103,7 @@ def read_csv(path: Path, columns: Mapping[str, Column]) -> pd.DataFrame:
         raise source.error(f", line {reader.line_num} is no CSV ({error})") from None
     if not next(iter(cells.values())):
         raise source.error(" has no rows")
-    return pd.DataFrame(cells)
+    table = pd.DataFrame(cells)
+    if table.duplicated(list(key)).any():
+        raise source.error(f" has two rows of the same {', '.join(key)}")
+    return table

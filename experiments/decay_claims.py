@@ -1,5 +1,6 @@
 """What was claimed about attention by distance, and the quantities of the decay experiment that decide it."""
 
+import itertools
 from collections.abc import Callable
 from math import inf, log
 from pathlib import Path
@@ -13,6 +14,7 @@ from experiments.decay_tables import (
     BOUND_FAR,
     BOUND_NEAR,
     BOUND_WIDTHS,
+    DISTANCES,
     HEAD_DIM,
     KEPT_DISTANCES,
     KEPT_FEATURES,
@@ -20,6 +22,7 @@ from experiments.decay_tables import (
     SCORE_DRAWS,
     read,
 )
+from experiments.position_loss import bins
 from experiments.samples import from_table
 from experiments.variants import get_variant
 
@@ -73,6 +76,12 @@ def difference(column: str, far: int, near: int) -> Callable[[pd.DataFrame], Val
     return quantity
 
 
+def largest_over_bound(scores: pd.DataFrame) -> Values:
+    """By draw, the largest score over its bound, of all distances."""
+    by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
+    return _numbers(by_draw.dropna().max(axis=1)) if set(DISTANCES) <= set(by_draw) else {}
+
+
 def mask_error(distance: int) -> Callable[[pd.DataFrame], Values]:
     """By draw, the rotated score over the kernel, minus c(Δ)."""
 
@@ -83,24 +92,32 @@ def mask_error(distance: int) -> Callable[[pd.DataFrame], Values]:
     return quantity
 
 
-def fall(attention: pd.DataFrame, arm: str, seed: int, context: int) -> float | None:
+def fall(attention: pd.DataFrame, arm: str, seed: int, config: dict[str, Any]) -> float | None:
     """ln of the mean absolute weight far from the query over that near it, mean over layers.
 
-    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured.
+    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. None
+    where a layer or a distance is missing, or the mean weight is 0.
     """
     rows = attention[(attention["variant"] == arm) & (attention["seed"] == seed)]
-    near = rows[rows["distance"].between(1, max(1, context // 32))]["absolute"].mean()
-    far = rows[rows["distance"].between(context // 4, context // 2)]["absolute"].mean()
+    by_place = rows.set_index(["layer", "distance"])["absolute"]
+    context = config["context"]
+    means = []
+    for distances in (range(1, max(1, context // 32) + 1), range(context // 4, context // 2)):
+        places = list(itertools.product(range(config["layers"]), distances))
+        if not set(places) <= set(by_place.index):
+            return None
+        means.append(by_place[places].mean())
+    near, far = means
     return log(far) - log(near) if near > 0 and far > 0 else None
 
 
 def over_seeds(name: str, arms: tuple[str, ...], quantity: Callable[..., float | None]) -> ReadSample:
-    """``quantity(table, seed, context)`` for each seed at which all these arms finished; None: not measured there."""
+    """``quantity(table, seed, config)`` for each seed at which all these arms finished; None: not measured there."""
 
     def read_quantity(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         table = read(root, name)
-        context = comparison["config"]["context"]
-        return lambda seed: None if table is None else quantity(table, seed, context)
+        config = comparison["config"]
+        return lambda seed: None if table is None else quantity(table, seed, config)
 
     return from_table(arms, read_quantity)
 
@@ -118,7 +135,7 @@ def _bound_claims() -> list[Claim]:
             quantity=f"largest |Σ h·exp(iΔθ)| over its bound, of all pairs and distances of a draw, D = {HEAD_DIM}",
             region=(-inf, 1.0),
             margin=0.01,
-            sample=over_draws("scores", lambda t: _numbers(t.groupby("draw")["over_bound"].max()), SCORE_DRAWS),
+            sample=over_draws("scores", largest_over_bound, SCORE_DRAWS),
             pattern=".3f",
             family="bound",
             data=NORMAL,
@@ -229,7 +246,7 @@ def _attention_claims() -> list[Claim]:
                 region=BELOW_0,
                 margin=SMALLEST_FALL,
                 sample=over_seeds(
-                    "attention", (arm,), lambda table, seed, context, arm=arm: fall(table, arm, seed, context)
+                    "attention", (arm,), lambda table, seed, config, arm=arm: fall(table, arm, seed, config)
                 ),
                 family="attention",
             ),
@@ -247,9 +264,9 @@ def _attention_claims() -> list[Claim]:
     return claims
 
 
-def _steeper(arm: str, baseline: str) -> Callable[[pd.DataFrame, int, int], float | None]:
-    def quantity(table: pd.DataFrame, seed: int, context: int) -> float | None:
-        mine, other = (fall(table, each, seed, context) for each in (arm, baseline))
+def _steeper(arm: str, baseline: str) -> Callable[..., float | None]:
+    def quantity(table: pd.DataFrame, seed: int, config: dict[str, Any]) -> float | None:
+        mine, other = (fall(table, each, seed, config) for each in (arm, baseline))
         return None if mine is None or other is None else mine - other
 
     return quantity
@@ -272,11 +289,12 @@ def _loss_claims() -> list[Claim]:
     ]
 
 
-def _last_step(arm: str) -> Callable[[pd.DataFrame, int, int], float | None]:
-    def quantity(table: pd.DataFrame, seed: int, context: int) -> float | None:
+def _last_step(arm: str) -> Callable[..., float | None]:
+    def quantity(table: pd.DataFrame, seed: int, config: dict[str, Any]) -> float | None:
         rows = table[(table["variant"] == arm) & (table["seed"] == seed)].sort_values("first")
+        measured = list(zip(rows["first"], rows["last"], strict=True))
         losses = rows["bits_per_byte"].tolist()
-        return losses[-1] - losses[-2] if len(losses) > 1 and rows["last"].iloc[-1] == context - 1 else None
+        return losses[-1] - losses[-2] if len(losses) > 1 and measured == bins(config["context"]) else None
 
     return quantity
 

@@ -89,12 +89,9 @@ def read(root: Path, name: str) -> pd.DataFrame | None:
     path = root / f"{name}.csv"
     if not path.exists():
         return None
-    table = read_csv(path, COLUMNS[name])
-    source = Source(str(path), "remove it, or run the comparison again to measure it anew")
-    if table.duplicated(KEYS[name]).any():
-        raise source.error(f" has two rows of the same {', '.join(KEYS[name])}")
+    table = read_csv(path, COLUMNS[name], key=KEYS[name])
     if name == "mask":
-        _check_mask(table, source)
+        _check_mask(table, Source(str(path), "remove it, or run the comparison again to measure it anew"))
     return table
 
 

@@ -44,7 +44,7 @@ def initial_table(draws: int = INITIAL_DRAWS) -> pd.DataFrame:
 def read_initial(root: Path) -> pd.DataFrame | None:
     """The table of initial.csv; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / "initial.csv"
-    return read_csv(path, COLUMNS) if path.exists() else None
+    return read_csv(path, COLUMNS, key=["feature_map", "sees", "draw"]) if path.exists() else None
 
 
 class _Health(NamedTuple):

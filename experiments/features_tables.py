@@ -71,6 +71,11 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
 }
 """what is read of each CSV file"""
+_MADE = ["estimator", "directions", "num_features"]
+_KEYS = {
+    "random": ["part", "length", "head_dim", "scale", *_MADE, "draw"],
+    "trained": ["variant", "seed", "layer", *_MADE],
+}
 _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
@@ -235,7 +240,7 @@ def read_table(root: Path, name: str) -> pd.DataFrame | None:
     path = root / f"{name}.csv"
     if not path.exists():
         return None
-    table = read_csv(path, COLUMNS[name])
+    table = read_csv(path, COLUMNS[name], key=_KEYS[name])
     source = Source(str(path), "remove it, or run the comparison again to measure it anew")
     for column, known in _KNOWN.items():
         unknown = sorted(set(table.get(column, ())) - set(known))

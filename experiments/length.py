@@ -16,7 +16,7 @@ from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
-from experiments.position_loss import by_bin, losses_by_position, recut
+from experiments.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.record import write_atomically
 from experiments.samples import from_table
 from experiments.stats import estimate
@@ -147,11 +147,18 @@ def by_position(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def window_means(measured: pd.DataFrame) -> pd.DataFrame:
-    """Mean over all positions: columns variant, seed, method, length, bits_per_byte."""
+    """Mean over all positions: columns variant, seed, method, length, bits_per_byte.
+
+    Of windows whose positions are all there, in the ranges of ``by_bin``.
+    """
     size = measured["last"] - measured["first"] + 1
     weighted = measured.assign(total=measured["bits_per_byte"] * size, size=size)
     keys = ["variant", "seed", "method", "length"]
-    sums = weighted.groupby(keys, sort=False)[["total", "size"]].sum().reset_index()
+    grouped: Any = weighted.groupby(keys, sort=False)
+    whole_windows = [
+        set(zip(rows["first"], rows["last"], strict=True)) == set(bins(place[-1])) for place, rows in grouped
+    ]
+    sums = grouped[["total", "size"]].sum()[whole_windows].reset_index()
     return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
 
 
@@ -179,7 +186,8 @@ def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
 
 def _read(root: Path) -> pd.DataFrame | None:
     path = root / "length.csv"
-    return read_csv(path, COLUMNS) if path.exists() else None
+    key = ["variant", "seed", "method", "length", "first"]
+    return read_csv(path, COLUMNS, key=key) if path.exists() else None
 
 
 def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:

@@ -130,7 +130,7 @@ def _redraw(model: CausalLM, draw_number: int) -> None:
 
 def _read(root: Path) -> pd.DataFrame | None:
     path = root / "redrawn.csv"
-    return read_csv(path, COLUMNS) if path.exists() else None
+    return read_csv(path, COLUMNS, key=["variant", "seed", "draw"]) if path.exists() else None
 
 
 def _hurt_more(arm: str, other: str, every: int) -> ReadSample:

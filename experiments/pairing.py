@@ -94,7 +94,8 @@ def figures(
 
 def _read(root: Path) -> pd.DataFrame | None:
     path = root / "variance.csv"
-    return read_csv(path, COLUMNS) if path.exists() else None
+    key = ["map", "directions", "num_features", "scale", "distance", "draw"]
+    return read_csv(path, COLUMNS, key=key) if path.exists() else None
 
 
 def _relative_change(one: str, other: str, num_features: int, scale: float, distance: int) -> ReadSample:

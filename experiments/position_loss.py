@@ -16,14 +16,14 @@ TOKENS_AT_ONCE = 8192
 FIRST_BIN = 16
 
 
-def bin_edges(length: int) -> list[int]:
-    """0, 16, 32, 64, ... and the length: bins of positions that double."""
+def bins(length: int) -> list[tuple[int, int]]:
+    """The first and last position, inclusive, of ranges that double: 0 to 15, 16 to 31, 32 to 63, ... to the length."""
     edges = [0]
     edge = FIRST_BIN
     while edge < length:
         edges.append(edge)
         edge *= 2
-    return [*edges, length]
+    return [(first, end - 1) for first, end in itertools.pairwise([*edges, length])]
 
 
 @torch.no_grad()
@@ -51,8 +51,7 @@ def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tens
 
 def by_bin(losses: Tensor) -> pd.DataFrame:
     """Means over the bins of positions: columns first, last (inclusive), bits_per_byte."""
-    edges = bin_edges(len(losses))
-    rows = [(first, end - 1, losses[first:end].mean().item()) for first, end in itertools.pairwise(edges)]
+    rows = [(first, last, losses[first : last + 1].mean().item()) for first, last in bins(len(losses))]
     return pd.DataFrame.from_records(rows, columns=["first", "last", "bits_per_byte"])
 
 
@@ -69,7 +68,7 @@ def recut(windows: Tensor, length: int) -> Tensor:
 def overlapping(spans: Tensor, context: int) -> Tensor:
     """Windows that begin every few tokens of longer ones: (B, L + 1) → (B · number, context + 1).
 
-    They begin so close to each other that the ranges of positions of ``bin_edges`` are about the same bytes, except for
+    They begin so close to each other that the ranges of positions of ``bins`` are about the same bytes, except for
     the ends of a span (and the first ranges of long contexts), and a difference between positions is not one between
     texts.
     """

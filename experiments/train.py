@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.checkpoint import load_newest_checkpoint, save_checkpoint
-from experiments.config import Config
+from experiments.config import Config, recorded_steps
 from experiments.data import NOT_SCORED
 from experiments.models import build_model
 from experiments.record import MetricsLog
@@ -138,14 +138,14 @@ def train_cell(
 
 def last_whole_step(log: MetricsLog, config: Config) -> int:
     """The last step from which training can go on with no row missing: all those before it are on record."""
-    step = 0
-    while step < config.steps:
-        if step % config.evaluate_every == 0 and not log.has(step, "validation"):
-            return step
-        if ((step + 1) % config.log_every == 0 or step + 1 == config.steps) and not log.has(step + 1, "train"):
-            return step
-        step += 1
-    return step
+    last = config.steps
+    # An evaluation is made before the step of its number, a training loss is recorded after it.
+    for split, made_after in (("validation", 0), ("train", 1)):
+        recorded = recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
+        lacking = next((step for step in recorded if not log.has(step, split)), None)
+        if lacking is not None:
+            last = min(last, lacking - made_after)
+    return last
 
 
 def resume(

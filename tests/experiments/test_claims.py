@@ -106,6 +106,19 @@ def test_an_unfinished_seed_is_not_run(make_reference):
     assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
 
 
+@pytest.mark.parametrize(("split", "step"), [("validation", 0), ("validation", 40), ("train", 60), ("validation", 100)])
+def test_a_finished_seed_that_lacks_a_record_is_not_run(make_reference, split, step):
+    results = make_reference(shifted(-0.5))
+    path = results / "convergence" / "favor+-rope-after" / "seed1" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lost = f'{{"step": {step}, "tokens": {64 * step}, "split": "{split}"'
+    kept = [line for line in lines if not line.startswith(lost)]
+    assert len(kept) == len(lines) - 1
+    path.write_text("".join(kept))
+    row = rows_of(results)[KEY]
+    assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
+
+
 def nearly_decided(name, seed, step):
     """Two claims of a family with p doubled 0.03: they would be decided if only those that were measured counted."""
     # t = √3·mean/deviation = 5.6 with two degrees of freedom: p = ½(1 - t/√(2 + t²)) = 0.0152

@@ -32,7 +32,7 @@ def test_a_text_that_begins_like_a_formula_gets_an_apostrophe(tmp_path, formula)
     assert name == ("-" if formula == "-" else f"'{formula}")
     assert (count, value) == ("1", "-0.5")
     (tmp_path / "t.csv").write_text(to_csv(table), newline="")
-    assert read_csv(tmp_path / "t.csv", COLUMNS)["name"].tolist() == [formula], "and is read as it was"
+    assert read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])["name"].tolist() == [formula], "and is read as it was"
 
 
 def test_a_carriage_return_ends_no_row():
@@ -52,7 +52,7 @@ def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
     names = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x"]
     table = pd.DataFrame({"name": names, "count": 1, "value": 1.0})
     (tmp_path / "t.csv").write_text(to_csv(table), newline="")
-    read = read_csv(tmp_path / "t.csv", COLUMNS)
+    read = read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])
     assert read["name"].tolist() == names
     assert read["count"].tolist() == [1] * len(names)
 
@@ -64,6 +64,7 @@ def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
         (b"name,count\na,1\n", " has no column value"),
         (b"name,count,value,value\na,1,2,3\n", " has no column value, or has it twice"),
         (b"name,count,value\n", " has no rows"),
+        (b"name,count,value\na,1,2\na,2,2\na,1,3\n", " has two rows of the same name, count"),
         (b"name,count,value\na,1\n", ", line 2 has 2 cells, and 3 columns"),
         (b"name,count,value\na,1,2\nb,1,\n", ", line 3, column value is '', expected a number from -10 to 1e+100"),
         (b"name,count,value\na,1,nan\n", ", line 2, column value is 'nan'"),
@@ -81,7 +82,7 @@ def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
 def test_a_table_that_is_wrong_is_named_with_line_and_column(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"t\.csv") as error:
-        read_csv(tmp_path / "t.csv", COLUMNS)
+        read_csv(tmp_path / "t.csv", COLUMNS, key=["name", "count"])
     said = str(error.value).partition("t.csv")[2]
     assert message in said
     assert "\n" not in said
@@ -90,4 +91,4 @@ def test_a_table_that_is_wrong_is_named_with_line_and_column(tmp_path, content, 
 
 def test_a_table_that_is_a_directory_is_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
-        read_csv(tmp_path, COLUMNS)
+        read_csv(tmp_path, COLUMNS, key=["name"])

@@ -10,10 +10,21 @@ from experiments.record import write_json
 SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
 ARMS = ("softmax-none", "favor+-none")
 CURVES = pd.DataFrame(
-    [(name, seed, "test", 10, "bits_per_byte", 3.0) for name in ARMS for seed in (0, 1)],
+    [
+        (name, seed, split, step, "bits_per_byte", 3.0)
+        for name in ARMS
+        for seed in (0, 1)
+        for split, step in (("validation", 0), ("train", 10), ("validation", 10), ("test", 10))
+    ],
     columns=["variant", "seed", "split", "step", "metric", "value"],
 )
-PLANNED = {"preset": "cpu", "variants": [{"name": name} for name in ARMS], "seeds": [0, 1, 2], "config": {"layers": 2}}
+STEPS = {"steps": 10, "log_every": 10, "evaluate_every": 10}
+PLANNED = {
+    "preset": "cpu",
+    "variants": [{"name": name} for name in ARMS],
+    "seeds": [0, 1, 2],
+    "config": {"layers": 2} | STEPS,
+}
 
 
 def random_errors(part, head_dim, scales, counts, draws):
