@@ -43,8 +43,9 @@ RULE = (
     "one of the test that gave the verdict.",
     "The claim is supported or not supported, as the test says, where that p is below 0.05. Where both are, the mean "
     "lies in the range, but by less than matters: the claim is not supported, and that is remarked.",
-    "It is inconclusive otherwise; with fewer than three values; where one that was planned failed; and where all "
-    "values are equal of something that is measured without a known resolution, as their spread is not known then.",
+    "It is inconclusive otherwise; with fewer than three values; where one that was planned failed or is not defined; "
+    "and where all values are equal of something that is measured without a known resolution, as their spread is not "
+    "known then.",
     "It is not run where anything planned is missing or unfinished.",
     "In brackets: the 95 % interval of the mean (Student's t). It is not adjusted for the number of claims, so it may "
     "lie clear of a bound where the verdict is inconclusive.",
@@ -67,7 +68,7 @@ class Sample:
     planned: int
     """how many values there were to be"""
     lost: tuple[str, ...] = ()
-    """a sentence for each planned value that failed; no value and no sentence means not measured yet"""
+    """a sentence for each planned value that failed or is not defined; neither value nor sentence: not measured yet"""
     unit_of_sample: str = "seeds"
     """what the values are of, in the plural: seeds, draws, rounds"""
     notes: tuple[str, ...] = ()
@@ -395,7 +396,7 @@ def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | Non
     unit = sample.unit_of_sample
     notes = list(sample.notes)
     if sample.lost:
-        notes = [f"{len(sample.lost)} of {sample.planned} {unit} failed: {'; '.join(sample.lost)}", *notes]
+        notes = [f"{len(sample.lost)} of {sample.planned} {unit} have no value: {'; '.join(sample.lost)}", *notes]
     if sample.unfinished:
         missing = f"{sample.unfinished} of {sample.planned} {unit} are missing or unfinished"
         return NOT_RUN, nan, ". ".join([missing, *notes])

@@ -59,7 +59,7 @@ def _failed_more(pairs: Sequence[tuple[str, str]]) -> ReadSample:
             if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
                 values[number] = float(diverged[0]) - float(diverged[1])
             elif any(state == "failed" for state, _ in ended):
-                lost.append(f"{pair[0]}, seed {seed}: {'; '.join(reason for _, reason in ended if reason)}")
+                lost.append(f"{pair[0]}, seed {seed} failed: {'; '.join(reason for _, reason in ended if reason)}")
         return Sample(values, len(places), tuple(lost), unit_of_sample="pairs of cells")
 
     return sample

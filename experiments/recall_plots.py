@@ -103,6 +103,28 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: 
     return figure
 
 
+def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+    """Test accuracy of every arm, where all have one width: a panel per kernel, a place per position encoding."""
+    groups = by_kernel(comparison["variants"])
+    labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
+    most = sum(len(each) for each in labels)
+    figure = Figure(figsize=(1.15 * most + 0.7 * len(groups) + 0.8, 3.4))
+    ratios = {"width_ratios": [len(each) + 0.3 for each in labels]}
+    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False, gridspec_kw=ratios)[0]
+    for axes, kernel, texts in zip(grid, groups, labels, strict=True):
+        axes.set_title(label(kernel))
+        for place, (position, text) in enumerate(texts.items()):
+            look = arm_style({"kernel": kernel, "position": position})
+            mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
+            _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
+        axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
+        axes.set_xlim(-0.6, len(texts) - 0.4)
+        axes.set_ylim(-0.03, 1.05)
+    grid[0].set_ylabel("test accuracy (share of answers)")
+    figure.suptitle(_note(comparison, "test split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
 def _width_line(
     axes: Axes, cells: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
 ) -> None:

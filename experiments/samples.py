@@ -77,7 +77,9 @@ def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Ce
     finished, lost = [], []
     for seed in comparison["seeds"]:
         fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
-        failed = [f"{arm}: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"]
+        failed = [
+            f"{arm} failed: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"
+        ]
         if failed:
             lost.append(f"seed {seed}: {', '.join(failed)}")
         elif all(state == "done" for _, state, _ in fates):

@@ -60,7 +60,10 @@ def test_an_arm_that_recalls_more(judge):
 
 def test_copying_is_compared_with_softmax_attention_that_copies(judge):
     found = judge(copying, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
-    assert found["softmax-rope-copies"].verdict == found["elu+1-rope-after-behind"].verdict == "supported"
-    assert found["softmax-learned-copies"].verdict == found["favor+-rope-after-behind"].verdict == "not supported"
-    assert found["elu+1-learned-behind"].verdict == "inconclusive"
-    assert "softmax-learned has not learnt the task" in found["elu+1-learned-behind"].remark
+    as_well = {arm: found[f"{arm}-copies-as-well"].verdict for arm in ("elu+1-rope-after", "favor+-rope-after")}
+    assert found["softmax-rope-copies"].verdict == as_well["elu+1-rope-after"] == "supported"
+    assert found["softmax-learned-copies"].verdict == as_well["favor+-rope-after"] == "not supported"
+    assert found["elu+1-order"].verdict == "supported"
+    assert found["favor+-order"].verdict == "inconclusive"
+    assert found["elu+1-learned-copies-as-well"].verdict == "inconclusive"
+    assert "softmax-learned has not learnt the task" in found["elu+1-learned-copies-as-well"].remark

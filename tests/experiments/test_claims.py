@@ -60,13 +60,13 @@ def test_one_failed_seed_is_named_and_there_is_no_verdict(make_reference):
     fates = {(AFTER, 3): ("failed", "the loss is nan at step 41")}
     row = rows_of(make_reference(shifted(-0.3), fates=fates))[KEY]
     assert (row.verdict, row.estimate.n) == ("inconclusive", 4)
-    assert row.remark == f"1 of 5 seeds failed: seed 3: {AFTER}: the loss is nan at step 41"
+    assert row.remark == f"1 of 5 seeds have no value: seed 3: {AFTER} failed: the loss is nan at step 41"
     assert math.isnan(row.p)
 
 
 def test_a_seed_that_failed_in_the_baseline_counts_as_well(make_reference):
     row = rows_of(make_reference(shifted(-0.3), fates={(BASELINE, 0): ("failed", "why")}))[KEY]
-    assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds failed: seed 0: {BASELINE}: why")
+    assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why")
 
 
 def lacks_cell(root):

@@ -116,7 +116,7 @@ def test_a_failure_of_another_kind_is_lost(made_up):
     root, comparison, curves = made_up(1, {("relu-rope-after", 1): ("failed", "killed")})
     rows = evaluate(denominator.CLAIMS, root, comparison, curves, reference="denominator", command="run")
     (row,) = [row for row in rows if row.claim.key == "fails"]
-    said = "1 of 15 pairs of cells failed: relu-rope-after@denominator=rotated, seed 1: killed"
+    said = "1 of 15 pairs of cells have no value: relu-rope-after@denominator=rotated, seed 1 failed: killed"
     assert (row.verdict, row.remark) == ("inconclusive", said)
 
 

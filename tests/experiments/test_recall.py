@@ -45,7 +45,7 @@ def test_a_run_records_the_accuracy_of_every_evaluation(smoke):
 
 
 def test_a_run_draws_its_figures_and_its_table(smoke):
-    for stem in ("accuracy-by-width", "accuracy-by-step"):
+    for stem in ("accuracy-by-arm", "accuracy-by-step"):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 10_000
     report = (smoke / "report.md").read_text()
     assert "| arm | width | n | test accuracy |" in report
