@@ -4,6 +4,7 @@ python -m experiments run mask
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
+from experiments.cells import Cells
+from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
@@ -133,14 +135,31 @@ def _read(root: Path) -> pd.DataFrame | None:
     return read_csv(path, COLUMNS, key=["variant", "seed", "draw"]) if path.exists() else None
 
 
+def _redrawn(every: int, sample: ReadSample) -> ReadSample:
+    """The sample with a note on how often there was a redraw; None where training was too short for one."""
+
+    def read(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        steps = comparison["config"]["steps"]
+        redraws = (steps - 1) // every
+        found = sample(root, comparison, cells) if redraws else None
+        if found is None:
+            return None
+        times = "once" if redraws == 1 else f"{redraws} times"
+        note = f"features were redrawn {times}, the last time {steps - redraws * every} steps before the end"
+        return replace(found, notes=(*found.notes, note))
+
+    return read
+
+
 def _hurt_more(arm: str, other: str, every: int) -> ReadSample:
     """What redrawing adds to the arm's test loss, minus what it adds to the other's, by seed."""
     redraw = f"@redraw_every={every}"
     metric = "test_bits_per_byte"
-    return per_seed(
+    difference = per_seed(
         (arm + redraw, arm, other + redraw, other),
         lambda a, b, c, d: a.last(metric) - b.last(metric) - (c.last(metric) - d.last(metric)),
     )
+    return _redrawn(every, difference)
 
 
 def _lost_when_redrawn(arm: str, other: str | None = None) -> ReadSample:
@@ -188,7 +207,7 @@ def _claims() -> tuple[Claim, ...]:
             quantity=f"test loss, {arm} redrawn every {every} steps minus never redrawn, bits per byte",
             region=(-inf, 0) if helps else (0, inf),
             margin=0.01,
-            sample=paired(f"{arm}@redraw_every={every}", arm),
+            sample=_redrawn(every, paired(f"{arm}@redraw_every={every}", arm)),
             family="redraw",
             resolution=BITS_PER_BYTE,
         )

@@ -23,14 +23,16 @@ equal draws (paired with 2M features) it removes the sine term and leaves about 
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.kernel_errors import Directions, Mapping
+from experiments.kernel_errors import Directions
 from experiments.plots import MUTED, label_powers_of_ten
 from experiments.stats import estimate
 from linear_rope import FavorPlus, apply_rope
@@ -47,7 +49,7 @@ MAPS = {
 }
 """what a figure calls them; the last has as many draws as the paired map"""
 
-STYLES = {
+STYLES: dict[str, dict[str, Any]] = {
     PLAIN: {"color": "#D55E00", "marker": "o"},
     PAIRED: {"color": "#0072B2", "marker": "^"},
     EQUAL_DRAWS: {"color": "#E69F00", "marker": "s"},
@@ -80,7 +82,7 @@ def rotated_score_table(
         seed: of queries and keys, and the first of the draws.
 
     Returns:
-        Columns scale, num_features, map, distance, draw, squared_error, expected.
+        Columns directions, scale, num_features, map, distance, draw, squared_error, expected.
     """
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, head_dim, generator=generator, dtype=torch.float64)
@@ -94,13 +96,20 @@ def rotated_score_table(
             mean = expected_rope_mask(torch.tensor(DISTANCES), features)
             for draw in range(draws):
                 # Never the seed of the queries and keys, nor the same first directions for every M.
-                mapping = _feature_map(head_dim, features, name == PAIRED, directions, count * 2**20 + seed + draw)
+                mapping = FavorPlus(
+                    head_dim,
+                    features,
+                    paired=name == PAIRED,
+                    orthogonal=directions == "orthogonal",
+                    seed=count * 2**20 + seed + draw,
+                    eps=0.0,
+                ).features
                 squared = (relative_scores(q, k, mapping(q), mapping(k)) - mean).square().mean(1)
                 for s, scale in enumerate(scales):
                     for d, distance in enumerate(DISTANCES):
-                        place = (scale, count, name, distance, draw)
+                        place = (directions, scale, count, name, distance, draw)
                         rows.append((*place, squared[s, d].item(), expected[s, d].item()))
-    columns = ["scale", "num_features", "map", "distance", "draw", "squared_error", "expected"]
+    columns = ["directions", "scale", "num_features", "map", "distance", "draw", "squared_error", "expected"]
     return pd.DataFrame.from_records(rows, columns=columns)
 
 
@@ -128,44 +137,40 @@ def expected_variance(q: Tensor, k: Tensor, num_features: int, *, paired: bool) 
 
 
 def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
-    """Variance by distance for one M, a panel per scale: marks measured with intervals over draws, lines expected."""
+    """Variance by distance for one M, a row per kind of directions and a column per scale.
+
+    Marks are measured, with intervals over draws; lines are expected over independent draws.
+    """
     table = table[table["num_features"] == num_features]
-    scales = sorted(table["scale"].unique())
-    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 4.1))
-    panels = figure.subplots(1, len(scales), squeeze=False)[0]
-    for axes, scale in zip(panels, scales, strict=True):
-        for index, (name, text) in enumerate(MAPS.items()):
-            groups = table[(table["scale"] == scale) & (table["map"] == name)].groupby("distance")
-            over = [estimate(list(values)) for _, values in groups["squared_error"]]
-            # By rank: what matters is which frequencies have turned.
-            places = np.arange(len(over)) + 0.16 * (index - 1)
-            mean, low, high = (np.array([getattr(each, end) for each in over]) for end in ("mean", "low", "high"))
-            axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
-            error = (np.nan_to_num(mean - low), np.nan_to_num(high - mean))
-            axes.errorbar(places, mean, yerr=error, linestyle="none", markersize=4.5, label=text, **STYLES[name])
-        axes.set_yscale("log")
-        label_powers_of_ten(axes)
-        axes.set_title(f"scale {scale:g}")
-        distances = sorted(table["distance"].unique())
-        axes.set_xticks(range(len(distances)), [str(distance) for distance in distances])
+    scales, kinds = sorted(table["scale"].unique()), list(table["directions"].unique())
+    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 2.7 * len(kinds) + 1.2))
+    grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
+    for row, directions in zip(grid, kinds, strict=True):
+        for axes, scale in zip(row, scales, strict=True):
+            _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
+            axes.set_title(f"{directions} directions, scale {scale:g}")
+    for axes in grid[-1]:
         axes.set_xlabel("distance Δ (tokens)")
-        drawn = np.concatenate([line.get_ydata() for line in axes.get_lines()]).astype(float)
-        axes.set_ylim(bottom=drawn[drawn > 0].min() / 2)
-    panels[0].set_ylabel("variance of rotated score / kernel (ratio)")
-    panels[0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
-    handles, labels = panels[0].get_legend_handles_labels()
+    figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
+    grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
+    handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     return figure
 
 
-def _feature_map(head_dim: int, num_features: int, paired: bool, directions: Directions, seed: int) -> Mapping:
-    """FAVOR+ without its ε; with ``paired`` every feature twice, side by side."""
-    draws = num_features // 2 if paired else num_features
-    plain = FavorPlus(head_dim, draws, orthogonal=directions == "orthogonal", seed=seed, eps=0.0).features
-
-    def features(x: Tensor) -> Features:
-        values, log_scale = plain(x)
-        assert log_scale is not None
-        return Features(values.repeat_interleave(2, dim=-1), log_scale - math.log(2) / 2)
-
-    return features if paired else plain
+def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
+    for index, (name, text) in enumerate(MAPS.items()):
+        groups = table[table["map"] == name].groupby("distance")
+        over = [estimate(list(values)) for _, values in groups["squared_error"]]
+        # By rank: what matters is which frequencies have turned.
+        places = np.arange(len(over)) + 0.16 * (index - 1)
+        mean, low, high = (np.array([getattr(each, end) for each in over]) for end in ("mean", "low", "high"))
+        axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
+        error = (np.nan_to_num(mean - low), np.nan_to_num(high - mean))
+        axes.errorbar(places, mean, yerr=error, linestyle="none", markersize=4.5, label=text, **STYLES[name])
+    axes.set_yscale("log")
+    label_powers_of_ten(axes)
+    distances = sorted(table["distance"].unique())
+    axes.set_xticks(range(len(distances)), [str(distance) for distance in distances])
+    drawn = np.concatenate([line.get_ydata() for line in axes.get_lines()]).astype(float)
+    axes.set_ylim(bottom=drawn[drawn > 0].min() / 2)

@@ -18,20 +18,36 @@ from experiments.variants import get_variant
 NOISE = (0.0, 0.001, -0.001)
 """by seed; its t at a difference of 0.09 or more is 155"""
 AFTER, BEFORE, NONE, PAIRED = "favor+-rope-after", "favor+-rope-before", "favor+-none", "favor+paired-rope-after"
-RISE = {AFTER: 0.5, BEFORE: -0.2, NONE: -0.2, PAIRED: 0.3}
+RISE = {AFTER: 0.5, BEFORE: -0.2, NONE: -0.3, PAIRED: 0.1}
+"""of the loss, with features that are redrawn every 100 steps; a tenth of it every 1000"""
+NEW_RISE = {AFTER: 0.9, BEFORE: 0.2, NONE: 0.1, PAIRED: 0.4}
+"""of the loss of a finished model, with new features"""
+MEANS = {
+    "after-100": 0.5,
+    "after-1000": 0.05,
+    "before-100": -0.2,
+    "none-100": -0.3,
+    "paired-100": 0.1,
+    "after-more-than-before": 0.7,
+    "paired-less-than-plain": -0.4,
+    "new-features-after": 0.9,
+    "new-features-after-more-than-before": 0.7,
+    "new-features-paired-less-than-plain": -0.5,
+}
+STEPS = 1100
 
 
 def made_up_loss(name, seed, step):
-    arm, redraws, _ = name.partition("@")
-    return 3 + seed + (RISE[arm] + NOISE[seed] if redraws else 0)
+    arm, _, redraws = name.partition("@redraw_every=")
+    return 3 + seed + ((RISE[arm] * 100 / int(redraws)) + NOISE[seed] if redraws else 0)
 
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss)
+    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=STEPS, every=STEPS // 2)
     rows = [
         (arm, seed, draw, 3.0 + (rise + NOISE[seed] if draw else 0))
-        for arm, rise in RISE.items()
+        for arm, rise in NEW_RISE.items()
         for seed in range(3)
         for draw in range(mask.NEW_DRAWS + 1)
     ]
@@ -40,13 +56,36 @@ def made_up(make_comparison, tmp_path):
     return root, comparison, read_curves(root, comparison)
 
 
-def verdicts(root, comparison, curves):
+def judged(root, comparison, curves):
     rows = evaluate(mask.CLAIMS, root, comparison, curves, reference="mask", command="run")
-    return {row.claim.key: row.verdict for row in rows}
+    return {row.claim.key: row for row in rows}
+
+
+def verdicts(root, comparison, curves):
+    return {key: row.verdict for key, row in judged(root, comparison, curves).items()}
 
 
 def test_every_claim_is_supported_where_it_holds(made_up):
     assert set(verdicts(*made_up).values()) == {"supported"}
+
+
+def test_every_claim_reads_the_arms_that_it_names(made_up):
+    assert {key: row.estimate.mean for key, row in judged(*made_up).items()} == pytest.approx(MEANS)
+
+
+def test_how_often_features_were_redrawn_is_told(made_up):
+    rows = judged(*made_up)
+    assert rows["after-1000"].remark == "features were redrawn once, the last time 100 steps before the end"
+    assert rows["after-more-than-before"].remark.startswith("features were redrawn 10 times, the last time 100 steps")
+
+
+@pytest.mark.parametrize(("steps", "not_run"), [(1001, set()), (1000, {"after-1000"}), (100, {*MEANS})])
+def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
+    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=steps, every=steps)
+    comparison = read_json(root / "comparison.json")
+    found = verdicts(root, comparison, read_curves(root, comparison))
+    of_redraws = {key for key in MEANS if not key.startswith("new-features")}
+    assert {key for key in of_redraws if found[key] == "not run"} == not_run & of_redraws
 
 
 def test_no_claim_is_supported_where_the_opposite_holds(made_up, monkeypatch):
@@ -79,7 +118,7 @@ def test_the_table_says_what_new_features_add(made_up):
     table = mask.redrawn_table(pd.read_csv(made_up[0] / "redrawn.csv"))
     row = table.set_index("arm").loc[AFTER]
     # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
-    assert tuple(row) == ("3", "3.000", "+0.500 [+0.498, +0.502]")
+    assert tuple(row) == ("3", "3.000", "+0.900 [+0.898, +0.902]")
 
 
 def test_figures_are_drawn(made_up, tmp_path):

@@ -10,6 +10,7 @@ from experiments.record import read_json
 from experiments.stats import summarise
 
 NOISE = (0.0, 0.001, -0.001)
+SQUARED_ERROR = {pairing.PLAIN: 1, pairing.EQUAL_DRAWS: 2, pairing.PAIRED: 10}
 
 
 @pytest.fixture
@@ -18,7 +19,8 @@ def made_up(make_comparison, tmp_path):
 
     def make(sign):
         def loss(name, seed, step):
-            return 4 + seed + (sign * (0.5 + NOISE[seed]) if "+paired-" in name else 0)
+            better = 0.01 * int(name.partition("=")[2] or 60)
+            return 9 + seed - better + (sign * (4 + better + NOISE[seed]) if "+paired-" in name else 0)
 
         root = make_comparison(tmp_path, ",".join(pairing.VARIANTS), 3, loss=loss)
         rows = [
@@ -29,7 +31,7 @@ def made_up(make_comparison, tmp_path):
                 0.5,
                 distance,
                 draw,
-                (1 + draw / 100) * (10.0**sign if name == pairing.PAIRED else 1),
+                (1 + draw / 100) * (SQUARED_ERROR[name] ** sign * distance if directions == "orthogonal" else 1),
                 1.0,
             )
             for name in (pairing.PLAIN, pairing.PAIRED, pairing.EQUAL_DRAWS)
@@ -42,6 +44,23 @@ def made_up(make_comparison, tmp_path):
         return root, comparison, read_curves(root, comparison)
 
     return make
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_every_claim_reads_the_arms_that_it_names(made_up, sign):
+    rows = evaluate(pairing.CLAIMS, *made_up(sign), reference="pairing", command="run")
+    found = {row.claim.key: row.estimate.mean for row in rows}
+    expected = {}
+    for distance in (8, 64, 512):
+        expected[f"variance-equal-M-{distance}"] = 10.0**sign - 1
+        expected[f"variance-equal-draws-{distance}"] = 5.0**sign - 1
+    for num_features in pairing.NUM_FEATURES:
+        expected[f"loss-{num_features}"] = sign * (4 + num_features / 100)
+    for num_features in pairing.NUM_FEATURES[1:]:
+        # Of half as many features the plain map's loss is higher, by 0.01 a feature.
+        expected[f"loss-equal-draws-{num_features}"] = sign * (4 + num_features / 100) - num_features / 200
+    expected["loss-elu+1"] = sign * 4.6
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(-1, "supported"), (1, "not supported")])

@@ -84,7 +84,10 @@ def test_the_figure_has_every_map(table):
     with style():
         figure = variance_figure(table, 16)
         figure.draw_without_rendering()
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["scale 0.25", "scale 0.35"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "independent directions, scale 0.25",
+        "independent directions, scale 0.35",
+    ]
     assert len(figure.legends[0].get_texts()) == len(MAPS) + 1
     drawn = np.concatenate([line.get_ydata() for axes in figure.axes for line in axes.get_lines()])
     assert (np.asarray(drawn, dtype=float) > 0).all()
