@@ -211,6 +211,7 @@ _VARIANCE = FigureEntry(
     "Mean squared error of the rotated score over the softmax kernel, from its expectation c(Δ), over "
     f"{VARIANCE_DRAWS} draws of random features, M = {SHOWN_FEATURES}, head width 32; lines: what the formula for "
     "independent draws gives. Queries and keys are normal with the scale for standard deviation. The claims judge "
-    "orthogonal directions, which the models have too.",
+    "orthogonal directions, which the models have too. At scale 1 most of the variance is of draws so rare that none "
+    "is among these.",
     uses_data=False,
 )

@@ -15,8 +15,19 @@ ZOOLOGY = "Arora et al. 2023 (2312.04927, Zoology): attention 1.0 at every width
 HEDGEHOG = (
     "Hedgehog (2402.04347), as relayed: associative recall softmax 100, 1+elu 17.0, Performer 17.0; nothing on RoPE"
 )
+WIDTH = (
+    "Arora et al. 2023 (2312.04927, Zoology): attention recalls at every width, gated convolutions need more width for "
+    "longer sequences; of linear attention it says nothing"
+)
 UNPUBLISHED = "none found: no published table has linear attention by position encoding"
-PLACES = {"none": "no positions", "rope-before": "RoPE before the map", "rope-after": "RoPE after the map"}
+PLACES = {
+    "none": "no positions",
+    "learned": "learned positions",
+    "rope-before": "RoPE before the map",
+    "rope-after": "RoPE after the map",
+}
+NARROW = "@dim=32"
+"""of models half as wide"""
 KERNELS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
 
 
@@ -49,8 +60,28 @@ def _claims() -> tuple[Claim, ...]:
         for arm, positions, published in (
             ("softmax-learned", "learned positions", ZOOLOGY),
             ("softmax-rope", "RoPE", "none found for RoPE alone"),
+            (f"softmax-learned{NARROW}", "learned positions, half as wide,", ZOOLOGY),
+            (f"softmax-rope{NARROW}", "RoPE, half as wide,", "none found for RoPE alone"),
         )
     ]
+    for kernel in ("favor+", "elu+1"):
+        claims += [
+            Claim(
+                key=f"{kernel}-{position}-width",
+                statement=f"{KERNELS[kernel]} with {PLACES[position]} recalls more in a wider model.",
+                published=WIDTH,
+                quantity=f"test accuracy, {kernel}-{position} of width 64 minus width 32",
+                region=(0.0, inf),
+                margin=0.01,
+                sample=paired_answers(
+                    f"{kernel}-{position}", f"{kernel}-{position}{NARROW}", ACCURACY, BEGUN, by="either"
+                ),
+                pattern="+.1%",
+                family="width",
+                resolution=1 / ANSWERS,
+            )
+            for position in ("none", "rope-before", "rope-after")
+        ]
     for kernel, name in KERNELS.items():
         for position, words in PLACES.items():
             claims.append(

@@ -39,7 +39,12 @@ LONG_ARMS = _arms({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+
 ROPE_ARMS = _arms({"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}})
 NARROW_ARMS = ",".join(
     f"{arm}@dim=32"
-    for arm in _arms({"softmax": ("none", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1")}}).split(",")
+    for arm in _arms(
+        {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1")}}
+    ).split(",")
+)
+RECALL_ARMS = _arms(
+    {"softmax": ("none", "learned", "rope"), **{k: ("none", "learned", *ROPE) for k in ("favor+", "elu+1", "relu")}}
 )
 LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}})
 
@@ -83,7 +88,7 @@ REFERENCES: dict[str, Reference] = {
     "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {ROPE_ARMS}"),
     "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_ARMS}"),
     "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
-    "recall": Reference("recall", f"--variants {ROPE_ARMS},{NARROW_ARMS}"),
+    "recall": Reference("recall", f"--variants {RECALL_ARMS},{NARROW_ARMS}"),
     "copying": Reference("copying", ""),
     "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
     "speed": Reference("speed", ""),

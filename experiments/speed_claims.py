@@ -123,14 +123,14 @@ def state_sizes(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample 
     return Sample(values, len(contexts) - 1, unit_of_sample="contexts")
 
 
-def position_cost(kernel: str, encoding: str) -> ReadSample:
-    """The time of a training step over that of the same kernel without positions, less 1, at the longest length."""
+def position_cost(kernel: str, encoding: str, other: str = "none") -> ReadSample:
+    """The time of a training step over that of the same kernel with another encoding, less 1, at the longest length."""
 
     def cases(config: SpeedConfig) -> list[Case]:
         length = max(config.position_lengths)
-        return [("positions", STEP, f"{kernel} {name}", length) for name in (encoding, "none")]
+        return [("positions", STEP, f"{kernel} {name}", length) for name in (encoding, other)]
 
-    return over_rounds(cases, lambda mine, none: mine / none - 1)
+    return over_rounds(cases, lambda mine, others: mine / others - 1)
 
 
 def _growth() -> list[Claim]:
@@ -160,15 +160,14 @@ def _growth() -> list[Claim]:
         ),
         Claim(
             key="linear-memory",
-            statement="The memory of linear attention grows linearly with the length.",
-            published=f"{KATHAROPOULOS} and {PERFORMER}: O(N) (the range around 1 is ours)",
+            statement="The memory of linear attention grows no faster than linearly with the length.",
+            published=f"{KATHAROPOULOS} and {PERFORMER}: O(N) (up to 1.1 is ours)",
             quantity="slope of ln(peak memory) over ln(N) between neighbouring lengths, causal operation, both passes",
-            region=(0.9, 1.1),
+            region=(-inf, 1.1),
             margin=0.02,
             sample=memory_slopes,
             pattern=".3f",
             family="growth",
-            kind="exact",
         ),
         Claim(
             key="constant-state",
@@ -212,16 +211,26 @@ def _faster() -> list[Claim]:
             key=f"{key}-faster",
             statement=f"Linear attention is faster than softmax attention at long lengths: {what}.",
             published=f"{PERFORMER} and {KATHAROPOULOS}: faster at long lengths; the figures are of other hardware",
-            quantity="time of softmax attention over that of linear attention, forward and backward, longest length",
+            quantity=f"time of {quantity}, forward and backward, longest length",
             region=(1.0, inf),
             margin=0.1,
             sample=over_rounds(cases, lambda softmax, ours: softmax / ours),
             pattern=".2f",
             family="faster",
         )
-        for key, what, cases in (
-            ("operation", "the operation alone", operation),
-            ("module", "the whole module with RoPE after the FAVOR+ map", module),
+        for key, what, quantity, cases in (
+            (
+                "operation",
+                "the operation alone",
+                "softmax attention over that of linear attention of features that are mapped already, no rotation",
+                operation,
+            ),
+            (
+                "module",
+                "the whole module with RoPE after the FAVOR+ map",
+                "a softmax module with RoPE over that of the linear one, projections and map included",
+                module,
+            ),
         )
     ]
 
@@ -250,12 +259,15 @@ def _positions() -> list[Claim]:
     ]
     slow = Claim(
         key="alibi-slow",
-        statement="Relative position embeddings are slow: ALiBi makes a softmax model's step at least 10 % slower.",
-        published="none found measured; 10 % is ours. It is said of relative embeddings that are added to the scores",
-        quantity=quantity.format("softmax"),
-        region=(0.1, inf),
+        statement="Relative position embeddings that are added to the scores are slow: with ALiBi a softmax model's "
+        "step takes longer than with RoPE.",
+        published="said of such embeddings in general, no figure found; Press et al. 2021 (2108.12409) offer ALiBi as "
+        "the more efficient one. T5's and Shaw's are not measured here",
+        quantity="time of a training step with ALiBi (an N x N matrix a head) over that with RoPE, less 1, longest "
+        "length",
+        region=(0.0, inf),
         margin=0.02,
-        sample=position_cost("softmax", "alibi"),
+        sample=position_cost("softmax", "alibi", "rope"),
         pattern="+.1%",
         family="positions",
     )

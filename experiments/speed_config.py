@@ -61,7 +61,7 @@ class SpeedConfig:
     """CPU threads"""
     rounds: Positive = 11
     """rounds at most; each times every competitor once"""
-    fewest_rounds: Positive = 3
+    fewest_rounds: Positive = 5
     """rounds at least"""
     group_seconds: Number = 20.0
     """after this long a group of competitors begins no further round"""
@@ -104,6 +104,7 @@ PRESETS = {
         gemm_size=64,
         threads=1,
         rounds=3,
+        fewest_rounds=3,
         group_seconds=0.0,
         sample_seconds=0.001,
     ),

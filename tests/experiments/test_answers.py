@@ -9,6 +9,7 @@ from experiments import copying, recall
 from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_metrics
+from experiments.references import NARROW_ARMS
 from experiments.report import read_comparison
 
 SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
@@ -19,7 +20,8 @@ def judge(tmp_path, make_comparison):
     """Rows by key, of an experiment whose arms have these accuracies, with a spread over five seeds."""
 
     def rows(experiment, accuracies, otherwise):
-        root = make_comparison(tmp_path / "made-up", ",".join(experiment.VARIANTS), len(SPREAD))
+        arms = (*experiment.VARIANTS, *([NARROW_ARMS] if experiment is recall else []))
+        root = make_comparison(tmp_path / "made-up", ",".join(arms), len(SPREAD))
         for path in root.glob("*/*/metrics.jsonl"):
             arm, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
             shift = SPREAD[seed] if arm in accuracies else SPREAD[-seed]
@@ -56,6 +58,22 @@ def test_an_arm_that_recalls_more(judge):
     found = judge(recall, {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25)
     assert found["elu+1-order"].verdict == found["elu+1-rope-after-helps"].verdict == "supported"
     assert found["relu-rope-after-behind"].verdict == "not supported"
+
+
+def test_recall_by_width(judge):
+    wide = {"softmax-learned": 1.0, "elu+1-none": 0.9, "favor+-none": 0.6}
+    found = judge(recall, wide | {"softmax-rope@dim=32": 1.0, "favor+-none@dim=32": 0.7}, otherwise=0.25)
+    solves = {key: row.verdict for key, row in found.items() if key.endswith("-solves")}
+    assert solves == {
+        "softmax-learned-solves": "supported",
+        "softmax-rope-solves": "not supported",
+        "softmax-learned@dim=32-solves": "not supported",
+        "softmax-rope@dim=32-solves": "supported",
+    }
+    verdicts = {key: row.verdict for key, row in found.items() if key.endswith("-width")}
+    known = {"elu+1-none-width": "supported", "favor+-none-width": "not supported"}
+    assert verdicts == dict.fromkeys(verdicts, "inconclusive") | known
+    assert len(verdicts) == 6
 
 
 def test_copying_is_compared_with_softmax_attention_that_copies(judge):
