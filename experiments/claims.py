@@ -108,7 +108,7 @@ class Claim:
     statement: str
     """the claim, one sentence"""
     published: str
-    """what was published and where (paper, section or figure, arXiv id); "none found" where nothing was"""
+    """what was published and where (paper, section or figure, arXiv id); begins with "none found" where nothing was"""
     quantity: str
     """what is measured, in words, with its unit"""
     region: tuple[float, float]
@@ -154,6 +154,11 @@ class Claim:
     def show(self, value: float) -> str:
         """The value as text."""
         return format(value, self.pattern)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether somebody has said it: ``published`` does not begin with "none found"."""
+        return not self.published.startswith("none found")
 
     @property
     def criterion(self) -> str:

@@ -107,10 +107,9 @@ def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: p
     """Test accuracy of every arm, where all have one width: a panel per kernel, a place per position encoding."""
     groups = by_kernel(comparison["variants"])
     labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
-    most = sum(len(each) for each in labels)
-    figure = Figure(figsize=(1.15 * most + 0.7 * len(groups) + 0.8, 3.4))
-    ratios = {"width_ratios": [len(each) + 0.3 for each in labels]}
-    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False, gridspec_kw=ratios)[0]
+    most = max(len(each) for each in labels)
+    figure = Figure(figsize=((1.1 * most + 0.5) * len(groups) + 0.6, 3.4))
+    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for axes, kernel, texts in zip(grid, groups, labels, strict=True):
         axes.set_title(label(kernel))
         for place, (position, text) in enumerate(texts.items()):

@@ -65,16 +65,22 @@ def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, referenc
     )
 
 
-TRIPLE = re.compile(r"([+-]?\d+\.\d+)\s+\[([+-]?\d+\.\d+),\s+([+-]?\d+\.\d+)\]")
+TRIPLE = re.compile(r"([+-]?\d+\.\d+)%?\s+\[([+-]?\d+\.\d+)%?,\s+([+-]?\d+\.\d+)%?\]")
 
 
 def triples(text):
-    """Every mean with its interval, without signs, smaller end first; and what the last digit is worth."""
+    """Every mean with its interval, what the last digit is worth, and whether a sign is written."""
     found = []
     for numbers in TRIPLE.findall(text):
-        mean, *ends = (abs(float(number)) for number in numbers)
-        found.append(((mean, *sorted(ends)), 10.0 ** -len(numbers[0].partition(".")[2])))
+        unit = 10.0 ** -len(numbers[0].partition(".")[2])
+        found.append((tuple(map(float, numbers)), unit, any(number[0] in "+-" for number in numbers)))
     return found
+
+
+def unsigned(values):
+    """As a sentence says it ("lower by"): without signs, the smaller end first."""
+    mean, *ends = map(abs, values)
+    return (mean, *sorted(ends))
 
 
 def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report():
@@ -83,10 +89,11 @@ def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report
     measured = [found for page in pages for found in triples(page.read_text(encoding="utf-8"))]
     said = triples(README.partition("## What the results say")[2].partition("## Import it")[0])
     assert len(said) > 30
-    for numbers, unit in said:
+    for numbers, unit, signed in said:
+        shown = (lambda values: values) if signed else unsigned
         assert any(
-            all(abs(a - b) <= (unit + other) / 2 + 1e-9 for a, b in zip(numbers, values, strict=True))
-            for values, other in measured
+            all(abs(a - b) <= (unit + other) / 2 + 1e-9 for a, b in zip(numbers, shown(values), strict=True))
+            for values, other, _ in measured
         ), numbers
 
 
