@@ -1,5 +1,6 @@
 """The recorded numbers of a comparison's cells, as the samples of claims need them."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.config import recorded_steps
 from experiments.stats import cell_states
 
 
@@ -55,9 +57,29 @@ class Cells:
 
     @cached_property
     def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
-        """(arm, seed) -> (state, reason)"""
+        """(arm, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
         states: Any = cell_states(self._root, self._comparison, self._curves).itertuples(index=False)
-        return {(row.variant, row.seed): (row.state, row.reason) for row in states}
+        losses = self._curves[self._curves["metric"] == "bits_per_byte"]
+        grouped: Any = losses.groupby(["variant", "seed", "split"], sort=False)["step"]
+        recorded = {place: set(steps) for place, steps in grouped}
+        fates = {}
+        for row in states:
+            state, reason = row.state, row.reason
+            lacking = self._lacking(recorded, row.variant, row.seed) if state == "done" else ""
+            if lacking:
+                state, reason = "unfinished", f"its status is done, but no {lacking} figure is on record"
+            fates[row.variant, row.seed] = state, reason
+        return fates
+
+    def _lacking(self, recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int) -> str:
+        """The first record that a finished cell ought to have and lacks, in words; empty if it has all."""
+        config = self._comparison["config"]
+        for split in ("train", "validation", "test"):
+            have = recorded.get((variant, seed, split), set())
+            for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]):
+                if step not in have:
+                    return f"{split} (step {step})"
+        return ""
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int], Cell]:

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.config import recorded_steps
 from experiments.curves import read_curves
 from experiments.record import cell_status, comparison_cells
 
@@ -88,35 +87,18 @@ def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) ->
     """Every cell with its ``state`` and ``reason``.
 
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A cell
-    counts as done only with every figure of its training and evaluation on record.
+    counts as done only with its test figure on record.
     """
-    losses = curves[curves["metric"] == "bits_per_byte"]
-    grouped: Any = losses.groupby(["variant", "seed", "split"], sort=False)["step"]
-    recorded = {place: set(steps) for place, steps in grouped}
+    tested = set(_values(curves, "test", "bits_per_byte"))
     unrecorded = {(cell["variant"], cell["seed"]): cell for cell in comparison.get("unrecorded", [])}
     rows = []
     for variant, seed in comparison_cells(comparison):
         status = unrecorded.get((variant, seed)) or cell_status(root, variant, seed)
         state, reason = status["state"], status.get("reason")
-        lacking = _lacking(recorded, variant, seed, comparison["config"]) if state == "done" else ""
-        if lacking:
-            state, reason = "unfinished", f"its status is done, but no {lacking} figure is on record"
+        if state == "done" and (variant, seed) not in tested:
+            state, reason = "unfinished", "its status is done, but no test figure is on record"
         rows.append((variant, seed, state, reason or ""))
     return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
-
-
-def _lacking(
-    recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int, config: Mapping[str, Any]
-) -> str:
-    """The first figure that a finished cell ought to have and lacks, in words; empty if it has all."""
-    for split in ("test", "validation", "train"):
-        have = recorded.get((variant, seed, split), set())
-        if not have:
-            return split
-        for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]):
-            if step not in have:
-                return f"{split} (step {step})"
-    return ""
 
 
 def finished_values(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:

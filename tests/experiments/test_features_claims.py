@@ -86,7 +86,7 @@ def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
 def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
     sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
-    assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none: why",))
+    assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none failed: why",))
     other = PLANNED | {"variants": [{"name": "softmax-none"}]}
     assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Cells(root, other, CURVES)) is None
 
