@@ -95,8 +95,8 @@ def figures(
     entries: list[FigureEntry | TableEntry] = []
     values = finished_values(root, comparison, curves)
     if not values.empty:
-        entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison, "never"))
-        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "zero": "never", "start": 0.25}
+        entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison))
+        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
         entries.append(draw(directory, _CURVES, curves_by_setting, curves, summary, comparison, **what))
     redrawn = _read(root)
     if redrawn is not None:

@@ -197,8 +197,8 @@ CLAIMS = _claims()
 _FINAL = FigureEntry(
     "final-loss",
     "Loss after training, paired and plain, by number of features",
-    "Test bits per byte after the last step. elu+1 has as many features as a head has channels, paired twice as many; "
-    "num features says nothing about it.",
+    "Test bits per byte after the last step. elu+1 has as many features as a head has channels, D, and paired twice as "
+    "many.",
 )
 _CURVES = FigureEntry(
     "validation",

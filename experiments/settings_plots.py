@@ -14,9 +14,16 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#D55E00", "linestyle": (0, (5, 2)), "marker": "^"},
     {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
     {"color": "#009E73", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
+    {"color": "#CC79A7", "linestyle": (0, (3, 1)), "marker": "v"},
+    {"color": "#56B4E9", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
 )
-"""by the place of the arm in its panel"""
+"""by the settings of the arm; where there are more of them, by its place in its panel"""
 COLUMNS = 3
+WORDS = {
+    "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
+    "num_features": lambda value: f"M = {value}",
+}
+"""how a figure says a setting; others by their name and value"""
 MARKS = 6
 
 
@@ -38,12 +45,16 @@ def panels_of(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return groups
 
 
-def setting_label(variant: dict[str, Any], comparison: dict[str, Any], zero: str = "0") -> str:
-    """What distinguishes an arm in its panel, such as "redraw every 100"; ``zero`` is what a value of 0 is called."""
+def setting_label(variant: dict[str, Any], comparison: dict[str, Any]) -> str:
+    """What distinguishes an arm in its panel, such as "redrawn every 100 steps"."""
     varied = dict.fromkeys(key for other in comparison["variants"] for key in named_settings(other))
     own = named_settings(variant)
     values = {key: own.get(key, str(comparison["config"][key])) for key in varied}
-    return ", ".join(f"{key.replace('_', ' ')} {zero if value == '0' else value}" for key, value in values.items())
+    if "num_features" in values and not base_name(variant).startswith("favor"):
+        # Maps that draw nothing have as many features as a head has channels, paired twice as many.
+        values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
+    others = {key: lambda value, key=key: f"{key.replace('_', ' ')} {value}" for key in values}
+    return ", ".join((others | WORDS)[key](value) for key, value in values.items())
 
 
 def curves_by_setting(
@@ -53,7 +64,6 @@ def curves_by_setting(
     *,
     metric: str,
     quantity: str,
-    zero: str = "0",
     start: float = 0.0,
     logarithmic: bool = False,
 ) -> Figure:
@@ -62,18 +72,21 @@ def curves_by_setting(
     A ``logarithmic`` axis is linear between -1 and 1, so that it can show values of both signs.
     """
     groups = panels_of(comparison)
-    columns = min(COLUMNS, len(groups))
-    rows = -(-len(groups) // columns)
+    rows = -(-len(groups) // COLUMNS)
+    columns = -(-len(groups) // rows)
     figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     first_step = start * comparison["config"]["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
     for axes in grid.flat[len(groups) :]:
         axes.set_visible(False)
+    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison["variants"]))
     for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
         axes.set_title(label(name))
-        for look, variant in zip(LOOKS * len(variants), variants, strict=False):
-            _draw(axes, variant, look, recorded, summary, setting_label(variant, comparison, zero))
+        for place, variant in enumerate(variants):
+            text = setting_label(variant, comparison)
+            look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
+            _draw(axes, variant, look, recorded, summary, text)
     _legends(figure, list(grid.flat[: len(groups)]))
     if logarithmic:
         grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
@@ -88,20 +101,17 @@ def curves_by_setting(
 
 def _legends(figure: Figure, panels: list[Axes]) -> None:
     """One below all panels if a look means the same in each, or else one in each panel."""
-    entries = [dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True)) for axes in panels]
-    longest = max(entries, key=len)
-    if all(list(longest)[: len(each)] == list(each) for each in entries):
-        figure.legend(
-            list(longest.values()), list(longest), loc="outside lower center", ncols=len(longest), handlelength=3
-        )
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        entries |= {text: line for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(entries) <= len(LOOKS):
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, handlelength=3)
         return
     for axes in panels:
         axes.legend(fontsize=8, loc="best", handlelength=3)
 
 
-def final_by_setting(
-    values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], zero: str = "0"
-) -> Figure:
+def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
     """Test bits per byte of every seed (dots) with mean and interval, a row per arm, grouped by panel."""
     groups = panels_of(comparison)
     arms = [variant for variants in groups.values() for variant in variants]
@@ -119,7 +129,7 @@ def final_by_setting(
         axes.plot([row["mean"]], [height], "D", color=colour, markersize=5.5)
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
-        names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison, zero)}{remark}")
+        names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
     axes.set_yticks(range(len(arms)), names)
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlabel("test bits per byte (lower is better)")

@@ -24,6 +24,14 @@ def test_arms_that_differ_in_settings_share_a_panel():
     }
 
 
-@pytest.mark.parametrize(("name", "said"), [(PLAIN, "redraw every never"), (REDRAWN, "redraw every 100")])
+def test_an_arm_without_random_features_is_labelled_by_those_it_has():
+    arms = [
+        {"name": name} for name in ("favor+-none@num_features=32", "favor+-none", "elu+1-none", "elu+1+paired-none")
+    ]
+    comparison = {"config": {"num_features": 64}, "variants": arms}
+    assert [setting_label(arm, comparison) for arm in arms] == ["M = 32", "M = 64", "M = D", "M = 2·D"]
+
+
+@pytest.mark.parametrize(("name", "said"), [(PLAIN, "never redrawn"), (REDRAWN, "redrawn every 100 steps")])
 def test_an_arm_is_labelled_by_what_varies_and_nothing_else(name, said):
-    assert setting_label({"name": name}, COMPARISON, "never") == said
+    assert setting_label({"name": name}, COMPARISON) == said
