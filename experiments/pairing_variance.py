@@ -149,8 +149,10 @@ def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
         for axes, scale in zip(row, scales, strict=True):
             _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
             axes.set_title(f"{directions} directions, scale {scale:g}")
-    for axes in grid[-1]:
-        axes.set_xlabel("distance Δ (tokens)")
+    for column in grid.T:
+        drawn = np.concatenate([line.get_ydata() for axes in column for line in axes.get_lines()]).astype(float)
+        column[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
+        column[-1].set_xlabel("distance Δ (tokens)")
     figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
     grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
     handles, labels = grid[0][0].get_legend_handles_labels()
@@ -172,5 +174,3 @@ def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
     label_powers_of_ten(axes)
     distances = sorted(table["distance"].unique())
     axes.set_xticks(range(len(distances)), [str(distance) for distance in distances])
-    drawn = np.concatenate([line.get_ydata() for line in axes.get_lines()]).astype(float)
-    axes.set_ylim(bottom=drawn[drawn > 0].min() / 2)
