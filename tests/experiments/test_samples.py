@@ -60,7 +60,7 @@ def test_a_table_counts_for_the_seeds_at_which_all_arms_finished(make_comparison
     table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
     sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, cells_of(tmp_path))
     assert sample.values == {0: 0.5, 4: 0.25}
-    assert sample.lost == (f"seed 1: {AFTER}: why",)
+    assert sample.lost == (f"seed 1: {AFTER} failed: why",)
     assert sample.unfinished == 2
 
 
