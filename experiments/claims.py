@@ -5,7 +5,7 @@ An experiment lists its ``CLAIMS``. ``evaluate`` reads the sample of each from a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from experiments.cells import Cells
-from experiments.stats import SMALLEST_SAMPLE, Estimate, estimate
+from experiments.stats import SMALLEST_SAMPLE, Estimate, Spread, estimate, spreads_of
 
 ALPHA = 0.05
 BITS_PER_BYTE = 1e-6
@@ -33,6 +33,10 @@ RULE = (
     "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
     "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
     "deviation is taken to be no less.",
+    "Accuracies of a task that a run learns or does not, nearly all or nothing, say little of their spread where three "
+    "seeds happen to be alike. They are judged by the spread within arms, too, of all arms of the comparison together "
+    "(as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as much): the "
+    "larger p counts, and the wider interval is shown.",
     "An outcome that is -1, 0 or 1 (of two paired arms, which one failed) is judged by the exact two-sided sign test "
     "instead, on those that are not 0. It needs six of them.",
     "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
@@ -73,6 +77,8 @@ class Sample:
     """what the values are of, in the plural: seeds, draws, rounds"""
     notes: tuple[str, ...] = ()
     """what a reader has to know of the values, a sentence each"""
+    pooled: Spread | None = None
+    """the spread of such a value by more than this sample, which has to be judged by it as well"""
 
     def __post_init__(self) -> None:
         for key, value in self.values.items():
@@ -128,6 +134,8 @@ class Claim:
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
     accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
+    limits: tuple[float, float] = (-inf, inf)
+    """what the quantity cannot exceed, as 0 and 1 of an accuracy: intervals are cut there"""
     data: str = ""
     """what was measured on, where that is not the comparison's data, as random inputs"""
     size: str = ""
@@ -267,20 +275,25 @@ def evaluate(
 
 
 def p_values(
-    values: Sequence[float], region: tuple[float, float], margin: float, resolution: float = 0.0
+    values: Sequence[float],
+    region: tuple[float, float],
+    margin: float,
+    resolution: float = 0.0,
+    pooled: Spread | None = None,
 ) -> tuple[float, float]:
     """One-sided p of "the mean is in the region", and of "it is not, or by less than the margin".
 
     Of two or more values, not all equal unless a resolution above 0 is given, which the standard deviation is taken to
-    be no less than. The alternative of the second test is a union where the region has two ends: its p is the smaller
-    of two, doubled.
+    be no less than. With a pooled spread the larger p counts, of that by the values' own and of that by the pooled one.
+    The alternative of the second test is a union where the region has two ends: its p is the smaller of two, doubled.
     """
     low, high = region
     mean = float(np.mean(values))
-    error = max(float(np.std(values, ddof=1)), resolution) / len(values) ** 0.5
+    spreads = spreads_of(values, resolution, pooled)
 
     def above(bound: float, sign: int = 1) -> float:
-        return float(stats.t.sf(sign * (mean - bound) / error, len(values) - 1))
+        distance = sign * (mean - bound) * len(values) ** 0.5
+        return max(float(stats.t.sf(distance / std, degrees)) for std, degrees in spreads)
 
     def below(bound: float) -> float:
         return above(bound, -1)
@@ -347,12 +360,13 @@ def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
     known, have no interval.
     """
     values = [] if sample is None else list(sample.values.values())
-    found = estimate(values, smallest_std=claim.resolution)
+    found = estimate(values, smallest_std=claim.resolution, pooled=sample.pooled if sample else None)
     if claim.kind == "exact" and values:
         return Estimate(found.n, found.mean, min(values), max(values), 0.0)
     if claim.kind == "count" or (found.has_interval and min(values) == max(values) and not claim.resolution):
         return Estimate(found.n, found.mean)
-    return found
+    least, most = claim.limits
+    return replace(found, low=max(found.low, least), high=min(found.high, most)) if found.has_interval else found
 
 
 def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
@@ -366,7 +380,7 @@ def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
         return sign_test(values, claim.region)
     if claim.kind == "exact":
         return _certainties(values, claim.region, claim.margin)
-    return p_values(values, claim.region, claim.margin, claim.resolution)
+    return p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
 
 
 def _certainties(values: Sequence[float], region: tuple[float, float], margin: float) -> tuple[float, float]:

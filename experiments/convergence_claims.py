@@ -20,7 +20,7 @@ ROFORMER = (
     "numbers. It names performer-pytorch as its code, which has learned positions where it has no RoPE, and adds "
     "sinusoidal ones where it has; whether it was edited is not said"
 )
-MLLA = "MLLA (LeapLabTHU) and RoFormer's eq. 19 rotate after; no language model with both was found"
+MLLA = "none found: MLLA (LeapLabTHU) and RoFormer's eq. 19 rotate after, and no language model with both was found"
 SANA = "SANA-Video (2509.24695): RoPE before the ReLU filters position out, so it is applied after (video, not causal)"
 
 KERNELS = {"softmax": "softmax attention", "favor+": "the Performer", "elu+1": "elu+1", "relu": "relu"}
@@ -113,8 +113,8 @@ def _against_none() -> list[Claim]:
 
 def _after_beats_before() -> list[Claim]:
     published = {
-        "favor+": "RoFormer (2104.09864) eq. 19 rotates after, performer-pytorch before; no language model with both "
-        "was found",
+        "favor+": "none found: RoFormer (2104.09864) eq. 19 rotates after, performer-pytorch before, and no language "
+        "model with both was found",
         "elu+1": MLLA,
         "relu": SANA,
     }

@@ -7,7 +7,7 @@ from math import inf
 
 from experiments.claims import Claim
 from experiments.recall import figures, measure
-from experiments.recall_claims import ACCURACY, LEARNT, learns
+from experiments.recall_claims import ACCURACY, LEARNT, last_answers, learns
 from experiments.samples import paired_answers
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
@@ -58,9 +58,10 @@ CLAIMS = (
             f"{arm}-copies",
             f"Softmax attention with {positions} learns to copy.",
             published,
-            arm,
+            f"test accuracy of {arm}",
+            last_answers(arm),
             family="copying",
-            answers=ANSWERS,
+            asked=ANSWERS,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", f"{KATHAROPOULOS}, which learns the task"),

@@ -294,7 +294,7 @@ def _claims() -> tuple[Claim, ...]:
             "softmax-none-lower",
             f"At {FACTOR} times the training length, softmax attention has a lower loss without positions than with "
             "RoPE.",
-            kazemnejad,
+            f"none found for language models; {kazemnejad}",
             f"loss at {FACTOR} times the training length, softmax-none minus softmax-rope",
             (-inf, 0),
             (1, "softmax-none", AS_TRAINED, FACTOR),
@@ -304,9 +304,10 @@ def _claims() -> tuple[Claim, ...]:
     ]
     stretched = f"loss at {FACTOR} times the training length"
     chen, ntk, yarn = (
-        "Chen et al. 2023 (2306.15595): its bound on scores is at least 600 times smaller than that of extrapolation",
-        "Peng et al. 2023 (2309.00071), whose figures we could not look up, for models that are not fine-tuned",
-        "Peng et al. 2023 (2309.00071), whose figures we could not look up",
+        "none found without fine-tuning; Chen et al. 2023 (2306.15595): its bound on scores is at least 600 times "
+        "smaller than that of extrapolation",
+        "none found that we could read; Peng et al. 2023 (2309.00071) compares them",
+        "none found that we could read; Peng et al. 2023 (2309.00071) compares them",
     )
     pairs = (
         ("interpolation", "position interpolation", AS_TRAINED, "Position interpolation beats extrapolation", chen),
@@ -323,7 +324,7 @@ def _claims() -> tuple[Claim, ...]:
             _claim(
                 f"{arm}-{key}",
                 f"{statement}, for {kind} without fine-tuning.",
-                published if arm == "softmax-rope" else f"{LINEAR}; for softmax: {published}",
+                published if arm == "softmax-rope" else f"{LINEAR}; for softmax attention {published}",
                 f"{arm}, {stretched}: {method} minus {other}",
                 (-inf, 0),
                 (1, arm, method, FACTOR),

@@ -240,6 +240,23 @@ def _claims() -> tuple[Claim, ...]:
             family="redraw",
             resolution=BITS_PER_BYTE,
         ),
+        *(
+            Claim(
+                key=f"after-more-than-{other}-{every}",
+                statement=f"Redrawing every {every} steps hurts RoPE after the map more than {words}.",
+                published="none found; our own question, put when this run had been seen",
+                quantity=f"what redrawing every {every} steps adds to the loss, after minus {other}, bits per byte",
+                region=(0, inf),
+                margin=0.01,
+                sample=_hurt_more(after, f"favor+-{arm}", every),
+                family="seen",
+                resolution=BITS_PER_BYTE,
+            )
+            for other, arm, words, every in (
+                ("before", "rope-before", "RoPE before it", 1000),
+                ("none", "none", "no positions", 100),
+            )
+        ),
         Claim(
             key="new-features-after",
             statement="A finished model with RoPE after the map gets worse when its features are drawn anew.",

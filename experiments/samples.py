@@ -5,12 +5,13 @@ its cells. It gives None if the comparison lacks an arm, and counts the seeds at
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from experiments.cells import Cell, Cells, NotRecorded
 from experiments.claims import ReadSample, Sample
-from experiments.stats import first_at_or_below
+from experiments.stats import Spread, first_at_or_below, pooled_spread
 
 
 class Undefined(Exception):
@@ -107,6 +108,40 @@ def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal
         return accuracy - reference
 
     return per_seed((arm, other), difference)
+
+
+def with_all_arms(read: ReadSample, metric: str, factor: float) -> ReadSample:
+    """The sample with ``factor`` times the spread of a metric's last value within arms, all of them together.
+
+    Without values until every cell of the comparison has finished or failed: a spread that lacks some could be smaller.
+    """
+
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        found = read(root, comparison, cells)
+        if found is None:
+            return None
+        by_arm = _values_by_arm(cells, metric)
+        if by_arm is None:
+            return Sample({}, found.planned, found.lost, notes=("it is judged when all arms have finished",))
+        pooled = pooled_spread(by_arm)
+        return replace(found, pooled=pooled and Spread(factor * pooled.std, pooled.degrees))
+
+    return sample
+
+
+def _values_by_arm(cells: Cells, metric: str) -> list[list[float]] | None:
+    """The last value of every cell that did not fail, for each arm; None if one is unfinished."""
+    values: dict[str, list[float]] = {}
+    for (arm, seed), (state, _) in cells.fates.items():
+        if state == "failed":
+            continue
+        if state != "done":
+            return None
+        try:
+            values.setdefault(arm, []).append(cells.numbers[arm, seed].last(metric))
+        except NotRecorded:
+            return None
+    return list(values.values())
 
 
 def paired_average(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:

@@ -48,8 +48,8 @@ METHOD = (
 
 NOT_SHOWN = (
     "Other machines, numbers of threads, widths, batches and kinds of numbers than those named below, where other "
-    "competitors may win. How good a model is that is trained or decoded at this cost. Medians of one machine that did "
-    "other things too tell little about differences of a few percent."
+    "competitors may win. How good a model is that is trained or decoded at this cost. Medians of a few rounds on one "
+    "virtual machine tell little about differences of a few percent."
 )
 
 VARIANTS = ()

@@ -43,9 +43,10 @@ def over_rounds(cases: Callable[[SpeedConfig], list[Case]], quantity: Quantity) 
         rounds = min(len(seconds) for _, seconds in known)
         values = quantity(*(seconds[:rounds] for _, seconds in known))
         apart = len({id(record) for record, _ in known}) > 1
-        notes = ("the lengths were timed in rounds of their own",) if apart else ()
+        lengths = " and ".join(f"{n:,}" for n in sorted({length for *_, length in wanted}))
+        notes = [f"N = {lengths}"] + ["the lengths were timed in rounds of their own"] * apart
         by_round = {index: float(value) for index, value in enumerate(values)}
-        return Sample(by_round, rounds, unit_of_sample="rounds", notes=notes)
+        return Sample(by_round, rounds, unit_of_sample="rounds", notes=tuple(notes))
 
     return sample
 
@@ -261,10 +262,10 @@ def _positions() -> list[Claim]:
         key="alibi-slow",
         statement="Relative position embeddings that are added to the scores are slow: with ALiBi a softmax model's "
         "step takes longer than with RoPE.",
-        published="said of such embeddings in general, no figure found; Press et al. 2021 (2108.12409) offer ALiBi as "
-        "the more efficient one. T5's and Shaw's are not measured here",
-        quantity="time of a training step with ALiBi (an N x N matrix a head) over that with RoPE, less 1, longest "
-        "length",
+        published="none found with a figure: it is said of such embeddings in general, and Press et al. 2021 "
+        "(2108.12409) offer ALiBi as the more efficient one. T5's and Shaw's are not measured here",
+        quantity="time of a training step with ALiBi, as implemented here (an N x N matrix a head), over that with "
+        "RoPE, less 1, longest length",
         region=(0.0, inf),
         margin=0.02,
         sample=position_cost("softmax", "alibi", "rope"),

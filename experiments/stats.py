@@ -5,11 +5,11 @@ started from the same shared weights. Intervals are two-sided 95 % Student's t i
 there is none: with one degree of freedom it says nothing, and percentile bootstraps of so few values cover too little.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -56,18 +56,44 @@ class Estimate:
         return isfinite(self.low)
 
 
-def estimate(values: Sequence[float], smallest_std: float = 0.0) -> Estimate:
-    """Mean of the values with its Student's t interval: mean ± t(0.975, n - 1) · std / √n, std no less than given."""
+class Spread(NamedTuple):
+    """An estimated standard deviation, and its number of degrees of freedom."""
+
+    std: float
+    degrees: int
+
+
+def spreads_of(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> list[Spread]:
+    """The spreads that two or more values are judged by: their own, no less than ``smallest_std``, and a pooled one."""
+    own = Spread(max(float(np.std(values, ddof=1)), smallest_std), len(values) - 1)
+    return [own] if pooled is None else [own, Spread(max(pooled.std, smallest_std), pooled.degrees)]
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
+    """The spread within groups, taken together: √(Σ (x - mean of its group)² / Σ (n - 1)). None: all have one value."""
+    larger = [values for values in groups if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in larger)
+    squares = sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in larger)
+    return Spread((squares / degrees) ** 0.5, degrees) if degrees else None
+
+
+def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> Estimate:
+    """Mean of the values with its Student's t interval: mean ± t(0.975, degrees) · std / √n.
+
+    Of two spreads (``spreads_of``) the one with the wider interval counts.
+    """
     n = len(values)
     if n == 0:
         return Estimate(0)
     mean = float(np.mean(values))
     if n == 1:
         return Estimate(1, mean)
-    std = max(float(np.std(values, ddof=1)), smallest_std)
+    spreads = spreads_of(values, smallest_std, pooled)
     if n < SMALLEST_SAMPLE:
-        return Estimate(n, mean, std=std)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / n**0.5
+        return Estimate(n, mean, std=max(spreads).std)
+    widths = ((float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * std, std) for std, degrees in spreads)
+    width, std = max(widths)
+    half = width / n**0.5
     return Estimate(n, mean, mean - half, mean + half, std)
 
 

@@ -2,8 +2,11 @@
 
 import json
 import math
+import shutil
+import statistics
 
 import pytest
+from scipy import stats
 
 from experiments import copying, recall
 from experiments.claims import evaluate
@@ -17,16 +20,18 @@ SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
 
 @pytest.fixture
 def judge(tmp_path, make_comparison):
-    """Rows by key, of an experiment whose arms have these accuracies, with a spread over five seeds."""
+    """Rows by key, of an experiment whose arms have these accuracies: one with a spread over five seeds, or a tuple."""
 
-    def rows(experiment, accuracies, otherwise):
+    def rows(experiment, accuracies, otherwise, seeds=5, damage=lambda root: None, **other):
         arms = (*experiment.VARIANTS, *([NARROW_ARMS] if experiment is recall else []))
-        root = make_comparison(tmp_path / "made-up", ",".join(arms), len(SPREAD))
+        root = make_comparison(tmp_path / "made-up", ",".join(arms), seeds, **other)
         for path in root.glob("*/*/metrics.jsonl"):
             arm, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
+            given = accuracies.get(arm, otherwise)
             shift = SPREAD[seed] if arm in accuracies else SPREAD[-seed]
-            accuracy = min(1.0, accuracies.get(arm, otherwise) + shift)
+            accuracy = given[seed] if isinstance(given, tuple) else min(1.0, given + shift)
             path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in read_metrics(path)))
+        damage(root)
         comparison = read_comparison(root)
         curves = read_curves(root, comparison)
         found = evaluate(experiment.CLAIMS, root, comparison, curves, reference="made-up", command="run")
@@ -85,3 +90,67 @@ def test_copying_is_compared_with_softmax_attention_that_copies(judge):
     assert found["favor+-order"].verdict == "inconclusive"
     assert found["elu+1-learned-copies-as-well"].verdict == "inconclusive"
     assert "softmax-learned has not learnt the task" in found["elu+1-learned-copies-as-well"].remark
+
+
+GUESSES, SOLVED = (0.25, 0.25, 0.25), (1.0, 1.0, 1.0)
+ALL_OR_NOTHING = {
+    "softmax-learned": (1.0, 0.25, 1.0),
+    "softmax-rope": SOLVED,
+    "elu+1-learned": (0.25, 1.0, 1.0),
+    "elu+1-rope-before": SOLVED,
+    "elu+1-rope-after": GUESSES,
+}
+"""some arms of recall, three seeds; within two of them accuracies differ"""
+
+
+RECALLING = len(recall.VARIANTS) + len(NARROW_ARMS.split(","))
+"""arms of recall; the others guess, and have no spread"""
+SPREAD_WITHIN = math.sqrt(sum(map(statistics.variance, ALL_OR_NOTHING.values())) / RECALLING)
+
+
+def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_arms(judge):
+    found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3)
+    solves, order = found["softmax-rope-solves"], found["elu+1-order"]
+    half = stats.t.ppf(0.975, 2 * RECALLING) * SPREAD_WITHIN / math.sqrt(3)
+    assert (solves.estimate.low, solves.estimate.high) == pytest.approx((1 - half, 1.0))
+    assert (order.estimate.mean, order.estimate.high) == pytest.approx((-0.75, -0.75 + half * math.sqrt(2)))
+    # Equal accuracies of 4,000 answers have a spread of their own, 1/4000 with two degrees of freedom.
+    # The larger p counts.
+    family = sum(claim.family == "rope" for claim in recall.CLAIMS)
+    t = [0.76 * math.sqrt(3) / std for std in (1 / 4000, SPREAD_WITHIN * math.sqrt(2))]
+    p = max(stats.t.sf(t[0], 2), stats.t.sf(t[1], 2 * RECALLING))
+    assert order.p == pytest.approx(family * 2 * p, rel=1e-9)
+    assert (solves.verdict, order.verdict) == ("inconclusive", "not supported")
+
+
+def test_agreement_of_all_arms_decides(judge):
+    found = judge(recall, {"softmax-rope": SOLVED}, otherwise=GUESSES, seeds=3)
+    assert found["softmax-rope-solves"].verdict == "supported"
+    assert found["elu+1-rope-after-behind"].verdict == "supported"
+
+
+def lacks_a_cell(root):
+    shutil.rmtree(root / "favor+-learned" / "seed2")
+
+
+def lacks_an_accuracy(root):
+    path = root / "favor+-learned" / "seed2" / "metrics.jsonl"
+    kept = [{key: row[key] for key in row if key != "accuracy"} for row in read_metrics(path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+@pytest.mark.parametrize("damage", [lacks_a_cell, lacks_an_accuracy])
+def test_without_a_cell_of_another_arm_nothing_is_judged(judge, damage):
+    found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, damage=damage)
+    assert {row.verdict for row in found.values() if row.estimate.n} == set()
+    assert found["softmax-rope-solves"].verdict == "not run"
+    assert "it is judged when all arms have finished" in found["softmax-rope-solves"].remark
+
+
+def test_a_failed_cell_of_another_arm_is_left_out_of_the_spread(judge):
+    fates = {("favor+-learned", 0): ("failed", "why")}
+    found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, fates=fates)
+    degrees = 2 * RECALLING - 1
+    half = stats.t.ppf(0.975, degrees) * SPREAD_WITHIN * math.sqrt(2 * RECALLING / degrees) / math.sqrt(3)
+    assert found["softmax-rope-solves"].estimate.low == pytest.approx(1 - half)
+    assert "favor+-learned failed: why" in found["favor+-learned-behind"].remark

@@ -4,6 +4,7 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -14,6 +15,7 @@ from experiments.convergence import CLAIMS
 from experiments.curves import read_curves
 from experiments.record import read_json, write_json
 from experiments.references import command
+from experiments.stats import pooled_spread
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
@@ -241,6 +243,19 @@ def test_the_resolution_is_the_least_standard_deviation():
     half = stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
     assert (row.estimate.low, row.estimate.high) == pytest.approx((0.96 - half, 0.96 + half))
     assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
+
+
+def test_three_seeds_that_agree_make_no_false_verdict_where_runs_are_all_or_nothing():
+    # Eight arms that solve a task in four of five runs: the mean is 0.8, so a verdict that it is above 0.95 is false.
+    solved = (np.random.default_rng(0).random((400, 8, 3)) < 0.8).astype(float)
+
+    def false_verdicts(pooled):
+        region, margin, resolution = (0.95, math.inf), 0.01, 1e-4
+        p = [p_values(runs[0], region, margin, resolution, pooled(runs))[0] for runs in solved]
+        return sum(2 * each < 0.05 for each in p) / len(p)
+
+    assert false_verdicts(lambda runs: None) > 0.4  # three of three: 0.8³
+    assert false_verdicts(pooled_spread) < 0.05
 
 
 def test_rounding_errors_are_below_the_resolution():

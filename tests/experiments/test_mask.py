@@ -30,6 +30,8 @@ MEANS = {
     "paired-100": 0.1,
     "after-more-than-before": 0.7,
     "paired-less-than-plain": -0.4,
+    "after-more-than-before-1000": 0.07,
+    "after-more-than-none-100": 0.8,
     "new-features-after": 0.9,
     "new-features-after-more-than-before": 0.7,
     "new-features-paired-less-than-plain": -0.5,
@@ -79,7 +81,9 @@ def test_how_often_features_were_redrawn_is_told(made_up):
     assert rows["after-more-than-before"].remark.startswith("features were redrawn 10 times, the last time 100 steps")
 
 
-@pytest.mark.parametrize(("steps", "not_run"), [(1001, set()), (1000, {"after-1000"}), (100, {*MEANS})])
+@pytest.mark.parametrize(
+    ("steps", "not_run"), [(1001, set()), (1000, {"after-1000", "after-more-than-before-1000"}), (100, {*MEANS})]
+)
 def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
     root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=steps, every=steps)
     comparison = read_json(root / "comparison.json")

@@ -74,8 +74,8 @@ def test_every_claim_reads_the_quantity_that_it_names(tmp_path, records):
     assert verdicts == {key: "not supported" if key in dear else "supported" for key in expected}
     assert rows["linear-memory"].estimate.n == len(CONFIG.lengths) - 1
     assert rows["constant-state"].estimate.n == len(CONFIG.contexts) - 1
-    assert rows["quadratic-softmax"].remark == "the lengths were timed in rounds of their own"
-    assert rows["linear-time"].remark == ""
+    assert rows["quadratic-softmax"].remark == "N = 8,192 and 16,384. the lengths were timed in rounds of their own"
+    assert rows["linear-time"].remark == "N = 8,192 and 16,384"
 
 
 def test_a_reference_from_before_the_positions_has_no_verdict_on_them(tmp_path, records):

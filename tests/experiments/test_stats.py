@@ -4,7 +4,16 @@ import pandas as pd
 import pytest
 
 from experiments.record import read_json
-from experiments.stats import Estimate, contrasts, estimate, first_at_or_below, paired_differences, summarise
+from experiments.stats import (
+    Estimate,
+    Spread,
+    contrasts,
+    estimate,
+    first_at_or_below,
+    paired_differences,
+    pooled_spread,
+    summarise,
+)
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
@@ -43,6 +52,20 @@ def test_below_three_values_there_is_no_interval():
     assert math.isnan(estimate([1.0]).std)
     assert estimate([]).n == 0
     assert math.isnan(Estimate(0).mean)
+
+
+def test_the_spread_within_groups_taken_together():
+    # Squares 1 + 0 + 1 with two degrees of freedom, and 1 + 1 with one; a single value has none.
+    assert pooled_spread([(1.0, 2.0, 3.0), (5.0,), (2.0, 4.0)]) == pytest.approx(Spread(math.sqrt(4 / 3), 3))
+    assert pooled_spread([(1.0,), (2.0,)]) is None
+
+
+def test_the_wider_of_two_intervals_counts():
+    values, own = (1.0, 2.0, 3.0), estimate((1.0, 2.0, 3.0))
+    assert estimate(values, pooled=Spread(0.5, 100)) == own
+    # 1.96 times 3 / √3, not 4.30 times 1 / √3.
+    wide = estimate(values, pooled=Spread(3.0, 10**6))
+    assert (wide.mean, wide.high, wide.std) == pytest.approx((2.0, 2 + 1.959966 * math.sqrt(3), 3.0), rel=1e-6)
 
 
 def test_differences_are_taken_within_a_seed_and_only_where_both_have_it():
