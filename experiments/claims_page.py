@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.catalogue import make_console
-from experiments.claims import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.curves import read_curves
 from experiments.errors import why
 from experiments.record import write_atomically
@@ -18,6 +17,7 @@ from experiments.references import REFERENCES, command, declared_claims
 from experiments.registry import EXPERIMENTS
 from experiments.report import read_comparison, template_environment
 from experiments.strict_json import visible
+from experiments.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
 

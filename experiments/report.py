@@ -13,8 +13,7 @@ import pandas as pd
 import psutil
 from rich.table import Table
 
-from experiments.claims import RULE as CLAIMS_RULE
-from experiments.claims import Claim, evaluate
+from experiments.claims import Claim
 from experiments.csv_files import to_csv
 from experiments.curves import read_curves
 from experiments.plots import FigureEntry, TableEntry
@@ -25,6 +24,8 @@ from experiments.stats import summarise
 from experiments.strict_json import Source, visible
 from experiments.tables import RULE, happenings, main_table, repeatability, statements, terminal_table, unfinished_cells
 from experiments.tuning import RATES_CAPTION, rates_table
+from experiments.verdicts import RULE as CLAIMS_RULE
+from experiments.verdicts import evaluate
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNFINISHED_REPORT = ".report-"

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from experiments import copying, recall
-from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_metrics
 from experiments.references import NARROW_ARMS
 from experiments.report import read_comparison
+from experiments.verdicts import evaluate
 
 SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
 

@@ -4,18 +4,17 @@ import math
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.claims import Claim, Sample, adjust, evaluate, holm, p_values
+from experiments.claims import Claim, Sample
 from experiments.claims_page import read_sections
 from experiments.cli import main
 from experiments.convergence import CLAIMS
 from experiments.curves import read_curves
 from experiments.record import read_json, write_json
 from experiments.references import command
-from experiments.stats import pooled_spread
+from experiments.verdicts import evaluate
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
@@ -154,13 +153,6 @@ def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, arms, f
         shutil.copytree(kept, root, dirs_exist_ok=True)
 
 
-def test_holm_on_a_hand_worked_example():
-    # In order: 4·0.005 = 0.02, 3·0.01 = 0.03, 2·0.03 = 0.06, then 1·0.04 < 0.06.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.6]) == [1.0, 1.0]
-    assert holm([]) == []
-
-
 def test_the_correction_counts_every_declared_claim(make_reference):
     differences = shifted(-0.01, [0.004, -0.002, 0.001, -0.003, 0.0])
     row = rows_of(make_reference(differences))[KEY]
@@ -193,19 +185,6 @@ def judged(values, region, margin, claim=None, **sample):
 def test_a_region_with_two_ends(mean, verdict, remark):
     row = judged(shifted(mean), (-0.1, 0.1), 0.02)
     assert (row.verdict, row.remark) == (verdict, remark)
-
-
-def test_p_values_are_those_of_the_tests_that_the_rule_names():
-    values = shifted(0.4, [0.3, -0.3, 0.2, -0.2, 0.1])
-
-    def p(bound, alternative):
-        return stats.ttest_1samp(values, bound, alternative=alternative).pvalue
-
-    assert p_values(values, (0.0, math.inf), 0.1) == pytest.approx((p(0, "greater"), p(0.1, "less")))
-    assert p_values(values, (-math.inf, 1.0), 0.1) == pytest.approx((p(1, "less"), p(0.9, "greater")))
-    both = (max(p(0.4, "greater"), p(1, "less")), 2 * min(p(0.5, "less"), p(0.9, "greater")))
-    assert max(both) < 1
-    assert p_values(values, (0.4, 1.0), 0.1) == pytest.approx(both)
 
 
 @pytest.mark.parametrize(
@@ -245,19 +224,6 @@ def test_the_resolution_is_the_least_standard_deviation():
     assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
 
 
-def test_three_seeds_that_agree_make_no_false_verdict_where_runs_are_all_or_nothing():
-    # Eight arms that solve a task in four of five runs: the mean is 0.8, so a verdict that it is above 0.95 is false.
-    solved = (np.random.default_rng(0).random((400, 8, 3)) < 0.8).astype(float)
-
-    def false_verdicts(pooled):
-        region, margin, resolution = (0.95, math.inf), 0.01, 1e-4
-        p = [p_values(runs[0], region, margin, resolution, pooled(runs))[0] for runs in solved]
-        return sum(2 * each < 0.05 for each in p) / len(p)
-
-    assert false_verdicts(lambda runs: None) > 0.4  # three of three: 0.8³
-    assert false_verdicts(pooled_spread) < 0.05
-
-
 def test_rounding_errors_are_below_the_resolution():
     noise = [1e-16, -1e-16, 2e-16, 0.0, 0.0]
     assert judged(noise, (0.0, math.inf), 1e-15).p < 1
@@ -295,12 +261,6 @@ def test_outcomes_are_judged_by_the_exact_sign_test(outcomes, p, verdict, remark
 def test_a_count_of_other_values_is_refused():
     with pytest.raises(ValueError, match=r"key: values are .*those of a count are -1, 0 or 1"):
         judged([0.5, 1, 1], (0, math.inf), 0.1, {"kind": "count"})
-
-
-def test_the_larger_p_of_a_claim_is_adjusted_with_those_of_the_others():
-    # Smaller: 0.001, 0.002 and none; larger: 0.9, 0.01 and none. Doubled, times 3, 2 and 1.
-    adjusted = adjust([(0.001, 0.9), (0.01, 0.002), None])
-    assert adjusted == [pytest.approx((0.006, 1)), pytest.approx((0.06, 0.008)), (1, 1)]
 
 
 def test_what_was_not_measured_on_the_comparison_names_its_own_data():
@@ -353,6 +313,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
         ({"kind": "count", "region": (0.1, math.inf)}, "region is .*a count has"),
         ({"resolution": -1.0}, "resolution is -1.0"),
         ({"resolution": math.nan}, "resolution is nan"),
+        ({"limits": (1.0, 0.0)}, r"limits is \(1.0, 0.0\); give \(least, most\)"),
         ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 unless the kind is measured"),
     ],
 )

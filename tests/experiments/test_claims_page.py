@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import convergence
-from experiments.claims import RULE
 from experiments.claims_page import read_sections
 from experiments.cli import main
 from experiments.convergence import CLAIMS
 from experiments.references import REFERENCES, command
 from experiments.registry import EXPERIMENTS
 from experiments.report import write_report
+from experiments.verdicts import RULE
 
 ROOT = Path(__file__).parents[2]
 BASELINE, AFTER = "favor+-none", "favor+-rope-after"

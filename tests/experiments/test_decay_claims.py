@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.decay_claims import CLAIMS
 from experiments.decay_tables import (
@@ -21,6 +20,7 @@ from experiments.decay_tables import (
 from experiments.record import read_json
 from experiments.references import REFERENCES
 from experiments.variants import DEFAULT_ARMS
+from experiments.verdicts import evaluate
 
 CONTEXT = 256
 FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}

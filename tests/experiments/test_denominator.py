@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from experiments import denominator, denominator_claims, denominator_initial
-from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_json, read_metrics
 from experiments.stats import summarise
 from experiments.train import DIVERGED
+from experiments.verdicts import evaluate
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 FEW, MANY = len(NOISE), 10

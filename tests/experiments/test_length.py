@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from experiments import length
-from experiments.claims import evaluate as judge
 from experiments.config import Config
 from experiments.curves import read_curves
 from experiments.data import build_corpus
@@ -17,6 +16,7 @@ from experiments.stats import summarise
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.train import evaluate
 from experiments.variants import get_variant
+from experiments.verdicts import evaluate as judge
 from linear_rope.multi_head import RoPEAttention
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)

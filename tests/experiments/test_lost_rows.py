@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.claims import NOT_RUN, evaluate
 from experiments.curves import read_curves
 from experiments.record import read_json
 from experiments.references import declared_claims
 from experiments.registry import EXPERIMENTS
+from experiments.verdicts import NOT_RUN, evaluate
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 TABLES = sorted(

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from experiments import mask
-from experiments.claims import evaluate
 from experiments.config import Config
 from experiments.curves import read_curves
 from experiments.data import build_corpus
@@ -14,6 +13,7 @@ from experiments.record import read_json
 from experiments.stats import summarise
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.variants import get_variant
+from experiments.verdicts import evaluate
 
 NOISE = (0.0, 0.001, -0.001)
 """by seed; its t at a difference of 0.09 or more is 155"""

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from experiments import pairing
-from experiments.claims import evaluate
 from experiments.curves import read_curves
 from experiments.record import read_json
 from experiments.stats import summarise
+from experiments.verdicts import evaluate
 
 NOISE = (0.0, 0.001, -0.001)
 SQUARED_ERROR = {pairing.PLAIN: 1, pairing.EQUAL_DRAWS: 2, pairing.PAIRED: 10}

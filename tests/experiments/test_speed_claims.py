@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from experiments import speed
-from experiments.claims import evaluate
 from experiments.speed_claims import CLAIMS
 from experiments.speed_config import AFTER, OURS, SDPA, SGEMM, SOFTMAX, SpeedConfig
+from experiments.verdicts import evaluate
 
 CONFIG = SpeedConfig()
 COMPARISON = {
