@@ -39,7 +39,9 @@ class Sample:
     notes: tuple[str, ...] = ()
     """what a reader has to know of the values, a sentence each"""
     pooled: Spread | None = None
-    """the spread of such a value by more than this sample, which has to be judged by it as well"""
+    """the spread of such a value, estimated from more than this sample; the sample is judged by it, too"""
+    unjudged: str = ""
+    """why the values, though all may be there, allow no verdict; empty if they do"""
 
     def __post_init__(self) -> None:
         for key, value in self.values.items():
@@ -64,7 +66,7 @@ file."""
 
 @dataclass(frozen=True)
 class Claim:
-    """A published claim, and the quantity that decides it.
+    """A published claim or a question of our own, and the quantity that decides it.
 
     Raises:
         ValueError: a field is not as described.

@@ -191,7 +191,10 @@ def _lower_curves() -> list[Claim]:
 
 
 def _the_gap() -> list[Claim]:
-    published = f"{ELEUTHER}: on enwik8 RoPE helps the Performer, but does not close the gap; no numbers"
+    published = (
+        f"{ELEUTHER}: on enwik8 RoPE (before or after the map is not said) helps the Performer, but does not "
+        "close the gap; no numbers"
+    )
     return [
         Claim(
             key=f"{arm}-gap",

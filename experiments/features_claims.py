@@ -199,7 +199,7 @@ def _trained_claims() -> list[Claim]:
         Claim(
             key=f"{key}-on-{variant}",
             statement=f"{statement} on the queries and keys of a trained {variant}.",
-            published=f"for random or bounded inputs ({PERFORMER}, {where}); none found for trained ones",
+            published=f"none found for trained models; for random or bounded inputs {PERFORMER}, {where}",
             quantity=f"log10 of the ratio of the errors of the attention matrix, M = 64, mean over layers; {TYPICAL}",
             region=(-inf, 0),
             margin=MARGIN,

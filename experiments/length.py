@@ -283,7 +283,7 @@ def _claims() -> tuple[Claim, ...]:
             "softmax-none-rises-less",
             f"Without positions, the loss of softmax attention rises less with the length than with RoPE, at {FACTOR} "
             "times the training length.",
-            kazemnejad,
+            f"none found for language models; {kazemnejad}",
             f"rise of the loss at {FACTOR} times the training length, softmax-none minus softmax-rope",
             (-inf, 0),
             *_rise("softmax-none", FACTOR),

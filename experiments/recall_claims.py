@@ -31,13 +31,18 @@ PLACES = {
 }
 NARROW = "@dim=32"
 """of models half as wide"""
+STATES = {
+    "favor+": "half of its state, as it keeps its 64 features",
+    "elu+1": "a quarter of its state, as it has half of the features",
+}
+"""what a model half as wide has"""
 KERNELS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
 
 
 def _published_behind(kernel: str, position: str) -> str:
     if kernel == "relu":
         return UNPUBLISHED
-    return f"none found with RoPE; {HEDGEHOG}" if position.startswith("rope") else HEDGEHOG
+    return f"none found with {'RoPE' if position.startswith('rope') else 'known positions'}; {HEDGEHOG}"
 
 
 def last_answers(arm: str) -> ReadSample:
@@ -93,7 +98,7 @@ def _claims() -> tuple[Claim, ...]:
                 key=f"{kernel}-{position}-width",
                 statement=f"{KERNELS[kernel]} with {PLACES[position]} recalls more in a wider model.",
                 published=WIDTH,
-                quantity=f"test accuracy, {kernel}-{position} of width 64 minus width 32",
+                quantity=f"test accuracy, {kernel}-{position} of width 64 minus width 32 ({STATES[kernel]})",
                 region=(0.0, inf),
                 margin=0.01,
                 sample=_difference(f"{kernel}-{position}", f"{kernel}-{position}{NARROW}", BEGUN, by="either"),

@@ -113,7 +113,8 @@ def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal
 def with_all_arms(read: ReadSample, metric: str, factor: float) -> ReadSample:
     """The sample with ``factor`` times the spread of a metric's last value within arms, all of them together.
 
-    Without values until every cell of the comparison has finished or failed: a spread that lacks some could be smaller.
+    Without values until every cell of the comparison has finished, and not judged where one failed: a spread that lacks
+    some could be smaller.
     """
 
     def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
@@ -122,9 +123,18 @@ def with_all_arms(read: ReadSample, metric: str, factor: float) -> ReadSample:
             return None
         by_arm = _values_by_arm(cells, metric)
         if by_arm is None:
-            return Sample({}, found.planned, found.lost, notes=("it is judged when all arms have finished",))
+            return Sample({}, found.planned, notes=("it is judged when all arms have finished", *found.lost))
+        failed = [
+            f"{arm} failed at seed {seed}" for (arm, seed), (state, _) in cells.fates.items() if state == "failed"
+        ]
+        if failed:
+            return replace(found, unjudged=f"the spread of all arms is not known, as {' and '.join(failed)}")
         pooled = pooled_spread(by_arm)
-        return replace(found, pooled=pooled and Spread(factor * pooled.std, pooled.degrees))
+        if pooled is None:
+            return found
+        pooled = Spread(factor * pooled.std, pooled.degrees)
+        note = f"judged by the spread of all arms, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
+        return replace(found, pooled=pooled, notes=(*found.notes, note))
 
     return sample
 

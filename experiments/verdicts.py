@@ -26,10 +26,11 @@ RULE = (
     "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
     "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
     "deviation is taken to be no less.",
-    "Accuracies of a task that a run learns or does not, nearly all or nothing, say little of their spread where three "
-    "seeds happen to be alike. They are judged by the spread within arms, too, of all arms of the comparison together "
-    "(as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as much): the "
-    "larger p counts, and the wider interval is shown.",
+    "A run learns recall or does not, nearly all or nothing, and three seeds that happen to be alike say little of "
+    "their spread. Recall's accuracies are judged by the spread within arms, too, of all arms of the comparison "
+    "together (as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as "
+    "much): the larger p counts, and the wider interval is shown. This takes all arms to vary alike: it does not "
+    "guard against an arm that alone is unreliable, and one that is widens the intervals of all others.",
     "An outcome that is -1, 0 or 1 (of two paired arms, which one failed) is judged by the exact two-sided sign test "
     "instead, on those that are not 0. It needs six of them.",
     "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
@@ -43,9 +44,11 @@ RULE = (
     "It is inconclusive otherwise; with fewer than three values; where one that was planned failed or is not defined; "
     "and where all values are equal of something that is measured without a known resolution, as their spread is not "
     "known then.",
+    "Questions that were put when a run had been seen say so, and are a family of their own; their p is not corrected "
+    "for having been picked.",
     "It is not run where anything planned is missing or unfinished.",
-    "In brackets: the 95 % interval of the mean (Student's t), of an accuracy cut at 0 and 100 %. It is not adjusted for "
-    "the number of claims, so it may lie clear of a bound where the verdict is inconclusive.",
+    "In brackets: the 95 % interval of the mean (Student's t), of an accuracy cut at 0 and 100 %. It is not adjusted "
+    "for the number of claims, so it may lie clear of a bound where the verdict is inconclusive.",
 )
 """how verdicts are made, a point each"""
 
@@ -189,6 +192,8 @@ def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
 def _why_untested(claim: Claim, sample: Sample) -> str:
     """Why the values, though all are there, allow no test; empty if they do."""
     values = list(sample.values.values())
+    if sample.unjudged:
+        return sample.unjudged
     if len(values) < SMALLEST_SAMPLE:
         return f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count" and not any(values):
