@@ -8,6 +8,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,19 +78,29 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
         ValueError: the file cannot be read, lacks a column, has no rows or two with the same key, or a cell is not of
             its column's type; the message names the file, and the line and the column.
     """
-    source = Source(str(path), "remove it, or run the comparison again to measure it anew")
+    source = _source(path)
     try:
         content = read_file(path, source).decode()
     except UnicodeDecodeError:
         raise source.error(" is not text in UTF-8") from None
+    return _parsed(path, content, tuple(columns.items()), tuple(key)).copy()
+
+
+def _source(path: Path) -> Source:
+    return Source(str(path), "remove it, or run the comparison again to measure it anew")
+
+
+@lru_cache(maxsize=4)  # of an experiment's claims most read the same table
+def _parsed(path: Path, content: str, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
+    source = _source(path)
     reader = csv.reader(io.StringIO(content, newline=""), strict=True)
-    cells: dict[str, list[Any]] = {name: [] for name in columns}
+    cells: dict[str, list[Any]] = {name: [] for name, _ in columns}
     try:
         header = next(reader, [])
-        lacking = [name for name in columns if header.count(name) != 1]
+        lacking = [name for name, _ in columns if header.count(name) != 1]
         if lacking:
             raise source.error(f" has no column {', '.join(lacking)}, or has it twice")
-        places = [(name, header.index(name), convert, expected) for name, (convert, expected) in columns.items()]
+        places = [(name, header.index(name), convert, expected) for name, (convert, expected) in columns]
         for row in reader:
             if len(row) != len(header):
                 raise source.error(f", line {reader.line_num} has {len(row)} cells, and {len(header)} columns")
