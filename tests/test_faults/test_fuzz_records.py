@@ -11,9 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from experiments import decay, plots
+from experiments import decay_tables, plots
 from experiments.cli import main
-from experiments.csv_files import read_csv
 from experiments.curves import read_curves
 from experiments.record import cell_config, cell_status, read_json, read_metrics
 from experiments.report import read_comparison
@@ -154,7 +153,7 @@ def check_status(root):
 
 def check_table(name):
     def check(root):
-        table = read_csv(root / f"{name}.csv", decay.COLUMNS[name])
+        table = decay_tables.read(root, name)
         assert len(table) > 0
         assert table["distance"].between(0, 2**20).all()
         assert table.select_dtypes("number").abs().max(axis=None) <= 1e100
