@@ -58,7 +58,7 @@ CLAIMS = (
             f"{arm}-copies",
             f"Softmax attention with {positions} learns to copy.",
             published,
-            f"test accuracy of {arm}",
+            arm,
             last_answers(arm),
             family="copying",
             asked=ANSWERS,

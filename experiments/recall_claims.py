@@ -50,15 +50,13 @@ def last_answers(arm: str) -> ReadSample:
     return per_seed((arm,), lambda cell: cell.last(ACCURACY))
 
 
-def learns(
-    key: str, statement: str, published: str, quantity: str, sample: ReadSample, *, family: str, asked: int
-) -> Claim:
-    """That an accuracy is above ``LEARNT``, of so many answers of the test split."""
+def learns(key: str, statement: str, published: str, arm: str, sample: ReadSample, *, family: str, asked: int) -> Claim:
+    """That an arm's accuracy is above ``LEARNT``, of so many answers of the test split."""
     return Claim(
         key=key,
         statement=statement,
         published=published,
-        quantity=quantity,
+        quantity=f"test accuracy of {arm}",
         region=(LEARNT, inf),
         margin=0.01,
         sample=sample,
@@ -80,7 +78,7 @@ def _claims() -> tuple[Claim, ...]:
             f"{arm}-solves",
             f"Softmax attention with {positions} recalls (nearly) everything.",
             published,
-            f"test accuracy of {arm}",
+            arm,
             with_all_arms(last_answers(arm), ACCURACY, 1.0),
             family="softmax",
             asked=ANSWERS,
