@@ -101,7 +101,7 @@ class LinearRoPEAttention(RoPEAttention):
             )
         features = self.feature_map.count(self.head_dim)
         if rope == "after" and features % 2:
-            name = "num_features" if isinstance(self.feature_map, FavorPlus) else "head_dim"
+            name = "head_dim" if features == self.head_dim and num_features is None else "num_features"
             raise ValueError(
                 f'{name} is {features}, but rope="after" rotates pairs of features; give an even number, such as '
                 f"{features + 1}"

@@ -7,7 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ class ModelConfig:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         check_choice("attention", self.attention, ("softmax", "linear"))
         check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
-        check_choice("position", self.position, ("none", "learned", "sinusoidal", "alibi", *ROPE))
+        check_choice("position", self.position, get_args(Position))
         check_scaling(self.rope_scaling, rotates=self.position in ROPE)
         if self.attention == "softmax" and self.position == "rope-after":
             raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')
@@ -182,7 +182,7 @@ class _Embedding(nn.Module):
         x = self.tokens(tokens)
         if isinstance(self.positions, SinusoidalPositions):
             # A sinusoid has a root mean square of 1/√2; at this scale neither it nor the tokens drown the other.
-            return x + self.positions(positions) * (self.initial_std * math.sqrt(2))
+            return x + (self.positions(positions) * (self.initial_std * math.sqrt(2))).to(x.dtype)
         return x if self.positions is None else x + self.positions(positions)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ class CausalLM(nn.Module):
 
         Raises:
             ValueError: an empty prompt, a negative length or temperature, more tokens than a learned position table
-                has, or attention modules that cannot step.
+                has, attention modules that cannot step, or blocks that something else was put around.
         """
         check_tokens(prompt, "prompt", None)
         if length < 0 or temperature < 0:
@@ -255,6 +255,11 @@ class CausalLM(nn.Module):
                 f"{self.config.max_length}; give a smaller length, or make the model with a larger max_length"
             )
         blocks = [block for block in self.blocks if isinstance(block, Block)]
+        if len(blocks) < len(self.blocks):
+            other = next(type(block).__name__ for block in self.blocks if not isinstance(block, Block))
+            raise ValueError(
+                f"a block is a {other}; generate from a model whose blocks are not wrapped (compiled, say)"
+            )
         states: list[State | None] = [None] * len(blocks)
         tokens, new = prompt, prompt
         for _ in range(length):

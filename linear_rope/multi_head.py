@@ -104,7 +104,7 @@ class RoPEAttention(nn.Module):
         """
         self._check(x, "x")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        q, k, _ = self._project(x, x)
+        q, k, _ = self._project(*without_padding(x, None, key_padding_mask))
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         identity = torch.eye(x.shape[1], dtype=q.dtype, device=x.device).expand(*q.shape[:2], -1, -1)
         return self._attend(q, k, identity, key_padding_mask, positions)

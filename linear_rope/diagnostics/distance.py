@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from linear_rope.diagnostics.evaluating import evaluating
 from linear_rope.rotary import rope_frequencies
 
 
@@ -42,7 +43,7 @@ def expected_rope_mask(distances: Tensor, num_features: int, *, base: float = 10
 
 @torch.no_grad()
 def attention_maps(model: nn.Module, tokens: Tensor) -> list[Tensor]:
-    """The attention weights of every self-attention layer of a model on some tokens.
+    """The attention weights of every self-attention layer of a model on some tokens, in eval mode.
 
     Args:
         model: holds attention modules with ``attention_weights``, as a :class:`linear_rope.CausalLM` does.
@@ -59,7 +60,8 @@ def attention_maps(model: nn.Module, tokens: Tensor) -> list[Tensor]:
 
     hooks = [m.register_forward_hook(record) for m in model.modules() if hasattr(m, "attention_weights")]
     try:
-        model(tokens)
+        with evaluating(model):
+            model(tokens)
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,13 +1,13 @@
 """Diagnostics of an attention module, or of every one inside a model, as it is now; nothing in it is changed."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linear_rope.attention import LinearRoPEAttention
+from linear_rope.diagnostics.evaluating import evaluating
 from linear_rope.diagnostics.health import AttentionDiagnostics, measure, warn_of_collapse
 from linear_rope.diagnostics.matrices import attention_matrices, check_arguments
 from linear_rope.features import FavorPlus
@@ -86,7 +86,7 @@ def diagnose_model(model: nn.Module, *inputs: Any, **kwargs: Any) -> dict[str, A
         measured[name] = _diagnose_call(module, *arguments, **keywords)
 
     with ExitStack() as stack:
-        stack.enter_context(_evaluating(model))
+        stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
         for module in names:
             stack.callback(module.register_forward_hook(record, with_kwargs=True).remove)
@@ -114,20 +114,7 @@ def _diagnose(
     context: Tensor | None,
 ) -> AttentionDiagnostics:
     check_arguments(attention, x, key_padding_mask, context)
-    with _evaluating(attention):
+    with evaluating(attention):
         matrices = attention_matrices(attention, x, key_padding_mask, positions, context)
     favor = isinstance(attention, LinearRoPEAttention) and isinstance(attention.feature_map, FavorPlus)
     return measure(matrices, estimates_softmax=favor)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and every module's own flag back afterwards: parts of a model may have been frozen."""
-    training = {module: module.training for module in model.modules()}
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module, flag in training.items():
-            module.training = flag

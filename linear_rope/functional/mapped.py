@@ -224,19 +224,25 @@ def mapped(feature_map: FeatureMap, side: str, held: dict[str, Tensor], dtype: t
 
 def check_map(feature_map: FeatureMap, held: dict[str, Tensor], q: Tensor) -> None:
     """Raises ValueError for a map that cannot be mapped once more in a backward pass, found out on one position."""
-    before = torch.get_rng_state()
+    before = _random_states(q.device)
     with torch.enable_grad():
-        values = feature_map.queries(q[:, :, :1].detach()).values
-    if not _depends_on_only(values, list(held.values())):
+        mapped_once = [side(q[:, :, :1].detach()).values for side in (feature_map.queries, feature_map.keys)]
+    if not all(_depends_on_only(values, list(held.values())) for values in mapped_once):
         raise ValueError(
             f"feature_map {type(feature_map).__name__} uses a tensor that requires a gradient and is not one of its "
             "parameters; make it an nn.Parameter of the feature map"
         )
-    if not torch.equal(before, torch.get_rng_state()):
+    if not all(map(torch.equal, before, _random_states(q.device))):
         raise ValueError(
             f"feature_map {type(feature_map).__name__} draws random numbers, so a backward pass could "
             'not map again; draw them beforehand, or give implementation="reference"'
         )
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """The states of the generators that something on the device may draw from."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
 def _depends_on_only(x: Tensor, known: list[Tensor]) -> bool:

@@ -60,6 +60,18 @@ def test_maps_of_positive_attention_are_distributions_over_the_past(attention, p
         torch.testing.assert_close(weights.sum(-1), torch.ones(1, 2, 12))
 
 
+def test_maps_are_those_of_eval_mode_and_leave_a_model_in_training_as_it_was():
+    size = {"dim": 16, "heads": 2, "layers": 2, "num_features": 8, "dropout": 0.5, "redraw_every": 1}
+    model, tokens = CausalLM(ModelConfig(**size)).train(), torch.arange(12).view(1, 12)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    found = attention_maps(model, tokens)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    torch.testing.assert_close(found, attention_maps(model.eval(), tokens))
+
+
 def test_weights_are_averaged_by_distance():
     weights = torch.zeros(1, 1, 4, 4)
     weights[0, 0, 2, 2], weights[0, 0, 3, 3] = 1.0, -3.0

@@ -189,6 +189,19 @@ def test_greedy_generation_is_the_argmax_of_the_whole_forward_pass(name: str) ->
     assert len(generated[:, 5:].unique()) > 1
 
 
+def test_generation_skips_no_block_that_something_was_put_around() -> None:
+    model = CausalLM(config("favor+-rope-after"))
+    model.blocks[1] = torch.nn.Sequential(model.blocks[1])
+    with pytest.raises(ValueError, match="a block is a Sequential"):
+        model.generate(random_tokens(1, 3), 1)
+
+
+@pytest.mark.parametrize("name", [*ARMS, *OTHERS])
+def test_a_model_in_bfloat16_stays_in_it(name: str) -> None:
+    model = CausalLM(config(name)).bfloat16()
+    assert model(random_tokens(2, 9)).dtype == torch.bfloat16
+
+
 def test_sampling_follows_its_generator() -> None:
     model, prompt = spread(CausalLM(config("favor+-rope-after"))), random_tokens(2, 5)
 

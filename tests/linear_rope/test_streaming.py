@@ -546,6 +546,13 @@ class Noisy(Plain):
         return Features(nn.functional.dropout(super().features(x).values, 0.5), None)
 
 
+class NoisyKeys(Plain):
+    """Draws random numbers for keys alone."""
+
+    def keys(self, x: Tensor) -> Features:
+        return Features(self.features(x).values * torch.rand(()), None)
+
+
 class Unregistered(Plain):
     """Learns a tensor that is not one of its parameters."""
 
@@ -557,7 +564,9 @@ class Unregistered(Plain):
         return Features(super().features(x).values * self.hidden[0].to(x.dtype), None)
 
 
-@pytest.mark.parametrize(("make", "says"), [(Noisy, "random numbers"), (Unregistered, "nn.Parameter")])
+@pytest.mark.parametrize(
+    ("make", "says"), [(Noisy, "random numbers"), (NoisyKeys, "random numbers"), (Unregistered, "nn.Parameter")]
+)
 def test_maps_that_cannot_map_again_are_refused(make: Callable[[], FeatureMap], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         linear_attention(*random_qkv(7), feature_map=make(), causal=True)
