@@ -70,6 +70,12 @@ def test_every_validation_records_the_health_and_training_is_as_without(tmp_path
     assert {name: rows[0][name] for name in recorded} == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+def test_another_library_s_attention_has_no_health_and_trains(tmp_path, task):
+    config = dataclasses.replace(CONFIG, redraw_every=0, dropout=0.0)
+    rows = trained(tmp_path / "peer", "performer-pytorch", config, task)
+    assert {name for row in rows for name in row} & {*HEALTH, *OF_DENOMINATORS} == set()
+
+
 def test_the_model_is_left_as_it_was(task):
     model = build_model(get_variant("favor+-rope-after"), CONFIG, 0).train()
     state = {name: value.clone() for name, value in model.state_dict().items()}

@@ -130,6 +130,19 @@ def order(row):
     return row["step"], row["split"]
 
 
+def test_denormal_numbers_are_zeros_while_a_cell_is_trained_and_no_longer(tmp_path, task):
+    def smallest() -> float:
+        return float(torch.tensor(1e-30) * torch.tensor(1e-10))
+
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot flush denormal numbers")
+    assert smallest() > 0
+    seen = []
+    train(tmp_path, task, progress=lambda *arguments: seen.append(smallest()))
+    assert set(seen) == {0.0}
+    assert smallest() > 0
+
+
 def test_a_finished_cell_trains_no_further(tmp_path, task):
     train(tmp_path, task)
     before = (tmp_path / "metrics.jsonl").read_bytes()
