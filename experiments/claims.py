@@ -4,7 +4,7 @@ An experiment lists its ``CLAIMS``; verdicts.py judges them. samples.py has the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,6 +14,8 @@ from experiments.stats import Spread
 
 BITS_PER_BYTE = 1e-6
 """what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
+SEEN = "none found; our own question, put when this run had been seen"
+"""what was published on a question that somebody asked after a look at the results; a family of its own"""
 LARGEST = 1e100
 """what a measured quantity cannot exceed; squares of more would overflow"""
 
@@ -97,6 +99,8 @@ class Claim:
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
     accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
+    resolution_of: Callable[[Mapping[str, Any]], float] | None = None
+    """the same from a comparison's configuration, where it depends on that; then ``resolution`` is 0"""
     limits: tuple[float, float] = (-inf, inf)
     """what the quantity cannot exceed, as 0 and 1 of an accuracy: intervals are cut there"""
     data: str = ""
@@ -123,6 +127,12 @@ class Claim:
         if not self.limits[0] < self.limits[1]:
             raise ValueError(f"{self.key}: limits is {self.limits}; give (least, most) with least < most")
         self.show(0.0)
+
+    def of(self, comparison: Mapping[str, Any]) -> "Claim":
+        """The claim with the resolution that it has in a comparison."""
+        if self.resolution_of is None:
+            return self
+        return replace(self, resolution=self.resolution_of(comparison["config"]), resolution_of=None)
 
     def show(self, value: float) -> str:
         """The value as text."""

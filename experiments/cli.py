@@ -77,7 +77,7 @@ class ReportCommand:
 
 @dataclass(frozen=True)
 class ClaimsCommand:
-    """Judge every published claim by what was measured: supported, not supported, inconclusive or not run."""
+    """Judge every claim by what was measured: supported, not supported, inconclusive or not run."""
 
     results: Path = Path("results/reference")
     """directory that holds the comparisons"""

@@ -5,9 +5,9 @@ python -m experiments run copying
 
 from math import inf
 
-from experiments.claims import Claim
+from experiments.claims import SEEN, Claim
 from experiments.recall import figures, measure
-from experiments.recall_claims import ACCURACY, LEARNT, last_answers, learns
+from experiments.recall_claims import ACCURACY, LEARNT, last_answers, learns, one_answer
 from experiments.samples import paired_answers
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
@@ -47,8 +47,7 @@ VARIANTS = (
 )
 
 KATHAROPOULOS = "Katharopoulos et al. 2020 (2006.16236), copy task: linear (elu+1) reaches softmax's loss"
-ANSWERS = 16_000
-"""of the test split, at least: 1000 sequences of 16 or more"""
+ONE_ANSWER = one_answer(lambda length: length // 4)
 BEGUN = 0.2
 """guessing one of ten symbols is right for 0.1 of the answers"""
 
@@ -61,7 +60,7 @@ CLAIMS = (
             arm,
             last_answers(arm),
             family="copying",
-            asked=ANSWERS,
+            resolution_of=ONE_ANSWER,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", f"{KATHAROPOULOS}, which learns the task"),
@@ -79,7 +78,7 @@ CLAIMS = (
             sample=paired_answers(arm, other, ACCURACY, LEARNT, by="other"),
             pattern="+.1%",
             family="copying",
-            resolution=1 / ANSWERS,
+            resolution_of=ONE_ANSWER,
         )
         for arm, other, name, published in (
             ("elu+1-learned", "softmax-learned", "Elu+1 with learned positions", KATHAROPOULOS),
@@ -94,14 +93,14 @@ CLAIMS = (
         Claim(
             key=f"{kernel}-order",
             statement=f"With {name}, RoPE after the map copies better than RoPE before it.",
-            published="none found; our own question, put when this run had been seen",
+            published=SEEN,
             quantity=f"test accuracy, {kernel}-rope-after minus {kernel}-rope-before",
             region=(0.0, inf),
             margin=0.005,
             sample=paired_answers(f"{kernel}-rope-after", f"{kernel}-rope-before", ACCURACY, BEGUN, by="either"),
             pattern="+.1%",
             family="order",
-            resolution=1 / ANSWERS,
+            resolution_of=ONE_ANSWER,
         )
         for kernel, name in (("favor+", "FAVOR+"), ("elu+1", "elu+1"))
     ),

@@ -32,7 +32,7 @@ from experiments.decay_tables import (
 from experiments.plots import FigureEntry, TableEntry, draw
 from experiments.position_loss import by_bin, losses_by_position, overlapping
 from experiments.stats import Estimate, estimate
-from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tasks.language_model import ByteLanguageModel, evenly_spaced
 from experiments.trained_models import trained_models
 from experiments.variants import DEFAULT_ARMS
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, weight_by_distance
@@ -53,11 +53,17 @@ __all__ = [
 
 QUESTION = "Does RoPE make attention decay with distance, as RoFormer argues?"
 
+WINDOWS = 8
+"""of the validation split, for attention weights"""
+SPANS, SPAN_CONTEXTS = 8, 16
+"""stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
+
 METHOD = (
     "Five looks at it: the bound that the paper proves and plots; the scores of random content, of a key equal to its "
     "query and of an independent one; the mask over distance that RoPE after the FAVOR+ map is in expectation, against "
-    "real draws; the attention weights of trained language models by distance, for every arm, on windows of the "
-    "validation split; and their loss by position in the context, on overlapping windows of the test split."
+    f"real draws; the attention weights of trained language models by distance, for every arm, on {WINDOWS} windows of "
+    "the validation split; and their loss by position in the context, on overlapping windows of "
+    f"{SPANS} stretches of the test split, each of {SPAN_CONTEXTS} contexts."
 )
 
 NOT_SHOWN = (
@@ -76,11 +82,6 @@ EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 
 
 EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
 """c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
-
-WINDOWS = 8
-"""of the validation split, for attention weights"""
-SPANS, SPAN_CONTEXTS = 8, 16
-"""stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
 
 def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
@@ -151,16 +152,19 @@ def measure_position_loss(root: Path, comparison: dict[str, Any], task: ByteLang
 
     Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
     ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
-    are not there.
+    are not there, or one that says why there is no table.
     """
     config = Config(**comparison["config"])
+    if task.corpus.sequences is not None:
+        return [f"--data {task.corpus.name} is generated, and not a text: no loss by position was measured"]
     length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
-    spans = ByteLanguageModel(task.corpus, length, 1).windows("test", SPANS)
-    windows = overlapping(spans, config.context)
+    if length < 2 * config.context:
+        return [f"the test split of --data {task.corpus.name} is too short for a loss by position"]
+    windows, counted = overlapping(evenly_spaced(task.corpus.test, length, SPANS), config.context)
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
     for name, seed, model in trained_models(root, comparison, "the loss by position", notes):
-        losses = by_bin(losses_by_position(model, windows, config))
+        losses = by_bin(losses_by_position(model, windows, config, counted))
         tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
     if tables:
         write(root, "position_loss", pd.concat(tables))
@@ -269,6 +273,6 @@ _POSITIONS = FigureEntry(
     "Loss by position in the context",
     "Mean bits per byte of the targets in ranges of positions that double, against the middle of the range; "
     f"overlapping windows of {SPANS} stretches of the test split (fewer if it is shorter), so that all ranges are "
-    "about the same bytes, and differ in how much of the past is seen. A line that goes on falling uses the additional "
+    "the same bytes, and differ in how much of the past is seen. A line that goes on falling uses the additional "
     "past; one that rises belongs to a model to which more of the past is a burden.",
 )

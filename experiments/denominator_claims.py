@@ -1,7 +1,7 @@
 """What was claimed about eq. 19's denominator, and the quantities that decide it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,14 +29,15 @@ def _arms(kernel: str) -> _Arms:
     return _Arms(plain, f"{plain}@denominator=rotated", f"{plain}@denominator=none")
 
 
-def _initially(feature_map: str, column: str, divided_by: int = 1) -> ReadSample:
+def _initially(feature_map: str, column: str, pattern: str, divided_by: int = 1) -> ReadSample:
     def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
         initial = read_initial(root)
         if initial is None:
             return None
         mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
         values = {int(row["draw"]): float(row[column]) / divided_by for row in mine.to_dict("records")}
-        return Sample(values, INITIAL_DRAWS, unit_of_sample="draws")
+        least, most = (format(pick(values.values(), default=0.0), pattern) for pick in (min, max))
+        return Sample(values, INITIAL_DRAWS, unit_of_sample="draws", notes=(f"single draws: {least} to {most}",))
 
     return sample
 
@@ -69,6 +70,11 @@ def _spikes(arm: str, other: str) -> ReadSample:
     return per_seed((arm, other), lambda mine, theirs: _spikes_of(mine) - _spikes_of(theirs))
 
 
+def _one_spike(config: Mapping[str, Any]) -> float:
+    """As a share of the records of the training loss that can be spikes."""
+    return 1 / max(1, config["steps"] // config["log_every"] - BEFORE)
+
+
 def _spikes_of(cell: Cell) -> float:
     losses = cell.curve("train_bits_per_byte")
     if len(losses) <= BEFORE:
@@ -93,8 +99,6 @@ def _nonpositive(arm: str) -> ReadSample:
     return per_seed((arm,), share)
 
 
-RECORDS = 70
-"""of the training loss that can be spikes: one every 5 of 400 steps, less the first"""
 DENOMINATORS = 100_000
 """that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
 
@@ -105,96 +109,142 @@ ROFORMER = 'RoFormer (2104.09864) eq. 19: the denominator is kept "to avoid the 
 SANA = 'SANA-Video (2509.24695): no RoPE in the denominator "ensures training stability" (relu, video, not causal)'
 INITIAL_DATA = "N(0, 1) inputs"
 INITIAL_SIZE = f"one head of width {INITIAL_HEAD_DIM}, length {INITIAL_LENGTH:,}, no training"
-EARLIER = "none found; worked out once for one draw, said to be causal (its row sums are those without a mask)"
+EARLIER = "none found; we knew one draw"
+
+
+def _initial_claims() -> list[Claim]:
+    given = "For N(0, 1) queries and keys,"
+    weights, sums = "share of the weights that are negative, no mask", "row sum of the weights, no mask"
+    rows = "share of rows whose rotated denominator is not above zero, no mask"
+    of_rows: dict[str, Any] = {
+        "column": "rotated_denominators_not_above_zero",
+        "divided_by": INITIAL_LENGTH,
+        "resolution": 1 / INITIAL_LENGTH,
+        "limits": (0.0, 1.0),
+    }
+    of_weights: dict[str, Any] = {
+        "column": "negative_weights",
+        "pattern": ".1%",
+        "resolution": 1 / INITIAL_LENGTH**2,
+        "limits": (0.0, 1.0),
+    }
+
+    def claim(
+        key: str,
+        feature_map: str,
+        statement: str,
+        earlier: str,
+        quantity: str,
+        region: tuple[float, float],
+        margin: float,
+        *,
+        column: str,
+        pattern: str = "+.2f",
+        divided_by: int = 1,
+        **others: Any,
+    ) -> Claim:
+        return Claim(
+            key=f"initial-{key}-{feature_map}",
+            statement=f"{given} {statement}",
+            published=f"{EARLIER}: {earlier}",
+            quantity=quantity,
+            region=region,
+            margin=margin,
+            sample=_initially(feature_map, column, pattern, divided_by),
+            pattern=pattern,
+            family="initial",
+            data=INITIAL_DATA,
+            size=INITIAL_SIZE,
+            **others,
+        )
+
+    return [
+        claim(
+            "negative",
+            "favor+",
+            "about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, D = 64).",
+            "29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
+            weights,
+            (0.28, 0.32),
+            0.005,
+            **of_weights,
+        ),
+        claim(
+            "negative",
+            "elu+1",
+            "about 3.4 % of the weights are negative with elu+1.",
+            "3.4 %",
+            weights,
+            (0.029, 0.039),
+            0.001,
+            **of_weights,
+        ),
+        claim(
+            "rotated",
+            "favor+",
+            "a rotated FAVOR+ denominator is not above zero in a tenth of rows.",
+            f"112 of 1024. {ROFORMER}",
+            rows,
+            (0.05, 0.15),
+            0.01,
+            pattern=".1%",
+            **of_rows,
+        ),
+        claim(
+            "rotated",
+            "elu+1",
+            "a rotated elu+1 denominator is above zero.",
+            "none of 1024",
+            rows,
+            (-inf, 0.001),
+            0.0001,
+            pattern=".2%",
+            **of_rows,
+        ),
+        claim(
+            "sums",
+            "favor+",
+            "some row sums of eq. 19's weights are below zero with FAVOR+.",
+            "-0.61, the smallest",
+            f"smallest {sums}",
+            (-inf, 0),
+            0.1,
+            column="smallest_row_sum",
+        ),
+        claim(
+            "largest-sums",
+            "favor+",
+            "some row sums of eq. 19's weights are above one with FAVOR+.",
+            "1.41, the largest",
+            f"largest {sums}",
+            (1, inf),
+            0.1,
+            column="largest_row_sum",
+        ),
+        claim(
+            "sums",
+            "elu+1",
+            "all row sums of the weights are above zero with elu+1.",
+            "0.15, the smallest",
+            f"smallest {sums}",
+            (0, inf),
+            0.01,
+            column="smallest_row_sum",
+        ),
+        claim(
+            "largest-sums",
+            "elu+1",
+            "all row sums of the weights are below one with elu+1.",
+            "0.46, the largest",
+            f"largest {sums}",
+            (-inf, 1),
+            0.01,
+            column="largest_row_sum",
+        ),
+    ]
 
 
 def _claims() -> tuple[Claim, ...]:
-    initial = [
-        Claim(
-            key="initial-negative-favor+",
-            statement="For N(0, 1) queries and keys, about 30 % of eq. 19's weights are negative with FAVOR+ (M = 256, "
-            "D = 64).",
-            published=f"{EARLIER}: 29.8 %. RoFormer (2104.09864) says that the numerator could contain negative terms",
-            quantity="share of the weights of visible keys that are negative, no mask",
-            region=(0.28, 0.32),
-            margin=0.005,
-            sample=_initially("favor+", "negative_weights"),
-            pattern=".1%",
-            family="initial",
-            resolution=1 / INITIAL_LENGTH**2,
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-        Claim(
-            key="initial-negative-elu+1",
-            statement="For N(0, 1) queries and keys, about 3.4 % of the weights are negative with elu+1.",
-            published=f"{EARLIER}: 3.4 %",
-            quantity="share of the weights of visible keys that are negative, no mask",
-            region=(0.029, 0.039),
-            margin=0.001,
-            sample=_initially("elu+1", "negative_weights"),
-            pattern=".1%",
-            family="initial",
-            resolution=1 / INITIAL_LENGTH**2,
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-        Claim(
-            key="initial-rotated-favor+",
-            statement="For N(0, 1) queries and keys, a rotated FAVOR+ denominator is not above zero in a tenth of "
-            "rows.",
-            published=f"{EARLIER}: 112 of 1024. {ROFORMER}",
-            quantity="share of rows whose rotated denominator is not above zero, no mask",
-            region=(0.05, 0.15),
-            margin=0.01,
-            sample=_initially("favor+", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
-            pattern=".1%",
-            family="initial",
-            resolution=1 / INITIAL_LENGTH,
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-        Claim(
-            key="initial-rotated-elu+1",
-            statement="For N(0, 1) queries and keys, a rotated elu+1 denominator is above zero.",
-            published=f"{EARLIER}: none of 1024",
-            quantity="share of rows whose rotated denominator is not above zero, no mask",
-            region=(-inf, 0.001),
-            margin=0.0001,
-            sample=_initially("elu+1", "rotated_denominators_not_above_zero", INITIAL_LENGTH),
-            pattern=".2%",
-            family="initial",
-            resolution=1 / INITIAL_LENGTH,
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-        Claim(
-            key="initial-sums-favor+",
-            statement="For N(0, 1) queries and keys, some row sums of eq. 19's weights are below zero with FAVOR+.",
-            published=f"{EARLIER}: -0.61 to 1.41",
-            quantity="smallest row sum, no mask",
-            region=(-inf, 0),
-            margin=0.1,
-            sample=_initially("favor+", "smallest_row_sum"),
-            pattern="+.2f",
-            family="initial",
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-        Claim(
-            key="initial-sums-elu+1",
-            statement="For N(0, 1) queries and keys, all row sums of the weights are above zero with elu+1.",
-            published=f"{EARLIER}: 0.15 to 0.46",
-            quantity="smallest row sum, no mask",
-            region=(0, inf),
-            margin=0.01,
-            sample=_initially("elu+1", "smallest_row_sum"),
-            pattern="+.2f",
-            family="initial",
-            data=INITIAL_DATA,
-            size=INITIAL_SIZE,
-        ),
-    ]
     trained = [
         Claim(
             key="fails",
@@ -235,7 +285,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_spikes(rotated, plain),
                 pattern="+.1%",
                 family="stability",
-                resolution=1 / RECORDS,
+                resolution_of=_one_spike,
             ),
             Claim(
                 key=f"{kernel}-nonpositive",
@@ -274,7 +324,7 @@ def _claims() -> tuple[Claim, ...]:
                 resolution=BITS_PER_BYTE,
             ),
         ]
-    return (*initial, *trained)
+    return (*_initial_claims(), *trained)
 
 
 CLAIMS = _claims()

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from experiments import length_plots
-from experiments.claims import BITS_PER_BYTE, Claim, ReadSample
+from experiments.claims import BITS_PER_BYTE, SEEN, Claim, ReadSample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
@@ -20,8 +20,9 @@ from experiments.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.record import write_atomically
 from experiments.samples import from_table
 from experiments.stats import estimate
-from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tasks.language_model import ByteLanguageModel, evenly_spaced
 from experiments.trained_models import trained_models
+from experiments.variants import PEER, get_variant
 from linear_rope.model import CausalLM
 from linear_rope.multi_head import RoPEAttention
 from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
@@ -32,9 +33,13 @@ QUESTION = (
     "the ways of stretching RoPE that were made for softmax attention (position interpolation, NTK-aware base, YaRN) "
     "do for linear attention, where RoPE can act after the feature map?"
 )
+LONGEST_WINDOWS = 8
+"""of sixteen times the context; shorter windows are cut from them"""
+
 METHOD = (
-    "The same bytes of the test split are cut into windows of the training length, twice that, and so on up to "
-    "sixteen times, so that every length is evaluated on the same targets, the longer ones with more past. The loss "
+    f"The same bytes of the test split, {LONGEST_WINDOWS} windows of sixteen times the training length, are cut into "
+    "windows of the training length, twice that, and so on, so that every length is evaluated on the same targets, the "
+    "longer ones with more past. The loss "
     "is the mean over all positions of a window, and it is also looked at by position. RoPE is evaluated as trained, "
     "and with each way of stretching by the factor of the lengths."
 )
@@ -59,8 +64,6 @@ VARIANTS = (
 )
 
 FACTORS = (1, 2, 4, 8, 16)
-LONGEST_WINDOWS = 8
-"""of sixteen times the context; shorter windows are cut from them"""
 AS_TRAINED = "as trained"
 IN_SHORT_WINDOWS = "in windows of the training length"
 """the targets of the longest windows by their position there, each predicted in a window of the training length"""
@@ -86,22 +89,24 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     """Write length.csv; returns sentences about what could not be measured."""
     config = Config(**comparison["config"])
     positions = {variant["name"]: variant["position"] for variant in comparison["variants"]}
+    if task.corpus.sequences is not None:
+        return [f"--data {task.corpus.name} is generated, and not a text: it has no longer sequences"]
     factors = [factor for factor in FACTORS if len(task.corpus.test) > factor * config.context]
     notes: list[str] = []
     tables = []
     if factors != list(FACTORS):
         longest = factors[-1] * config.context
         notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
-    longest_task = ByteLanguageModel(task.corpus, factors[-1] * config.context, 1)
-    windows = longest_task.windows("test", LONGEST_WINDOWS)
+    windows = evenly_spaced(task.corpus.test, factors[-1] * config.context, LONGEST_WINDOWS)
     for name, seed, model in trained_models(root, comparison, "the loss at other lengths", notes):
-        if positions[name] == "learned":
+        has_table = positions[name] == "learned" or get_variant(name).kernel == PEER
+        if has_table:
             notes.append(f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends")
         short = recut(windows, config.context)
         parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
         in_short = by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
         tables.append(in_short.assign(variant=name, seed=seed))
-        for factor in factors[:1] if positions[name] == "learned" else factors:
+        for factor in factors[:1] if has_table else factors:
             length = factor * config.context
             shown = recut(windows, length)
             for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
@@ -214,6 +219,7 @@ def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
 FACTOR = 4
 """the length that stretching is judged at, over the training length"""
 FACTORS_JUDGED = (4, 16)
+BELOW_0 = (-inf, 0.0)
 BREAKS = 0.1
 """bits per byte: what we call breaking"""
 LINEAR = "none found for linear attention"
@@ -333,6 +339,38 @@ def _claims() -> tuple[Claim, ...]:
             )
             for key, method, other, statement, published in pairs
         ]
+        claims += [
+            _claim(
+                f"{arm}-{key}-helps",
+                f"{name} beats extrapolation, for {kind} without fine-tuning.",
+                SEEN,
+                f"{arm}, {stretched}: {method} minus {AS_TRAINED}",
+                BELOW_0,
+                (1, arm, method, FACTOR),
+                (-1, arm, AS_TRAINED, FACTOR),
+                family="seen",
+            )
+            for key, method, name in (("ntk", "NTK-aware", "An NTK-aware base"), ("yarn", "YaRN", "YaRN"))
+        ]
+    claims += [
+        _claim(
+            f"{arm}-gains-{factor}",
+            f"At {factor} times the training length, {kind} still has a lower loss than without positions.",
+            SEEN,
+            f"loss at {factor} times the training length, {arm} minus {baseline}",
+            BELOW_0,
+            (1, arm, AS_TRAINED, factor),
+            (-1, baseline, AS_TRAINED, factor),
+            family="seen",
+        )
+        for arm, baseline, kind, factors in (
+            ("softmax-rope", "softmax-none", "softmax attention with RoPE", (16,)),
+            ("favor+-rope-before", "favor+-none", "FAVOR+ with RoPE before the map", FACTORS_JUDGED),
+            ("favor+-rope-after", "favor+-none", "FAVOR+ with RoPE after the map", FACTORS_JUDGED),
+            ("elu+1-rope-after", "elu+1-none", "elu+1 with RoPE after the map", FACTORS_JUDGED),
+        )
+        for factor in factors
+    ]
     return tuple(claims)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from experiments.cells import Cells
-from experiments.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
+from experiments.claims import BITS_PER_BYTE, SEEN, Claim, ReadSample, Sample
 from experiments.config import Config
 from experiments.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.plots import FigureEntry, TableEntry, draw
@@ -188,7 +188,9 @@ def _risen(redrawn: pd.DataFrame, name: str, seed: int) -> float | None:
 
 
 DERIVED = "none found; derived: with FAVOR+, eq. 19 is in expectation a fixed mask over distance"
-PERFORMER = "Choromanski et al. 2020 (2009.14794) Fig. 5: redrawing is needed to match the Transformer"
+PERFORMER = (
+    "Choromanski et al. 2020 (2009.14794) Fig. 5, in longer training: redrawing is needed to match the Transformer"
+)
 WITH_ROPE = f"none found with RoPE; {PERFORMER}"
 
 
@@ -245,7 +247,7 @@ def _claims() -> tuple[Claim, ...]:
             Claim(
                 key=f"after-more-than-{other}-{every}",
                 statement=f"Redrawing every {every} steps hurts RoPE after the map more than {words}.",
-                published="none found; our own question, put when this run had been seen",
+                published=SEEN,
                 quantity=f"what redrawing every {every} steps adds to the loss, after minus {other}, bits per byte",
                 region=(0, inf),
                 margin=0.01,

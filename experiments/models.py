@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.variants import Variant
+from experiments.variants import PEER, Variant
 from linear_rope.features import RANDOM_MAPS
 from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
 from linear_rope.model import CausalLM, ModelConfig
@@ -21,7 +21,7 @@ def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
     Raises:
         ValueError: a setting that the variant cannot take.
     """
-    is_peer = variant.kernel == "performer-pytorch"
+    is_peer = variant.kernel == PEER
     is_random = variant.kernel in RANDOM_MAPS
     model_config = ModelConfig(
         vocab_size=VOCABULARY,

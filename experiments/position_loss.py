@@ -1,6 +1,7 @@
 """The loss of a trained model as a function of the position in its context."""
 
 import itertools
+import math
 
 import pandas as pd
 import torch
@@ -27,26 +28,30 @@ def bins(length: int) -> list[tuple[int, int]]:
 
 
 @torch.no_grad()
-def losses_by_position(model: CausalLM, windows: Tensor, config: Config) -> Tensor:
+def losses_by_position(model: CausalLM, windows: Tensor, config: Config, counted: Tensor | None = None) -> Tensor:
     """Bits per byte of the target at every position, mean over windows.
 
     Args:
         model: in eval mode.
         windows: (B, N + 1) int64, of any length N.
         config: for its precision.
+        counted: (B, N) bool, which targets count; None for all.
 
     Returns:
-        (N,) float64.
+        (N,) float64; NaN where no target counts.
     """
     length = windows.shape[1] - 1
+    if counted is None:
+        counted = torch.ones(len(windows), length, dtype=torch.bool)
     total = torch.zeros(length, dtype=torch.float64)
     device = next((parameter.device for parameter in model.parameters()), windows.device)
-    for tokens in windows.split(max(1, TOKENS_AT_ONCE // length)):
+    at_once = max(1, TOKENS_AT_ONCE // length)
+    for tokens, of_tokens in zip(windows.split(at_once), counted.split(at_once), strict=True):
         tokens = tokens.to(device)
         logits = next_token_logits(model, tokens, config)
         nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
-        total += nats.double().sum(0).cpu()
-    return total / len(windows) * bits_per_byte(1.0)
+        total += (nats.double().cpu() * of_tokens).sum(0)
+    return total / counted.sum(0) * bits_per_byte(1.0)
 
 
 def by_bin(losses: Tensor) -> pd.DataFrame:
@@ -65,11 +70,23 @@ def recut(windows: Tensor, length: int) -> Tensor:
     return torch.cat((pieces, last), dim=1)
 
 
-def overlapping(spans: Tensor, context: int) -> Tensor:
-    """Windows that begin every few tokens of longer ones: (B, L + 1) → (B · number, context + 1).
+def overlapping(spans: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Windows that begin every few tokens of longer ones, and which of their targets every range of positions has.
 
-    They begin so close to each other that the ranges of positions of ``bins`` are about the same bytes, except for
-    the ends of a span (and the first ranges of long contexts), and a difference between positions is not one between
-    texts.
+    The ranges are those of ``bins``, and each has every target that counts equally often: a difference between ranges
+    is one of the past that is seen, and none of the text. Targets near the ends of a span do not count.
+
+    Args:
+        spans: (B, L + 1) int64; nothing counts if L is less than 2 · context - 1.
+        context: N.
+
+    Returns:
+        (B · number, N + 1) int64 windows and (B · number, N) bool.
     """
-    return spans.unfold(1, context + 1, max(FIRST_BIN, context // 16)).flatten(0, 1)
+    # It divides the length of every range, so that each holds a target at equally many positions.
+    step = math.gcd(FIRST_BIN, context)
+    windows = spans.unfold(1, context + 1, step)
+    starts = torch.arange(windows.shape[1]) * step
+    target = starts[:, None] + torch.arange(context)
+    counted = (target >= context - 1) & (target <= starts[-1])
+    return windows.flatten(0, 1), counted.repeat(len(spans), 1)

@@ -1,14 +1,15 @@
 """What was claimed about recall; quantities are test accuracies, and higher is better."""
 
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from experiments.claims import Claim, ReadSample
 from experiments.samples import paired_answers, per_seed, with_all_arms
+from experiments.tasks.associative_recall import SIZES
+from experiments.tasks.synthetic import TEST_SEQUENCES
 
 ACCURACY = "test_accuracy"
-ANSWERS = 4000
-"""of the test split, at least: 1000 sequences of four pairs or more"""
 LEARNT = 0.95
 BEGUN = 0.35
 """guessing among the four values that a sequence of the smallest task tells is right for 0.25 of the answers, and for
@@ -50,8 +51,29 @@ def last_answers(arm: str) -> ReadSample:
     return per_seed((arm,), lambda cell: cell.last(ACCURACY))
 
 
-def learns(key: str, statement: str, published: str, arm: str, sample: ReadSample, *, family: str, asked: int) -> Claim:
-    """That an arm's accuracy is above ``LEARNT``, of so many answers of the test split."""
+def one_answer(answers: Callable[[int], int]) -> Callable[[Mapping[str, Any]], float]:
+    """What one answer is of an accuracy on the test split; ``answers(length)`` are those of a sequence, at least."""
+
+    def share(config: Mapping[str, Any]) -> float:
+        return 1 / (min(config["test_windows"], TEST_SEQUENCES) * answers(config["context"]))
+
+    return share
+
+
+ONE_ANSWER = one_answer(lambda length: SIZES[length][0] if length in SIZES else 1)
+
+
+def learns(
+    key: str,
+    statement: str,
+    published: str,
+    arm: str,
+    sample: ReadSample,
+    *,
+    family: str,
+    resolution_of: Callable[[Mapping[str, Any]], float],
+) -> Claim:
+    """That an arm's accuracy is above ``LEARNT``."""
     return Claim(
         key=key,
         statement=statement,
@@ -62,7 +84,7 @@ def learns(key: str, statement: str, published: str, arm: str, sample: ReadSampl
         sample=sample,
         pattern=".1%",
         family=family,
-        resolution=1 / asked,
+        resolution_of=resolution_of,
         limits=(0.0, 1.0),
     )
 
@@ -81,7 +103,7 @@ def _claims() -> tuple[Claim, ...]:
             arm,
             with_all_arms(last_answers(arm), ACCURACY, 1.0),
             family="softmax",
-            asked=ANSWERS,
+            resolution_of=ONE_ANSWER,
         )
         for arm, positions, published in (
             ("softmax-learned", "learned positions", ZOOLOGY),
@@ -102,7 +124,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_difference(f"{kernel}-{position}", f"{kernel}-{position}{NARROW}", BEGUN, by="either"),
                 pattern="+.1%",
                 family="width",
-                resolution=1 / ANSWERS,
+                resolution_of=ONE_ANSWER,
             )
             for position in ("none", "rope-before", "rope-after")
         ]
@@ -119,7 +141,7 @@ def _claims() -> tuple[Claim, ...]:
                     sample=_difference(f"{kernel}-{position}", "softmax-rope", LEARNT, by="other"),
                     pattern="+.1%",
                     family="behind",
-                    resolution=1 / ANSWERS,
+                    resolution_of=ONE_ANSWER,
                 )
             )
         for place in ("before", "after"):
@@ -134,7 +156,7 @@ def _claims() -> tuple[Claim, ...]:
                     sample=_difference(f"{kernel}-rope-{place}", f"{kernel}-none", BEGUN, by="either"),
                     pattern="+.1%",
                     family="rope",
-                    resolution=1 / ANSWERS,
+                    resolution_of=ONE_ANSWER,
                 )
             )
         claims.append(
@@ -148,7 +170,7 @@ def _claims() -> tuple[Claim, ...]:
                 sample=_difference(f"{kernel}-rope-after", f"{kernel}-rope-before", BEGUN, by="either"),
                 pattern="+.1%",
                 family="rope",
-                resolution=1 / ANSWERS,
+                resolution_of=ONE_ANSWER,
             )
         )
     return tuple(claims)

@@ -5,7 +5,7 @@ An experiment is a module with these names:
 * ``QUESTION`` (what it asks), ``METHOD`` (how it is measured) and ``NOT_SHOWN`` (what it does not show), sentences for
   the report;
 * ``CLAIMS``, a tuple of ``claims.Claim``, each judged on every comparison that references.py lists for the experiment;
-* ``VARIANTS``, the arms it trains by default;
+* ``VARIANTS``, the arms it trains by default (with the general presets, unless presets.py has some of its own);
 * ``measure(root, comparison, task)``: measures the trained models, into CSV files of ``root``; returns sentences about
   what could not be measured;
 * ``figures(root, output, comparison, curves, summary)``: its figures, from files of ``root`` alone, into ``output``.

@@ -146,7 +146,7 @@ def _run_comparison(
         return _train(console, job, cells, workers, command.cell_timeout)
 
     print_head(console, comparison, task.corpus, device, workers)
-    for note in comparison["notes"]:
+    for note in (*comparison["notes"], *_short_of_the_peak(config)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     failures = _tune(console, root, comparison, train)
     cells = list(comparison_cells(comparison))
@@ -168,7 +168,7 @@ def _run_comparison(
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison["notes"] = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
-    add_notes(comparison, get(command.experiment).measure(root, comparison, task))
+    add_notes(comparison, [*_short_of_the_peak(config), *get(command.experiment).measure(root, comparison, task)])
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
@@ -179,6 +179,15 @@ def _run_comparison(
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
+
+
+def _short_of_the_peak(config: Config) -> list[str]:
+    if config.warmup_steps <= config.steps:
+        return []
+    return [
+        f"the warm-up is {config.warmup_steps:,} steps and the run {config.steps:,}, so the learning rate ends at "
+        f"{config.steps / config.warmup_steps:.0%} of its peak; give a smaller --warmup-steps to reach it"
+    ]
 
 
 def _available_cores() -> int:

@@ -48,7 +48,7 @@ def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]
     for number, (name, words) in enumerate(commands.items(), start=1):
         experiment = EXPERIMENTS[words[1]]
         words = [*words, *_fitting(options, trains=bool(experiment.VARIANTS))]
-        if experiment.VARIANTS:
+        if experiment.VARIANTS and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
         console.print(f"python -m experiments {shlex.join(words)}", soft_wrap=True)

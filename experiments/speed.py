@@ -83,7 +83,7 @@ def planned(config: SpeedConfig) -> Iterator[Measurement]:
     for direction in (FORWARD, BACKWARD):
         cases = [(SGEMM, config.gemm_size), *((OURS, length) for length in config.lengths)]
         yield Measurement("time", "rate", direction, None, tuple(cases))
-    cases = [(name, n) for n in config.contexts for name in competitors("decoding", TOKEN, n, config)]
+    cases = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
     yield Measurement("time", "decoding", TOKEN, None, tuple(cases))
     for topic, directions, lengths in (
         ("operation", (FORWARD, BACKWARD), config.lengths),
@@ -91,14 +91,14 @@ def planned(config: SpeedConfig) -> Iterator[Measurement]:
         ("training", (STEP,), config.training_lengths),
     ):
         for length in lengths:
-            names = competitors(topic, directions[-1], length, config)
+            names = competitors(topic, length, config)
             for direction in directions:
                 yield Measurement("time", topic, direction, length, tuple((name, length) for name in names))
             if config.memory_lengths is None or length in config.memory_lengths:
                 for name in names:
                     yield Measurement("memory", topic, directions[-1], length, ((name, length),))
     for length in config.position_lengths:
-        names = competitors("positions", STEP, length, config)
+        names = competitors("positions", length, config)
         yield Measurement("time", "positions", STEP, length, tuple((name, length) for name in names))
 
 

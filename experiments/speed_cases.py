@@ -58,7 +58,7 @@ WARM_UP = 16
 """tokens of the call that warms a process up before its memory is measured"""
 
 
-def competitors(topic: str, direction: str, length: int, config: SpeedConfig) -> list[str]:
+def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
     if topic == "operation":
         names = [OURS, EQ_19, SDPA]

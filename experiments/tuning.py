@@ -111,7 +111,8 @@ def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
     for arm in comparison["variants"]:
         losses = trial_losses(root, comparison, arm["name"])
         shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
-        chosen = arm.get("settings", {}).get("learning_rate", comparison["config"]["learning_rate"])
-        edge = " (edge)" if chosen in (comparison["learning_rates"][0], comparison["learning_rates"][-1]) else ""
-        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen}{edge}"})
+        chosen = arm.get("settings", {}).get("learning_rate")
+        tried = not all(map(math.isnan, losses.values()))
+        edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
+        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
     return pd.DataFrame(rows)

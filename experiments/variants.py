@@ -7,12 +7,11 @@ arm differs from its comparison's configuration: `favor+-rope-after@redraw_every
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from experiments.config import Config
 from linear_rope.features import RANDOM_MAPS
-
-Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
+from linear_rope.model import Position
 
 KERNELS: dict[str, str] = {
     "softmax": "Exact softmax attention, through PyTorch's scaled_dot_product_attention. Quadratic in the length.",
@@ -54,6 +53,8 @@ SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
 
 SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
 
+PEER = "performer-pytorch"
+"""the kernel and the name of the arm whose attention is another library's"""
 PERFORMER_PYTORCH = (
     "performer-pytorch's own SelfAttention inside this suite's model, rotated before its feature map by its own rotary "
     "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this arm does not, so that only "
@@ -108,8 +109,7 @@ def _all_variants() -> dict[str, Variant]:
                 name, position_text = "softmax-rope", SOFTMAX_ROPE
             baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
             variants.append(Variant(name, kernel, position, baseline, f"{kernel_text} {position_text}"))
-    peer = "performer-pytorch"
-    variants.append(Variant(peer, peer, "rope-before", peer, PERFORMER_PYTORCH))
+    variants.append(Variant(PEER, PEER, "rope-before", PEER, PERFORMER_PYTORCH))
     return {variant.name: variant for variant in variants}
 
 

@@ -47,6 +47,8 @@ RULE = (
     "Questions that were put when a run had been seen say so, and are a family of their own; their p is not corrected "
     "for having been picked.",
     "It is not run where anything planned is missing or unfinished.",
+    "The seeds of a comparison are evaluated on the same text: intervals and p tell how the mean scatters over initial "
+    "weights, batches and draws of features, and nothing of other text.",
     "In brackets: the 95 % interval of the mean (Student's t), of an accuracy cut at 0 and 100 %. It is not adjusted "
     "for the number of claims, so it may lie clear of a bound where the verdict is inconclusive.",
 )
@@ -117,6 +119,7 @@ def evaluate(
     samples: list[Sample | None] = [None] * len(claims)
     if comparison is not None and curves is not None:
         cells = Cells(root, comparison, curves)
+        claims = [claim.of(comparison) for claim in claims]
         samples = [claim.sample(root, comparison, cells) for claim in claims]
     sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
     adjusted: dict[int, tuple[float, float]] = {}

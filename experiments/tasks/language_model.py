@@ -11,8 +11,6 @@ import torch
 from experiments.data import Bytes, Corpus
 from experiments.tasks.synthetic import split_generator
 
-METRIC = "bits_per_byte"
-
 
 def bits_per_byte(nats_per_token: float) -> float:
     """A mean cross-entropy in nats per token as bits per byte. Every token is one byte."""
@@ -27,7 +25,6 @@ class ByteLanguageModel:
     Raises ValueError if a split of the corpus is shorter than one window.
     """
 
-    vocab_size = 256
     measures_accuracy = False
     """whether evaluations tell the share of scored targets that were predicted right"""
 
@@ -50,7 +47,7 @@ class ByteLanguageModel:
         """
         last_start = len(self.corpus.train) - (self.context + 1)
         starts = np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
-        return self._gather(self.corpus.train, starts)
+        return _windows_at(self.corpus.train, starts, self.context)
 
     def windows(self, split: str, count: int) -> torch.Tensor:
         """At most ``count`` evenly spaced windows of a split, int64 of shape (count or fewer, context + 1).
@@ -58,11 +55,7 @@ class ByteLanguageModel:
         Always the same ones, from the first byte to the last, and so many at most that no byte is predicted twice
         (the last target of a window may be the first input of the next). ``split``: train, validation or test.
         """
-        content: Bytes = getattr(self.corpus, split)
-        fitting = (len(content) - 1) // self.context
-        count = min(count, fitting)
-        last_start = len(content) - (self.context + 1)
-        return self._gather(content, np.arange(count) * last_start // max(count - 1, 1))
+        return evenly_spaced(getattr(self.corpus, split), self.context, count)
 
     def targets(self, tokens: torch.Tensor) -> torch.Tensor:
         """What is to be predicted at each position, int64 of shape (B, N), NOT_SCORED where nothing is asked.
@@ -71,8 +64,16 @@ class ByteLanguageModel:
         """
         return tokens[:, 1:]
 
-    def _gather(self, content: Bytes, starts: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(content[starts[:, None] + np.arange(self.context + 1)].astype(np.int64))
+
+def evenly_spaced(content: Bytes, length: int, count: int) -> torch.Tensor:
+    """At most ``count`` windows of ``length`` + 1 bytes, as ``ByteLanguageModel.windows`` says; int64."""
+    count = min(count, (len(content) - 1) // length)
+    last_start = len(content) - (length + 1)
+    return _windows_at(content, np.arange(count) * last_start // max(count - 1, 1), length)
+
+
+def _windows_at(content: Bytes, starts: np.ndarray, length: int) -> torch.Tensor:
+    return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
 
 
 class SequenceModel(ByteLanguageModel):

@@ -114,10 +114,10 @@ def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_arms(judge):
     half = stats.t.ppf(0.975, 2 * RECALLING) * SPREAD_WITHIN / math.sqrt(3)
     assert (solves.estimate.low, solves.estimate.high) == pytest.approx((1 - half, 1.0))
     assert (order.estimate.mean, order.estimate.high) == pytest.approx((-0.75, -0.75 + half * math.sqrt(2)))
-    # Equal accuracies of 4,000 answers have a spread of their own, 1/4000 with two degrees of freedom.
+    # Equal accuracies of 256 windows, of an answer each, have a spread of their own, with two degrees of freedom.
     # The larger p counts.
     family = sum(claim.family == "rope" for claim in recall.CLAIMS)
-    t = [0.76 * math.sqrt(3) / std for std in (1 / 4000, SPREAD_WITHIN * math.sqrt(2))]
+    t = [0.76 * math.sqrt(3) / std for std in (1 / 256, SPREAD_WITHIN * math.sqrt(2))]
     p = max(stats.t.sf(t[0], 2), stats.t.sf(t[1], 2 * RECALLING))
     assert order.p == pytest.approx(family * 2 * p, rel=1e-9)
     assert (solves.verdict, order.verdict) == ("inconclusive", "not supported")

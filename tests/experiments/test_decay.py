@@ -7,11 +7,13 @@ import torch
 
 from experiments import decay, decay_tables
 from experiments.config import Config
+from experiments.data import build_corpus, load_corpus
 from experiments.decay import EXPECTED_BOUND, EXPECTED_SIMILARITY, bound_table, mask_table, score_means
 from experiments.decay_plots import position_loss_figure, scores_figure
 from experiments.decay_tables import DISTANCES, HEAD_DIM, MASK_FEATURES, mask_draws_table, scores_table
 from experiments.plots import style
-from experiments.position_loss import by_bin, losses_by_position, overlapping
+from experiments.position_loss import bins, by_bin, losses_by_position, overlapping
+from experiments.tasks.language_model import make_task
 from linear_rope.diagnostics import expected_rope_mask
 
 
@@ -127,14 +129,62 @@ def test_the_scores_figure_shows_means_intervals_and_both_expectations(scores):
     assert expected[512] == pytest.approx(0.185, abs=5e-4)
 
 
-def test_windows_that_overlap_hold_the_same_targets_at_every_range_of_positions():
-    spans = torch.arange(2 * 1025).view(2, 1025)
-    windows = overlapping(spans, 64)
-    assert windows.shape == (2 * 61, 65)
+@pytest.mark.parametrize("context", [16, 31, 40, 64])
+def test_every_range_of_positions_counts_the_same_targets_equally_often(context):
+    spans = torch.arange(2 * 501).view(2, 501)
+    windows, counted = overlapping(spans, context)
+    assert windows.shape[1] == context + 1
+    assert counted.shape == (len(windows), context)
     assert (windows.diff() == 1).all()
+    step = (windows[1, 0] - windows[0, 0]).item()
     targets = windows[:, 1:]
-    early, late = (set(targets[:, columns].flatten().tolist()) for columns in (slice(16, 32), slice(32, 64)))
-    assert len(early & late) == 2 * (1024 - 48 - 16)
+    all_counted = set(targets[counted].tolist())
+    # All but what is too near to the ends of a span for every range to have it.
+    assert len(all_counted) >= 2 * (500 - 2 * context - step)
+    for first, last in bins(context):
+        here = slice(first, last + 1)
+        found, times = targets[:, here][counted[:, here]].unique(return_counts=True)
+        assert set(found.tolist()) == all_counted
+        assert set(times.tolist()) == {(last + 1 - first) // step}
+
+
+class Unigram(torch.nn.Module):
+    """Does not look at the past: the loss of a target is the same at every position."""
+
+    def forward(self, tokens):
+        return (torch.arange(256.0) / 50).expand(*tokens.shape, 256)
+
+
+@pytest.mark.parametrize("context", [40, 64])
+def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_positions(context):
+    # The text changes from beginning to end, so that other targets would have another loss.
+    spans = (torch.arange(2 * 501).view(2, 501) // 4) % 256
+    windows, counted = overlapping(spans, context)
+    losses = by_bin(losses_by_position(Unigram(), windows, Config(context=context), counted))["bits_per_byte"]
+    # float32 losses of up to 13 bits, each rounded to 2⁻²⁴ of it.
+    assert losses.max() - losses.min() < 13 * 2**-23
+
+
+@pytest.mark.parametrize(
+    ("corpus", "context", "says"),
+    [
+        (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
+        (build_corpus("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
+    ],
+)
+def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
+    comparison = {"config": {"context": context}, "variants": []}
+    (note,) = decay.measure_position_loss(tmp_path, comparison, make_task(corpus, context, 4))
+    assert says in note
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
+    # The test split of such a text is a byte longer than its validation split.
+    corpus = build_corpus("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
+    assert len(corpus.test) > len(corpus.validation)
+    comparison = {"config": {"context": 100}, "variants": [], "seeds": [], "machine": {}}
+    assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []
 
 
 class Counter(torch.nn.Module):

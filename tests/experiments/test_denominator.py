@@ -47,15 +47,14 @@ def made_up(make_comparison, tmp_path):
     def loss(sign):
         def made(name, seed, step):
             _, _, kind = name.partition("@denominator=")
-            spike = 2.0 if step == 440 and (kind == "rotated") == (sign > 0) else 0.0
+            spike = 2.0 if step in (160, 300, 440) and (kind == "rotated") == (sign > 0) else 0.0
             return 3 + seed + (sign * (0.5 + NOISE[seed % FEW]) if kind else 0) + spike
 
         return made
 
-    def make(sign, fates=None, steps=480, seeds=FEW):
-        root = make_comparison(
-            tmp_path, ",".join(denominator.VARIANTS), seeds, loss=loss(sign), fates=fates, steps=steps, stopped_at=40
-        )
+    def make(sign, fates=None, steps=480, seeds=FEW, every=4):
+        length = {"steps": steps, "every": every, "stopped_at": 40}
+        root = make_comparison(tmp_path, ",".join(denominator.VARIANTS), seeds, loss=loss(sign), fates=fates, **length)
         for path in root.glob("*/*/metrics.jsonl"):
             is_rotated = path.parts[-3].endswith("@denominator=rotated")
             rows = read_metrics(path)
@@ -66,12 +65,12 @@ def made_up(make_comparison, tmp_path):
                 if row["split"] == "validation" and is_rotated:
                     row["nonpositive_denominators"] = 0.1 if sign > 0 and row["step"] else 0.0
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        expected = {"favor+": (0.3, -0.5, 100), "elu+1": (0.034, 0.15, 0)}
+        expected = {"favor+": (0.3, -0.5, 1.4, 100), "elu+1": (0.034, 0.15, 0.46, 0)}
         if sign < 0:
-            expected = {"favor+": (0.1, 0.2, 0), "elu+1": (0.3, -0.1, 50)}
+            expected = {"favor+": (0.1, 0.2, 0.9, 0), "elu+1": (0.3, -0.1, 1.2, 50)}
         rows = [
-            (name, denominator_initial.ALL_KEYS, draw, negative + draw * 1e-6, least + draw * 1e-6, 1.4, denominators)
-            for name, (negative, least, denominators) in expected.items()
+            (name, denominator_initial.ALL_KEYS, draw, *(value + draw * 1e-6 for value in sums), denominators)
+            for name, (*sums, denominators) in expected.items()
             for draw in range(denominator_initial.INITIAL_DRAWS)
         ]
         pd.DataFrame(rows, columns=list(denominator_initial.COLUMNS)).to_csv(root / "initial.csv", index=False)
@@ -121,7 +120,7 @@ def test_a_failure_of_another_kind_is_lost(made_up):
 
 
 def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
-    root, comparison, curves = made_up(1, steps=100)
+    root, comparison, curves = made_up(1, steps=100, every=20)
     found = verdicts(root, comparison, curves)
     assert {found[f"{kernel}-spikes"] for kernel in denominator_claims.KERNELS} == {"not run"}
     table = denominator.stability_table(root, comparison, curves)
@@ -132,8 +131,8 @@ def test_the_stability_table_counts_failures_and_spikes(made_up):
     fates = {("relu-rope-after", 1): ("failed", "why")}
     table = denominator.stability_table(*made_up(1, fates)).set_index("arm")
     assert tuple(table.loc["relu-rope-after"]) == ("5", "1", "0.00% (worst seed 0.00%)")
-    # Of 24 records, 14 have ten before them, and one is a spike.
-    assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "7.14% (worst seed 7.14%)")
+    # Of 120 records, 110 have ten before them, and three are spikes.
+    assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "2.73% (worst seed 2.73%)")
 
 
 def test_figures_are_drawn(made_up, tmp_path):

@@ -83,6 +83,13 @@ def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
     assert list(sample.values.values()) == pytest.approx([value] * count, abs=1e-5)
 
 
+def test_the_difference_of_mean_squared_errors_is_over_what_is_expected_of_independent_directions(root):
+    sample = SAMPLES["orthogonal-mean-0.25"](root, PLANNED, Cells(root, PLANNED, CURVES))
+    assert (sample.planned, sample.unit_of_sample) == (FEW_DRAWS, "draws")
+    # Errors of 1 and 2, where 2 are expected, and a draw's own factor.
+    assert sample.values == pytest.approx({draw: -0.5 * (1 + draw / 10) for draw in range(FEW_DRAWS)})
+
+
 def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
     sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})

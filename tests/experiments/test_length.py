@@ -8,12 +8,12 @@ import torch
 from experiments import length
 from experiments.config import Config
 from experiments.curves import read_curves
-from experiments.data import build_corpus
+from experiments.data import build_corpus, load_corpus
 from experiments.models import build_model
 from experiments.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.record import read_json
 from experiments.stats import summarise
-from experiments.tasks.language_model import ByteLanguageModel
+from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.train import evaluate
 from experiments.variants import get_variant
 from experiments.verdicts import evaluate as judge
@@ -75,18 +75,22 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
-    arms = ("softmax-rope", "softmax-learned", "favor+-none")
+    arms = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
     models = {arm: model_of(arm) for arm in arms}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(arm, 0, model) for arm, model in models.items()])
     variants = [{"name": arm, "position": get_variant(arm).position} for arm in arms]
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
-    assert notes == ["softmax-learned is not evaluated beyond 32 tokens, where its table of positions ends"]
+    assert notes == [
+        f"{arm} is not evaluated beyond 32 tokens, where its table of positions ends"
+        for arm in ("softmax-learned", "performer-pytorch")
+    ]
     table = pd.read_csv(tmp_path / "length.csv")
     means = length.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
     lengths = [32 * factor for factor in length.FACTORS]
     assert list(means["softmax-rope", "as trained"].index) == lengths
     assert list(means["favor+-none", "as trained"].index) == lengths
     assert list(means["softmax-learned", "as trained"].index) == [32]
+    assert list(means["performer-pytorch", "as trained"].index) == [32]
     # The same windows in batches of another size.
     for arm in arms:
         short = table[(table["variant"] == arm) & (table["method"] == length.IN_SHORT_WINDOWS)]
@@ -105,14 +109,26 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     assert all(module.rope_scaling is None for module in attention)
 
 
+def test_generated_sequences_have_no_other_length(tmp_path):
+    task = make_task(load_corpus("recall-64"), 64, 4)
+    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": []}, task)
+    assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
+
+
 NOISE = (0.0, 0.001, -0.001)
-BREAKS = {"softmax-alibi": -1, "softmax-none": -1}
+RISES = {
+    "softmax-alibi": {4: -1, 16: -1},
+    "softmax-none": {4: -1, 16: 2},
+    "favor+-none": {4: 2, 16: 2},
+    "elu+1-none": {4: 2, 16: 2},
+}
+"""in units of 0.8, of the arms that do not rise by 1"""
 METHODS = ("as trained", *length.SCALINGS)
 
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    """Makes a comparison whose losses at the judged lengths rise by 0.8 · sign, and fall from method to method."""
+    """Makes a comparison whose losses rise by 0.8 · sign, or ``RISES``, with the length and fall with the method."""
 
     def make(sign):
         root = make_comparison(tmp_path, ",".join(length.VARIANTS), 3)
@@ -121,7 +137,7 @@ def made_up(make_comparison, tmp_path):
             for seed in range(3):
                 for factor in (1, *length.FACTORS_JUDGED):
                     for fall, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
-                        rise = 0.8 * BREAKS.get(arm, 1) - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
+                        rise = 0.8 * RISES.get(arm, {}).get(factor, 1) - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
                         place = (arm, seed, method, 32 * factor)
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
                 rows += [(arm, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]

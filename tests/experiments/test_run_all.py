@@ -42,6 +42,13 @@ def test_cells_are_taken_over_from_the_runs_before(tmp_path):
     assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
+def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path):
+    _, ran = collected(["--dry-run"])
+    assert len(ran) == len(REFERENCES)
+    assert not any("--reuse" in words for words in ran)
+    assert not (tmp_path / "results").exists()
+
+
 def test_another_preset_runs_every_experiment_with_its_own_arms():
     _, ran = collected(["--preset", "smoke"], "smoke")
     assert [words[1] for words in ran] == list(EXPERIMENTS)

@@ -315,7 +315,7 @@ def test_a_position_encoding_is_compared_with_its_own_kernel_without():
 def test_every_position_encoding_that_a_kernel_can_have_is_measured():
     arms = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
     known = {arm for arm in arms if arm.startswith(("softmax-", "favor+-", "elu+1-"))}
-    names = competitors("positions", STEP, 1024, CPU)
+    names = competitors("positions", 1024, CPU)
     spelled = {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names}
     assert spelled == known
 
@@ -324,7 +324,7 @@ def test_a_model_is_built_with_the_positions_of_its_name():
     config = PRESETS["smoke"]
     sizes = {
         name: speed_cases.build("positions", STEP, name, 32, config).facts["parameters"]
-        for name in competitors("positions", STEP, 32, config)
+        for name in competitors("positions", 32, config)
     }
     table = 32 * config.dim
     smallest = min(sizes.values())
@@ -410,8 +410,8 @@ def test_other_settings_than_the_targets_have_none(change):
 
 
 def test_the_peer_is_left_out_where_it_needs_too_much_memory():
-    assert PERFORMER in competitors("operation", BACKWARD, 1024, CPU)
-    assert PERFORMER not in competitors("operation", BACKWARD, 16384, CPU)
+    assert PERFORMER in competitors("operation", 1024, CPU)
+    assert PERFORMER not in competitors("operation", 16384, CPU)
 
 
 def test_competitors_are_timed_in_turn():

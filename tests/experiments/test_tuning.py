@@ -110,6 +110,12 @@ def test_the_table_shows_every_trial_and_the_rate_of_the_arm(made_up):
     assert rates_table(root, comparison).to_dict("records") == [
         {"arm": ARM, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
     ]
+    comparison["variants"][0]["settings"] = {"learning_rate": 0.004}
+    assert rates_table(root, comparison)["trained with"].tolist() == ["0.004 (edge)"]
+    comparison["variants"][0]["settings"] = {}
+    assert rates_table(root, comparison)["trained with"].tolist() == ["not chosen yet"]
+    fixed = {**comparison["variants"][0], "name": f"{ARM}@learning_rate=0.001", "settings": {"learning_rate": 0.001}}
+    assert rates_table(root, {**comparison, "variants": [fixed]})["trained with"].tolist() == ["0.001"]
     del comparison["learning_rates"]
     assert rates_table(root, comparison) is None
 

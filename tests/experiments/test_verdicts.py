@@ -14,6 +14,7 @@ from experiments.convergence import CLAIMS
 from experiments.curves import read_curves
 from experiments.record import read_json, write_json
 from experiments.references import command
+from experiments.registry import EXPERIMENTS
 from experiments.verdicts import evaluate
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
@@ -166,7 +167,7 @@ def judged(values, region, margin, claim=None, **sample):
     """The row of a claim on its own; ``claim`` has more of its fields."""
     found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
     claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found, **(claim or {}))
-    comparison = {"data": [], "variants": [], "preset": "cpu"}
+    comparison = {"data": [], "variants": [], "preset": "cpu", "config": {"answers": 100}}
     (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
     return row
 
@@ -222,6 +223,28 @@ def test_the_resolution_is_the_least_standard_deviation():
     half = stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
     assert (row.estimate.low, row.estimate.high) == pytest.approx((0.96 - half, 0.96 + half))
     assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
+
+
+def test_the_resolution_may_follow_from_the_comparison_s_configuration():
+    given = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution": 0.01})
+    found = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution_of": lambda config: 1 / config["answers"]})
+    assert (found.p, found.estimate) == (given.p, given.estimate)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "key", "config", "resolution"),
+    [
+        ("convergence", "softmax-steps", {"steps": 800, "evaluate_every": 40}, 1 / 20),
+        ("convergence", "softmax-steps", {"steps": 5, "evaluate_every": 40}, 1),
+        ("recall", "elu+1-order", {"context": 64, "test_windows": 1000}, 1 / (1000 * 4)),
+        ("recall", "elu+1-order", {"context": 256, "test_windows": 10**6}, 1 / (3000 * 16)),
+        ("copying", "elu+1-order", {"context": 64, "test_windows": 8}, 1 / (8 * 16)),
+        ("denominator", "relu-spikes", {"steps": 400, "log_every": 5}, 1 / 70),
+    ],
+)
+def test_what_a_value_can_resolve_in_a_comparison(experiment, key, config, resolution):
+    (claim,) = (claim for claim in EXPERIMENTS[experiment].CLAIMS if claim.key == key)
+    assert claim.of({"config": config}).resolution == pytest.approx(resolution)
 
 
 def test_rounding_errors_are_below_the_resolution():

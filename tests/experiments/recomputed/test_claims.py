@@ -47,7 +47,7 @@ def test_every_row_about_a_loss():
         r"\| convergence(?:; | )[^|]*\| \*\*(.*?)\*\*",
         page,
     )
-    families = {"none": [], "learned": [], "order": []}
+    families = {"none": [], "learned": [], "sinusoidal": [], "order": []}
     for arm, other, measured, region, verdict in found:
         family = "order" if other.endswith("-before") else other.rpartition("-")[2]
         if not {arm, other} <= records.arms.keys():
