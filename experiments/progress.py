@@ -54,7 +54,7 @@ class Bars:
         self._tasks[cell] = self._progress.add_task(str(cell).ljust(self._width), total=self._steps, detail="starting")
 
     def advanced(self, cell: Cell, step: int, loss: float, tokens_per_second: float) -> None:
-        detail = f"loss {loss:.3f} nats/byte, {tokens_per_second:,.0f} tokens/s"
+        detail = f"loss {loss:.3f} nats/token, {tokens_per_second:,.0f} tokens/s"
         self._progress.update(self._tasks[cell], completed=step, detail=detail)
         self._advance_all(cell, step)
 
@@ -98,7 +98,7 @@ class Lines:
             return
         self._printed[cell] = time.monotonic()
         self._print(
-            f"{cell}: step {step}/{self._steps}, loss {loss:.3f} nats/byte, {tokens_per_second:,.0f} tokens/s; "
+            f"{cell}: step {step}/{self._steps}, loss {loss:.3f} nats/token, {tokens_per_second:,.0f} tokens/s; "
             f"all cells: {self._estimate} left"
         )
 

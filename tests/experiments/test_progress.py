@@ -25,7 +25,7 @@ def shown(terminal: bool) -> str:
 
 def test_a_terminal_shows_a_bar_per_cell_with_loss_rate_and_time_left():
     text = shown(terminal=True)
-    assert "loss 2.345 nats/byte, 12,345 tokens/s" in text
+    assert "loss 2.345 nats/token, 12,345 tokens/s" in text
     assert "all cells" in text
     assert "left" in text
     assert "2 of 2 ended" in text
@@ -56,7 +56,7 @@ def test_lines_tell_progress_and_time_left_every_quarter_minute(monkeypatch):
     display.advanced(CELLS[0], 21, 3.0, 1000.0)
     # 20 steps in 20 seconds; 179 of 200 are left.
     assert output.getvalue().splitlines()[1:] == [
-        "softmax-none seed 0: step 21/100, loss 3.000 nats/byte, 1,000 tokens/s; all cells: 3 min left"
+        "softmax-none seed 0: step 21/100, loss 3.000 nats/token, 1,000 tokens/s; all cells: 3 min left"
     ]
 
 

@@ -5,15 +5,18 @@ import dataclasses
 import gzip
 import io
 import os
+import typing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.cli import COMMANDS, RunCommand, main
+from experiments.cli import ALL, COMMANDS, RunCommand, main
 from experiments.config import LIMITS, Config
-from experiments.variants import VARIANTS
+from experiments.registry import EXPERIMENTS
+from experiments.tasks import TASKS
+from experiments.variants import is_variant
 
 EXAMPLES = 1500
 LEAST = 1000
@@ -87,12 +90,25 @@ def value_of(name, values):
 
 
 def not_among(names):
-    """Text that is none of ``names``, and no option either: another check has those."""
+    """Text that is none of ``names``, and no option either: another check has those.
+
+    Hypothesis tries the strings of the code under test too, so every name that means something has to be here.
+    """
     return st.text(max_size=30).filter(lambda text: text not in names and not text.startswith("-"))
 
 
 def named(name, names):
     return not_among(names).flatmap(lambda value: given_as(name, value))
+
+
+def are_variants(text):
+    return all(is_variant(name.strip()) for name in text.split(","))
+
+
+def choices_of(name):
+    """The values of an option that takes one of a few."""
+    kinds = {**typing.get_type_hints(Config), **typing.get_type_hints(RunCommand)}
+    return typing.get_args(kinds[name])
 
 
 def out_of_range(name):
@@ -114,14 +130,12 @@ wrong_counts = st.sampled_from(["seeds", "workers"]).flatmap(
     lambda name: value_of(name, [*NO_NUMBERS, "0", "-1", "10000000000", "9" * 5000])
 )
 wrong_choices = st.sampled_from(["preset", "device", "precision", "denominator"]).flatmap(
-    lambda name: named(
-        name, ["smoke", "cpu", "gpu", "paper", "auto", "cuda", "float32", "bfloat16", "unrotated", "rotated"]
-    )
+    lambda name: named(name, choices_of(name))
 )
 wrong_names = st.one_of(
-    named("variants", VARIANTS),
+    not_among(()).filter(lambda text: not are_variants(text)).flatmap(lambda value: given_as("variants", value)),
     value_of("variants", ["softmax-none,softmax-none", "softmax-none,", ",", "softmax-none,x", "SOFTMAX-NONE"]),
-    named("data", ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text"]),
+    named("data", TASKS),
     st.just(["--data", "text"]),
 )
 wrong_paths = st.one_of(
@@ -190,7 +204,7 @@ missing_values = st.tuples(
     ),
     st.sampled_from([[], ["--steps", "3"]]),
 ).map(lambda parts: ["run", "decay", *parts[0], flag(parts[1]), *parts[2]])
-wrong_experiments = not_among(["convergence", "decay", "speed"]).map(lambda name: ["run", name])
+wrong_experiments = not_among([ALL, *EXPERIMENTS]).map(lambda name: ["run", name])
 wrong_reports = st.one_of(
     st.sampled_from([*NO_PATHS, "absent", "file", "pipe", "empty", "directory", "full", "/dev/zero"]).map(
         lambda path: ["report", path]
