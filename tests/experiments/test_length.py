@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments import length
+from experiments import length, length_claims, length_tables
 from experiments.config import Config
 from experiments.curves import read_curves
 from experiments.data import build_corpus, load_corpus
@@ -60,7 +60,7 @@ def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
     table = by_bin(losses)
     assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
     place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
-    (mean,) = length.window_means(table.assign(**place))["bits_per_byte"]
+    (mean,) = length_tables.window_means(table.assign(**place))["bits_per_byte"]
     assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
@@ -85,7 +85,7 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
         for arm in ("softmax-learned", "performer-pytorch")
     ]
     table = pd.read_csv(tmp_path / "length.csv")
-    means = length.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
+    means = length_tables.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
     lengths = [32 * factor for factor in length.FACTORS]
     assert list(means["softmax-rope", "as trained"].index) == lengths
     assert list(means["favor+-none", "as trained"].index) == lengths
@@ -93,10 +93,10 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     assert list(means["performer-pytorch", "as trained"].index) == [32]
     # The same windows in batches of another size.
     for arm in arms:
-        short = table[(table["variant"] == arm) & (table["method"] == length.IN_SHORT_WINDOWS)]
+        short = table[(table["variant"] == arm) & (table["method"] == length_tables.IN_SHORT_WINDOWS)]
         mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
         assert mean == pytest.approx(means[arm, "as trained", 32], rel=1e-5)
-    added = length.by_position(table).set_index(["variant", "last"])["added"]
+    added = length_tables.by_position(table).set_index(["variant", "last"])["added"]
     assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
     assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
     assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
@@ -135,13 +135,13 @@ def made_up(make_comparison, tmp_path):
         rows = []
         for arm in length.VARIANTS:
             for seed in range(3):
-                for factor in (1, *length.FACTORS_JUDGED):
+                for factor in (1, *length_claims.FACTORS_JUDGED):
                     for fall, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
                         rise = 0.8 * RISES.get(arm, {}).get(factor, 1) - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
                         place = (arm, seed, method, 32 * factor)
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
-                rows += [(arm, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
+                rows += [(arm, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
+        pd.DataFrame(rows, columns=list(length_tables.COLUMNS)).to_csv(root / "length.csv", index=False)
         comparison = read_json(root / "comparison.json")
         return root, comparison, read_curves(root, comparison)
 
