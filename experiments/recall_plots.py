@@ -150,7 +150,10 @@ def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd
         labels = position_labels(variants, comparison, summary)
         for axes, width in zip(row, widths, strict=True):
             axes.set_title(label(kernel) if len(widths) == 1 else f"{label(kernel)}, width {width}")
-            for number, variant in enumerate(v for v in variants if width_of(v, comparison) == width):
+            trained = [variant for variant in variants if width_of(variant, comparison) == width]
+            if not trained:
+                axes.text(0.5, 0.5, "not trained at this width", transform=axes.transAxes, ha="center", color=MUTED)
+            for number, variant in enumerate(trained):
                 mine = recorded[recorded["variant"] == variant["name"]]
                 _step_line(axes, mine, finished[variant["name"]], variant, labels[variant["position"]], number)
             axes.set_ylim(-0.03, 1.05)
