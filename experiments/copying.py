@@ -25,7 +25,8 @@ METHOD = (
     "are of the validation split. Elu+1 has as many features as a head has channels, favor+ as many as num_features "
     "says. The spread of the initial weights, the learning rate and the batch were found in trials on another task, "
     "associative recall; no arm was tuned by itself. Linear attention is compared with softmax attention only where "
-    "that has learnt the task."
+    "that has learnt the task. A token is kept in a byte, so what tables and figures call bits per byte are bits per "
+    "scored symbol."
 )
 
 NOT_SHOWN = (

@@ -33,7 +33,8 @@ METHOD = (
     "RoPE and of elu+1 with RoPE after its map; no arm was tuned by itself. A difference of accuracies is judged only "
     "where one of the two arms is well above guessing, and a comparison with softmax attention with RoPE, the "
     "yardstick, only where that has learnt the task. Claims are judged by the wider of an arm's own spread and that "
-    "of all arms, tables and figures show its own."
+    "of all arms, tables and figures show its own. A token is kept in a byte, so what tables and figures call bits per "
+    "byte are bits per answer."
 )
 
 NOT_SHOWN = (
