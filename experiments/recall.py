@@ -44,7 +44,7 @@ NOT_SHOWN = (
     "favoured in every comparison. How much a state of fixed size can hold: four pairs do not fill it; recall-128 to "
     "recall-512, with more pairs, would test it. The vocabulary and the models are smaller than those of Zoology, "
     "which also takes the best of four learning rates, so figures do not compare with its own. How often an arm "
-    "learns the task: that is nearly all or nothing from seed to seed, and of an arm that does so in eight of ten, "
+    "begins to recall: from seed to seed it does or does not, and of an arm that does so in eight of ten, "
     "three seeds of three are half of the time all alike."
 )
 

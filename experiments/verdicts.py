@@ -26,7 +26,7 @@ RULE = (
     "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
     "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
     "deviation is taken to be no less.",
-    "A run learns recall or does not, nearly all or nothing, and three seeds that happen to be alike say little of "
+    "A run begins to recall or does not, and three seeds that happen to be alike say little of "
     "their spread. Recall's accuracies are judged by the spread within arms, too, of all arms of the comparison "
     "together (as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as "
     "much): the larger p counts, and the wider interval is shown. This takes all arms to vary alike: it does not "
