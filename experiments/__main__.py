@@ -3,7 +3,7 @@
 import io
 import sys
 
-from experiments.signals import Stopped, stop_signals_raise
+from experiments.launch.signals import Stopped, stop_signals_raise
 
 
 def run() -> int:

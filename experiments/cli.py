@@ -18,8 +18,8 @@ import tyro
 
 from experiments.config import Config
 from experiments.errors import RunFailed, why
+from experiments.launch.signals import Stopped, stop_signals_raise
 from experiments.presets import OWN, PRESETS, get_preset
-from experiments.signals import Stopped, stop_signals_raise
 
 PROGRAM = "python -m experiments"
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
@@ -156,17 +156,17 @@ def _printable(message: str) -> str:
 
 def _dispatch(command: object, arguments: list[str]) -> int:
     if isinstance(command, RunCommand) and command.experiment == ALL:
-        from experiments.run_all import run_all
+        from experiments.commands.run_all import run_all
 
         options = [*arguments[1:]]
         options.remove(ALL)
         return run_all(options, command.preset, lambda words: _dispatch(_parse("run", words[1:]), words))
     if isinstance(command, RunCommand):
-        from experiments.run import run
+        from experiments.commands.run import run
 
         return run(command, _command_line(arguments))
     if isinstance(command, ReportCommand):
-        from experiments.report import write_report
+        from experiments.report.report import write_report
 
         try:
             command.directory.stat()
@@ -178,21 +178,21 @@ def _dispatch(command: object, arguments: list[str]) -> int:
         print(write_report(command.directory))
         return 0
     if isinstance(command, ClaimsCommand):
-        from experiments.claims_page import claims
+        from experiments.report.claims_page import claims
 
         claims(command.results, command.out)
         return 0
     if isinstance(command, DataCommand):
-        from experiments.catalogue import print_data
+        from experiments.commands.catalogue import print_data
 
         print_data(command.data_dir)
         return 0
     if isinstance(command, DoctorCommand):
-        from experiments.doctor import doctor
+        from experiments.commands.doctor import doctor
 
         return doctor(command.data_dir)
-    from experiments.catalogue import print_list
-    from experiments.registry import EXPERIMENTS
+    from experiments.commands.catalogue import print_list
+    from experiments.studies.registry import EXPERIMENTS
     from experiments.variants import VARIANTS
 
     print_list(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.config import Config
-from experiments.record import cell_directory, write_json
+from experiments.records.record import cell_directory, write_json
 from experiments.variants import parse_variants
 
 Loss = Callable[[str, int, int], float]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import plots
+from experiments.analysis.references import REFERENCES
 from experiments.cli import main
-from experiments.convergence import VARIANTS
+from experiments.figures import style as plots
 from experiments.presets import get_preset
-from experiments.references import REFERENCES
-from experiments.report import read_comparison
+from experiments.report.report import read_comparison
+from experiments.studies.convergence.study import VARIANTS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))

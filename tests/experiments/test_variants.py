@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.convergence import VARIANTS as DEFAULT_ARMS
-from experiments.models import build_model, check_parameters_match, count_parameters
 from experiments.presets import PRESETS, get_preset
-from experiments.registry import EXPERIMENTS
+from experiments.studies.convergence.study import VARIANTS as DEFAULT_ARMS
+from experiments.studies.registry import EXPERIMENTS
+from experiments.training.models import build_model, check_parameters_match, count_parameters
 from experiments.variants import SETTINGS, VARIANTS, check_arms_differ, get_variant, is_variant, parse_variants
 
 SMOKE = PRESETS["smoke"]().config

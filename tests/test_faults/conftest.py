@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.record import cell_status, read_metrics
+from experiments.records.record import cell_status, read_metrics
 
 PROJECT = Path(__file__).parents[2]
 COUNTS = pytest.StashKey[Counter]()

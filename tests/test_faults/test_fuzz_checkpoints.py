@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from experiments.checkpoint import load_newest_checkpoint, save_checkpoint
+from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 
 FILES = ("model.safetensors", "optimizer.pt", "manifest.json")
 FUZZING = {

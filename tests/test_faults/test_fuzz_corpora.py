@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.data import load_corpus
-from experiments.tasks import imdb
+from experiments.data import imdb
+from experiments.data.corpus import load_corpus
 
 MEMORY = 2**29
 """bytes of address space for all that is read, beyond what the tests have when they begin"""

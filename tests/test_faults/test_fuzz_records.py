@@ -11,14 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from experiments import decay_tables, plots
+from experiments.analysis.curves import read_curves
 from experiments.cli import main
-from experiments.curves import read_curves
-from experiments.record import cell_config, cell_status, read_json, read_metrics
-from experiments.report import read_comparison
-from experiments.speed_config import PRESETS
-from experiments.speed_records import read_records
-from experiments.strict_json import visible
+from experiments.figures import style as plots
+from experiments.records.record import cell_config, cell_status, read_json, read_metrics
+from experiments.records.strict_json import visible
+from experiments.report.report import read_comparison
+from experiments.studies.decay import tables as decay_tables
+from experiments.studies.speed.records import read_records
+from experiments.studies.speed.settings import PRESETS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 ARMS = ("elu+1-none", "elu+1-rope-after")

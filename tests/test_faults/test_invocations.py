@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from experiments.cli import ALL, COMMANDS, RunCommand, main
 from experiments.config import LIMITS, Config
-from experiments.registry import EXPERIMENTS
-from experiments.tasks import TASKS
+from experiments.data.registry import TASKS
+from experiments.studies.registry import EXPERIMENTS
 from experiments.variants import is_variant
 
 EXAMPLES = 1500

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import plots
 from experiments.cli import main
+from experiments.figures import style as plots
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 

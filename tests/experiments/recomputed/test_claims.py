@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from experiments.convergence import CLAIMS
+from experiments.studies.convergence.study import CLAIMS
 
 from .conftest import REFERENCE, STUDENT_T, Records
 

@@ -1,0 +1,88 @@
+"""The recorded numbers of a comparison's cells, as the samples of claims need them."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.statistics import cell_states
+from experiments.config import recorded_steps
+
+
+class NotRecorded(Exception):
+    """A finished cell lacks a number that a quantity is made of: it has to be measured yet."""
+
+
+class Cell:
+    """The recorded numbers of one finished cell."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._rows = rows
+        self._curves: dict[str, pd.Series[float]] = {}
+
+    def curve(self, metric: str) -> "pd.Series[float]":
+        """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
+
+        Raises NotRecorded if there is none.
+        """
+        if metric not in self._curves:
+            split, _, name = metric.partition("_")
+            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
+            self._curves[metric] = rows.set_index("step")["value"].sort_index()
+        if self._curves[metric].empty:
+            raise NotRecorded(metric)
+        return self._curves[metric]
+
+    def last(self, metric: str) -> float:
+        """A metric at the last step that has it. Raises NotRecorded if there is none."""
+        return float(self.curve(metric).iloc[-1])
+
+    def average(self, metric: str) -> float:
+        """The area under a metric's curve over its steps, by trapezia, divided by their number."""
+        curve = self.curve(metric)
+        steps = curve.index.to_numpy(float)
+        if len(curve) == 1:
+            return float(curve.iloc[0])
+        return float(np.trapezoid(curve.to_numpy(), steps) / (steps[-1] - steps[0]))
+
+
+class Cells:
+    """The cells of a comparison: what became of each, and its numbers. Each is worked out once, when asked for."""
+
+    def __init__(self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> None:
+        self._root, self._comparison, self._curves = root, comparison, curves
+
+    @cached_property
+    def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
+        """(arm, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
+        states: Any = cell_states(self._root, self._comparison, self._curves).itertuples(index=False)
+        losses = self._curves[self._curves["metric"] == "bits_per_byte"]
+        grouped: Any = losses.groupby(["variant", "seed", "split"], sort=False)["step"]
+        recorded = {place: set(steps) for place, steps in grouped}
+        fates = {}
+        for row in states:
+            state, reason = row.state, row.reason
+            lacking = self._lacking(recorded, row.variant, row.seed) if state == "done" else ""
+            if lacking:
+                state, reason = "unfinished", f"its status is done, but no {lacking} figure is on record"
+            fates[row.variant, row.seed] = state, reason
+        return fates
+
+    def _lacking(self, recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int) -> str:
+        """The first record that a finished cell ought to have and lacks, in words; empty if it has all."""
+        config = self._comparison["config"]
+        for split in ("train", "validation", "test"):
+            have = recorded.get((variant, seed, split), set())
+            for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]):
+                if step not in have:
+                    return f"{split} (step {step})"
+        return ""
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int], Cell]:
+        """(arm, seed) -> its numbers"""
+        grouped: Any = self._curves.groupby(["variant", "seed"], sort=False)
+        return {cell: Cell(rows) for cell, rows in grouped}

@@ -1,0 +1,190 @@
+"""The samples that most claims need: a quantity of one or more arms for each seed.
+
+Every function here returns what ``Claim.sample`` is: a function of a comparison's directory, its comparison.json and
+its cells. It gives None if the comparison lacks an arm, and counts the seeds at which an arm failed or is unfinished.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from experiments.analysis.claims import ReadSample, Sample
+from experiments.analysis.runs import Cell, Cells, NotRecorded
+from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
+
+
+class Undefined(Exception):
+    """The quantity has no value at this seed; the message says why."""
+
+
+class Noted(NamedTuple):
+    """A value, and what a reader has to know of it."""
+
+    value: float
+    note: str
+
+
+def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
+    """``quantity(*cells)`` for each seed at which all these arms finished; the cells are in the arms' order.
+
+    ``quantity`` may raise NotRecorded or Undefined.
+    """
+
+    def read(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        finished, lost = _finished_seeds(arms, comparison, cells)
+        values: dict[int, float] = {}
+        notes: dict[str, list[int]] = {}
+        for seed in finished:
+            try:
+                found = quantity(*(cells.numbers[arm, seed] for arm in arms))
+            except NotRecorded:
+                continue
+            except Undefined as error:
+                lost.append(f"seed {seed}: {error}")
+                continue
+            if isinstance(found, Noted):
+                notes.setdefault(found.note, []).append(seed)
+                found = found.value
+            values[seed] = found
+        told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
+        return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
+
+    return read
+
+
+ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
+"""(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
+
+
+def from_table(arms: tuple[str, ...], read: ReadTable) -> ReadSample:
+    """What a table has for each seed at which all these arms finished; its rows of other cells do not count."""
+
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+            return None
+        found = read(root, comparison)
+        finished, lost = _finished_seeds(arms, comparison, cells)
+        values = {seed: value for seed in finished if (value := found(seed)) is not None}
+        return Sample(values, len(comparison["seeds"]), tuple(lost))
+
+    return sample
+
+
+def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Cells) -> tuple[list[int], list[str]]:
+    """The seeds at which all these arms finished, and a sentence for each at which one failed."""
+    finished, lost = [], []
+    for seed in comparison["seeds"]:
+        fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
+        failed = [
+            f"{arm} failed: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"
+        ]
+        if failed:
+            lost.append(f"seed {seed}: {', '.join(failed)}")
+        elif all(state == "done" for _, state, _ in fates):
+            finished.append(seed)
+    return finished, lost
+
+
+def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """The last value of a metric, arm minus other, by seed."""
+    return per_seed((arm, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
+
+
+def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
+    """The last accuracy, arm minus other, by seed; not defined where the task is not learnt, and nothing compares.
+
+    Learnt is an accuracy of ``learnt`` or more: of at least one of the two, or of the other arm.
+    """
+
+    def difference(mine: Cell, theirs: Cell) -> float:
+        accuracy, reference = mine.last(metric), theirs.last(metric)
+        if by == "other" and reference < learnt:
+            raise Undefined(f"{other} has not learnt the task ({reference:.0%}, less than {learnt:.0%})")
+        if by == "either" and max(accuracy, reference) < learnt:
+            raise Undefined(f"neither has begun to learn the task ({accuracy:.0%} and {reference:.0%})")
+        return accuracy - reference
+
+    return per_seed((arm, other), difference)
+
+
+def with_all_arms(read: ReadSample, metric: str, factor: float) -> ReadSample:
+    """The sample with ``factor`` times the spread of a metric's last value within arms, all of them together.
+
+    Without values until every cell of the comparison has finished, and not judged where one failed: a spread that lacks
+    some could be smaller.
+    """
+
+    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+        found = read(root, comparison, cells)
+        if found is None:
+            return None
+        by_arm = _values_by_arm(cells, metric)
+        if by_arm is None:
+            return Sample({}, found.planned, notes=("it is judged when all arms have finished", *found.lost))
+        failed = [
+            f"{arm} failed at seed {seed}" for (arm, seed), (state, _) in cells.fates.items() if state == "failed"
+        ]
+        if failed:
+            return replace(found, unjudged=f"the spread of all arms is not known, as {' and '.join(failed)}")
+        pooled = pooled_spread(by_arm)
+        if pooled is None:
+            return found
+        pooled = Spread(factor * pooled.std, pooled.degrees)
+        note = f"judged by the spread of all arms, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
+        return replace(found, pooled=pooled, notes=(*found.notes, note))
+
+    return sample
+
+
+def _values_by_arm(cells: Cells, metric: str) -> list[list[float]] | None:
+    """The last value of every cell that did not fail, for each arm; None if one is unfinished."""
+    values: dict[str, list[float]] = {}
+    for (arm, seed), (state, _) in cells.fates.items():
+        if state == "failed":
+            continue
+        if state != "done":
+            return None
+        try:
+            values.setdefault(arm, []).append(cells.numbers[arm, seed].last(metric))
+        except NotRecorded:
+            return None
+    return list(values.values())
+
+
+def paired_average(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The average of a metric over the steps of training (the area under its curve), arm minus other, by seed."""
+    return per_seed((arm, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
+
+
+def steps_saved(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The share of its steps that the other arm's final value costs the arm less: 1 - (first step at or below) / steps.
+
+    0 where the arm never comes down to it, and it is said.
+    """
+
+    def share(mine: Cell, theirs: Cell) -> float | Noted:
+        baseline = theirs.curve(metric)
+        steps = int(baseline.index[-1])
+        if steps == 0:
+            raise NotRecorded(metric)
+        step = first_at_or_below(mine.curve(metric), float(baseline.iloc[-1]))
+        if step is None:
+            return Noted(0.0, f"never came down to {other}'s final loss and count as 0")
+        return 1 - step / steps
+
+    return per_seed((arm, other), share)
+
+
+def gap_closed(arm: str, baseline: str, goal: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """(baseline - arm) / (baseline - goal) by seed; not defined where the goal's value is not below the baseline's."""
+
+    def share(mine: Cell, base: Cell, best: Cell) -> float:
+        gap = base.last(metric) - best.last(metric)
+        if gap <= 0:
+            raise Undefined(f"{goal} is not better than {baseline}, so there is no gap to close")
+        return (base.last(metric) - mine.last(metric)) / gap
+
+    return per_seed((arm, baseline, goal), share)

@@ -1,0 +1,271 @@
+"""The numbers of a comparison: one value per finished cell, then mean and interval per arm.
+
+Seeds are the sample. Everything that compares two arms is paired by seed, because both arms saw the same batches and
+started from the same shared weights. Intervals are two-sided 95 % Student's t intervals of the mean. Below three seeds
+there is none: with one degree of freedom it says nothing, and percentile bootstraps of so few values cover too little.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from experiments.analysis.curves import read_curves
+from experiments.records.record import cell_status, comparison_cells
+
+CONFIDENCE = 0.95
+SMALLEST_SAMPLE = 3
+
+UNITS = {
+    "test_bits_per_byte": "bits per byte",
+    "validation_bits_per_byte": "bits per byte",
+    "test_bits_per_byte_minus_baseline": "bits per byte",
+    "test_bits_per_byte_minus_rope_before": "bits per byte",
+    "steps_to_baseline": "steps",
+    "tokens_to_baseline": "tokens",
+    "tokens_per_second": "tokens per second",
+    "parameters": "parameters",
+    "position_parameters": "parameters",
+}
+CONTRASTS = ("test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before")
+EXACT = ("parameters", "position_parameters")
+SUMMARY_COLUMNS = [
+    *("variant", "metric", "unit", "n", "mean", "low", "high", "std"),
+    *("seeds", "reached", "planned", "failed", "unfinished", "reasons"),
+]
+TO_BASELINE = ("steps_to_baseline", "tokens_to_baseline")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean of ``n`` values; ``std`` needs two of them, the interval from ``low`` to ``high`` three; else NaN."""
+
+    n: int
+    mean: float = nan
+    low: float = nan
+    high: float = nan
+    std: float = nan
+
+    @property
+    def has_interval(self) -> bool:
+        return isfinite(self.low)
+
+
+class Spread(NamedTuple):
+    """An estimated standard deviation, and its number of degrees of freedom."""
+
+    std: float
+    degrees: int
+
+
+def spreads_of(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> list[Spread]:
+    """The spreads that two or more values are judged by: their own, no less than ``smallest_std``, and a pooled one."""
+    own = Spread(max(float(np.std(values, ddof=1)), smallest_std), len(values) - 1)
+    return [own] if pooled is None else [own, Spread(max(pooled.std, smallest_std), pooled.degrees)]
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
+    """The spread within groups, taken together: √(Σ (x - mean of its group)² / Σ (n - 1)). None: all have one value."""
+    larger = [values for values in groups if len(values) > 1]
+    degrees = sum(len(values) - 1 for values in larger)
+    squares = sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in larger)
+    return Spread((squares / degrees) ** 0.5, degrees) if degrees else None
+
+
+def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> Estimate:
+    """Mean of the values with its Student's t interval: mean ± t(0.975, degrees) · std / √n.
+
+    Of two spreads (``spreads_of``) the one with the wider interval counts.
+    """
+    n = len(values)
+    if n == 0:
+        return Estimate(0)
+    mean = float(np.mean(values))
+    if n == 1:
+        return Estimate(1, mean)
+    spreads = spreads_of(values, smallest_std, pooled)
+    if n < SMALLEST_SAMPLE:
+        return Estimate(n, mean, std=max(spreads).std)
+    widths = ((float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * std, std) for std, degrees in spreads)
+    width, std = max(widths)
+    half = width / n**0.5
+    return Estimate(n, mean, mean - half, mean + half, std)
+
+
+def paired_differences(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
+    """Arm minus baseline for each seed that both have."""
+    return {seed: value - baseline[seed] for seed, value in arm.items() if seed in baseline}
+
+
+def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
+    """The first index (a step) at which the curve is at or below the target; None if it never is."""
+    reached = curve.sort_index()
+    reached = reached[reached <= target]
+    return None if reached.empty else int(reached.index[0])
+
+
+def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+    """Every cell with its ``state`` and ``reason``.
+
+    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A cell
+    counts as done only with its test figure on record.
+    """
+    tested = set(_values(curves, "test", "bits_per_byte"))
+    unrecorded = {(cell["variant"], cell["seed"]): cell for cell in comparison.get("unrecorded", [])}
+    rows = []
+    for variant, seed in comparison_cells(comparison):
+        status = unrecorded.get((variant, seed)) or cell_status(root, variant, seed)
+        state, reason = status["state"], status.get("reason")
+        if state == "done" and (variant, seed) not in tested:
+            state, reason = "unfinished", "its status is done, but no test figure is on record"
+        rows.append((variant, seed, state, reason or ""))
+    return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
+
+
+def finished_values(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+    """``cell_values`` of the cells that are done."""
+    states = cell_states(root, comparison, curves)
+    done = states[states["state"] == "done"]
+    return cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+
+
+def cell_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[tuple[str, int]]) -> pd.DataFrame:
+    """One row per value of a finished cell: variant, metric, seed, value.
+
+    ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every cell whose baseline finished with the same
+    seed; the value is NaN where the cell never came down to the baseline's final validation figure.
+    """
+    by_cell = curves.set_index(["variant", "seed"])
+    curves = by_cell[by_cell.index.isin(finished)].reset_index()
+    test = _values(curves, "test", "bits_per_byte")
+    validation = _curves_by_cell(curves, "validation", "bits_per_byte")
+    speed = {cell: curve.median() for cell, curve in _curves_by_cell(curves, "train", "tokens_per_second").items()}
+    tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
+    final = {cell: curve.iloc[-1] for cell, curve in validation.items()}
+
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for variant in comparison["variants"]:
+        name, baseline = variant["name"], variant["baseline"]
+        values[name, "test_bits_per_byte"] = _of(test, name)
+        values[name, "validation_bits_per_byte"] = _of(final, name)
+        for metric, other in contrasts(variant, comparison):
+            values[name, metric] = paired_differences(_of(test, name), _of(test, other))
+        targets = _of(final, baseline)
+        steps = {
+            seed: first_at_or_below(curve, targets[seed])
+            for seed, curve in _of(validation, name).items()
+            if seed in targets
+        }
+        values[name, "steps_to_baseline"] = {seed: nan if step is None else step for seed, step in steps.items()}
+        values[name, "tokens_to_baseline"] = {
+            seed: nan if step is None else tokens_at[step] for seed, step in steps.items()
+        }
+        values[name, "tokens_per_second"] = _of(speed, name)
+    rows = [
+        (name, metric, seed, float(value))
+        for (name, metric), by_seed in values.items()
+        for seed, value in sorted(by_seed.items())
+    ]
+    return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
+
+
+def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple[str, str]]:
+    """The paired differences reported for an arm, as (metric, name of the arm subtracted).
+
+    Every arm against its baseline, and RoPE after the map against RoPE before it, where both arms were run. Those two
+    have the same settings, but for a learning rate that was found for each arm.
+    """
+    others = {other["name"]: other for other in comparison["variants"] if other["name"] != variant["name"]}
+    found = []
+    if variant["baseline"] in others:
+        found.append(("test_bits_per_byte_minus_baseline", variant["baseline"]))
+    if variant["position"] == "rope-after":
+        found += [
+            ("test_bits_per_byte_minus_rope_before", name)
+            for name, other in others.items()
+            if (other["kernel"], other["position"]) == (variant["kernel"], "rope-before")
+            and _settings(other) == _settings(variant)
+        ]
+    return found
+
+
+def _settings(variant: dict[str, Any]) -> dict[str, Any]:
+    """An arm's settings, without a learning rate that its name does not fix: that one was found by tuning."""
+    settings = dict(variant.get("settings", {}))
+    if "@learning_rate=" not in variant["name"]:
+        settings.pop("learning_rate", None)
+    return settings
+
+
+def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The table of summary.csv: one row per arm and metric.
+
+    ``n`` counts finished cells only (for paired metrics: seeds finished in both arms) and ``seeds`` names them.
+    ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the arm's other cells. ``reached`` is set
+    for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given only
+    when all did, because the mean of those that happened to would flatter the arm.
+    """
+    curves = read_curves(root, comparison) if curves is None else curves
+    states = cell_states(root, comparison, curves)
+    done = states[states["state"] == "done"]
+    values = cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    rows = []
+    for variant in comparison["variants"]:
+        mine = values[values["variant"] == variant["name"]]
+        cells = states[states["variant"] == variant["name"]]
+        failed, unfinished = cells[cells["state"] == "failed"], cells[~cells["state"].isin(["done", "failed"])]
+        fate = {
+            "planned": len(cells),
+            "failed": len(failed),
+            "unfinished": len(unfinished),
+            "reasons": _reasons(cells[cells["state"] != "done"]),
+        }
+        asked = {metric for metric, _ in contrasts(variant, comparison)}
+        for metric, unit in UNITS.items():
+            row = {"variant": variant["name"], "metric": metric, "unit": unit} | fate
+            if metric in EXACT:
+                rows.append(row | {"n": 1, "mean": variant[metric]})
+            elif metric in asked or metric not in CONTRASTS:
+                rows.append(row | _row(mine[mine["metric"] == metric], metric))
+    table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
+    return table.astype({"reached": "Int64"}).fillna({"seeds": ""})
+
+
+def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """The statistics of one arm's values of one metric, as columns of the summary."""
+    row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(str(seed) for seed in sample["seed"])}
+    reached = sample["value"].dropna()
+    if metric in TO_BASELINE:
+        row["reached"] = len(reached)
+    if len(reached) == len(sample):
+        result = estimate(reached.tolist())
+        row |= {"mean": result.mean, "low": result.low, "high": result.high, "std": result.std}
+    return row
+
+
+def _reasons(cells: pd.DataFrame) -> str:
+    """What became of these cells, equal reasons told once."""
+    seeds: dict[str, list[str]] = {}
+    for cell in cells.to_dict("records"):
+        seeds.setdefault(cell["reason"] or cell["state"], []).append(str(cell["seed"]))
+    return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds.items())
+
+
+def _curves_by_cell(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], "pd.Series[float]"]:
+    """For each (variant, seed) the metric as a series over ascending steps."""
+    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
+    grouped: Any = rows.groupby(["variant", "seed"], sort=False)
+    return {cell: group.set_index("step")["value"].sort_index() for cell, group in grouped}
+
+
+def _values(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], float]:
+    return {cell: curve.iloc[-1] for cell, curve in _curves_by_cell(curves, split, metric).items()}
+
+
+def _of(by_cell: Mapping[tuple[str, int], Any], variant: str) -> dict[int, Any]:
+    return {seed: value for (name, seed), value in by_cell.items() if name == variant}

@@ -1,0 +1,238 @@
+"""The rule that turns what was measured for a claim into a verdict; nothing else makes one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.claims import Claim, Sample
+from experiments.analysis.runs import Cells
+from experiments.analysis.significance import adjust, certainties, p_values, sign_test
+from experiments.analysis.statistics import SMALLEST_SAMPLE, Estimate, estimate
+
+ALPHA = 0.05
+FEWEST_DIFFERING = 6
+"""outcomes that the two-sided sign test needs to be below ``ALPHA``: 2 / 2^6 is 0.03"""
+
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN = "supported", "not supported", "inconclusive", "not run"
+VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
+
+RULE = (
+    "A claim says in which range the mean of a measured quantity lies. A one-sided Student t test asks whether it lies "
+    "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
+    "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
+    "deviation is taken to be no less.",
+    "A run begins to recall or does not, and three seeds that happen to be alike say little of "
+    "their spread. Recall's accuracies are judged by the spread within arms, too, of all arms of the comparison "
+    "together (as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as "
+    "much): the larger p counts, and the wider interval is shown. This takes all arms to vary alike: it does not "
+    "guard against an arm that alone is unreliable, and one that is widens the intervals of all others.",
+    "An outcome that is -1, 0 or 1 (of two paired arms, which one failed) is judged by the exact two-sided sign test "
+    "instead, on those that are not 0. It needs six of them.",
+    "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
+    "lie in the range, or all outside.",
+    "Each p is doubled, because either test could have come out, and adjusted by Holm's method for all claims that "
+    "were declared for the same comparison and family, whether or not they were measured (the smaller p of every claim "
+    "together, the larger ones together); one without a verdict counts with p = 1. The p that is shown is the adjusted "
+    "one of the test that gave the verdict.",
+    "The claim is supported or not supported, as the test says, where that p is below 0.05. Where both are, the mean "
+    "lies in the range, but by less than matters: the claim is not supported, and that is remarked.",
+    "It is inconclusive otherwise; with fewer than three values; where one that was planned failed or is not defined; "
+    "and where all values are equal of something that is measured without a known resolution, as their spread is not "
+    "known then.",
+    "Questions that were put when a run had been seen say so, and are a family of their own; their p is not corrected "
+    "for having been picked.",
+    "It is not run where anything planned is missing or unfinished.",
+    "The seeds of a comparison are evaluated on the same text: intervals and p tell how the mean scatters over initial "
+    "weights, batches and draws of features, and nothing of other text.",
+    "In brackets: the 95 % interval of the mean (Student's t), of an accuracy cut at 0 and 100 %. It is not adjusted "
+    "for the number of claims, so it may lie clear of a bound where the verdict is inconclusive.",
+)
+"""how verdicts are made, a point each"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim beside what one comparison says about it."""
+
+    claim: Claim
+    reference: str
+    """name of the comparison's directory"""
+    data: str
+    """names of the comparison's data sets, or the claim's own"""
+    size: str
+    """how large the comparison's models and runs are, or the claim's own"""
+    estimate: Estimate
+    """of an exact quantity with the smallest and the largest value for bounds"""
+    unit: str
+    """what was counted, in the plural: seeds, draws, rounds"""
+    p: float
+    """adjusted by Holm's method; NaN where no test was made"""
+    verdict: str
+    """one of ``VERDICTS``"""
+    remark: str
+    """why there is no verdict, and what a reader has to know; may be empty"""
+    command: str
+    """what measures it"""
+
+    @property
+    def source(self) -> str:
+        """Where it was measured: the comparison, its data and its size."""
+        return "; ".join(part for part in (self.reference, self.data, self.size) if part)
+
+    @property
+    def measured(self) -> str:
+        """Mean, interval (of an exact quantity, the range), number of values and adjusted p; a dash for nothing."""
+        found = self.estimate
+        if found.n == 0:
+            return "-"
+        show = self.claim.show
+        mean, low, high = (show(value) for value in (found.mean, found.low, found.high))
+        if self.claim.kind == "exact":
+            number = mean if low == high else f"{mean} on average ({low} to {high})"
+            return f"{number}, n = {found.n} {self.unit}, exact"
+        number = f"{mean} [{low}, {high}]" if found.has_interval else mean
+        return f"{number}, n = {found.n} {self.unit}" + ("" if np.isnan(self.p) else f", {_show_p(self.p)}")
+
+
+def evaluate(
+    claims: Sequence[Claim],
+    root: Path,
+    comparison: dict[str, Any] | None,
+    curves: pd.DataFrame | None,
+    *,
+    reference: str,
+    command: str,
+) -> list[Row]:
+    """A row for every claim of an experiment, judged on one comparison; ``comparison`` None: nothing of it is there.
+
+    Raises:
+        ValueError: two claims share a key, or a file that a sample is read from is damaged.
+    """
+    keys = [claim.key for claim in claims]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"CLAIMS has a key twice: {', '.join(sorted({key for key in keys if keys.count(key) > 1}))}")
+    samples: list[Sample | None] = [None] * len(claims)
+    if comparison is not None and curves is not None:
+        cells = Cells(root, comparison, curves)
+        claims = [claim.of(comparison) for claim in claims]
+        samples = [claim.sample(root, comparison, cells) for claim in claims]
+    sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
+    adjusted: dict[int, tuple[float, float]] = {}
+    for family in {claim.family for claim in claims}:
+        members = [index for index, claim in enumerate(claims) if claim.family == family]
+        adjusted |= zip(members, adjust([sides[index] for index in members]), strict=True)
+    data = ", ".join(each["name"] for each in comparison["data"]) if comparison else ""
+    rows = []
+    for index, (claim, sample) in enumerate(zip(claims, samples, strict=True)):
+        verdict, p, remark = _judge(claim, sample, None if sides[index] is None else adjusted[index])
+        rows.append(
+            Row(
+                claim=claim,
+                reference=reference,
+                data=claim.data or data,
+                size=claim.size or (size(comparison) if comparison else ""),
+                estimate=estimate_of(claim, sample),
+                unit=sample.unit_of_sample if sample else "seeds",
+                p=p,
+                verdict=verdict,
+                remark=remark,
+                command=command,
+            )
+        )
+    return rows
+
+
+def size(comparison: dict[str, Any]) -> str:
+    """How large a comparison's models and runs are; of one that trains nothing, its preset."""
+    if not comparison["variants"]:
+        return f"preset {comparison['preset']}"
+    config = comparison["config"]
+    layers, width = (config.get(name, "?") for name in ("layers", "dim"))
+    tokens = config["batch_size"] * config["context"]
+    rates = comparison.get("learning_rates")
+    tuned = f"each arm's best of {len(rates)} learning rates" if rates else "one learning rate for all arms"
+    return (
+        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, context "
+        f"{config['context']:,}, {tuned}"
+    )
+
+
+def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
+    """Mean and interval of a sample.
+
+    What is exact has the smallest and the largest value for bounds; outcomes, and equal values whose resolution is not
+    known, have no interval.
+    """
+    values = [] if sample is None else list(sample.values.values())
+    found = estimate(values, smallest_std=claim.resolution, pooled=sample.pooled if sample else None)
+    if claim.kind == "exact" and values:
+        return Estimate(found.n, found.mean, min(values), max(values), 0.0)
+    if claim.kind == "count" or (found.has_interval and min(values) == max(values) and not claim.resolution):
+        return Estimate(found.n, found.mean)
+    least, most = claim.limits
+    return replace(found, low=max(found.low, least), high=min(found.high, most)) if found.has_interval else found
+
+
+def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
+    """The two p of a sample that is whole; None of one that allows no verdict."""
+    if sample is None or sample.unfinished or sample.lost or _why_untested(claim, sample):
+        return None
+    values = list(sample.values.values())
+    if claim.kind == "count":
+        if not set(values) <= {-1, 0, 1}:
+            raise ValueError(f"{claim.key}: values are {values}; those of a count are -1, 0 or 1")
+        return sign_test(values, claim.region)
+    if claim.kind == "exact":
+        return certainties(values, claim.region, claim.margin)
+    return p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
+
+
+def _why_untested(claim: Claim, sample: Sample) -> str:
+    """Why the values, though all are there, allow no test; empty if they do."""
+    values = list(sample.values.values())
+    if sample.unjudged:
+        return sample.unjudged
+    if len(values) < SMALLEST_SAMPLE:
+        return f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
+    if claim.kind == "count" and not any(values):
+        return _differed(sample)
+    if claim.kind == "measured" and not claim.resolution and min(values) == max(values):
+        return "all values are equal"
+    return ""
+
+
+def _differed(sample: Sample) -> str:
+    differing = sum(map(bool, sample.values.values()))
+    return f"{differing} of {sample.planned} {sample.unit_of_sample} differed, and a sign test needs {FEWEST_DIFFERING}"
+
+
+def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | None) -> tuple[str, float, str]:
+    """The verdict, the p that it follows from, and the remark. ``sides`` are adjusted; None allows no verdict."""
+    if sample is None:
+        return NOT_RUN, nan, "it is not part of what was run"
+    unit = sample.unit_of_sample
+    notes = list(sample.notes)
+    if sample.lost:
+        notes = [f"{len(sample.lost)} of {sample.planned} {unit} have no value: {'; '.join(sample.lost)}", *notes]
+    if sample.unfinished:
+        missing = f"{sample.unfinished} of {sample.planned} {unit} are missing or unfinished"
+        return NOT_RUN, nan, ". ".join([missing, *notes])
+    if sides is None:
+        why = "" if sample.lost else _why_untested(claim, sample)
+        return INCONCLUSIVE, nan, ". ".join([*([why] if why else []), *notes])
+    inside, outside = sides
+    if claim.kind == "count" and sum(map(bool, sample.values.values())) < FEWEST_DIFFERING:
+        notes = [_differed(sample), *notes]
+    if outside < ALPHA:
+        within = ["it lies in the range, but by less than the smallest amount that matters"] if inside < ALPHA else []
+        return NOT_SUPPORTED, outside, ". ".join([*within, *notes])
+    return SUPPORTED if inside < ALPHA else INCONCLUSIVE, min(inside, outside), ". ".join(notes)
+
+
+def _show_p(p: float) -> str:
+    return "adjusted p < 0.0001" if p < 1e-4 else f"adjusted p = {p:.2g}"

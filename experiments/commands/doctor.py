@@ -1,0 +1,127 @@
+"""Whether this machine can run the suite, for the ``doctor`` command."""
+
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from experiments.commands.catalogue import availability, make_console, print_pairs
+from experiments.config import Config
+from experiments.data.corpus import load_corpus, resolve_data_dir
+from experiments.data.registry import TASKS
+
+OLDEST_PYTHON = (3, 11)
+REQUIREMENTS = {
+    "torch": "torch",
+    "einops": "einops",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "scipy": "scipy",
+    "matplotlib": "matplotlib",
+    "Jinja2": "jinja2",
+    "rich": "rich",
+    "tyro": "tyro",
+    "pooch": "pooch",
+    "psutil": "psutil",
+    "safetensors": "safetensors",
+    "filelock": "filelock",
+    "requests": "requests",
+    "msgspec": "msgspec",
+    "performer-pytorch": "performer_pytorch",
+}
+"""distribution -> module; the distributions are those of setup.cfg"""
+
+
+def doctor(
+    data_dir: Path | None = None,
+    runs: Path = Path("results/runs"),
+    requirements: Mapping[str, str] = REQUIREMENTS,
+) -> int:
+    """Print what this machine has, what is missing and which presets it can run.
+
+    ``runs`` is where comparisons are written; ``requirements`` maps each package to the module that must import.
+    Returns 0, or 1 when something that every run needs is missing. Never raises for what it examines.
+    """
+    problems: list[str] = []
+    console = make_console()
+
+    console.print("Machine", style="bold underline")
+    print_pairs(console, machine(problems))
+    console.print("\nPackages", style="bold underline")
+    print_pairs(console, [(name, package(name, module, problems)) for name, module in requirements.items()])
+    console.print("\nData sets", style="bold underline")
+    print_pairs(console, data_sets(data_dir, problems))
+    console.print("\nResults", style="bold underline")
+    print_pairs(console, [(str(runs), writable(runs, problems))])
+
+    console.print()
+    for problem in problems:
+        console.print(f"Missing: {problem}", style="bold red", soft_wrap=True)
+    if problems:
+        console.print("This machine cannot run the experiments yet.", style="bold")
+        return 1
+    if cuda_devices():
+        console.print("This machine can run the presets smoke, cpu, gpu and paper.", style="bold")
+    else:
+        console.print("This machine can run the presets smoke and cpu; gpu and paper need a CUDA GPU.", style="bold")
+    return 0
+
+
+def machine(problems: list[str]) -> list[tuple[str, str]]:
+    """Python, processors, memory and GPUs."""
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        problems.append(f"Python {oldest} or newer; this is {platform.python_version()}")
+    # A container or a batch system often lets a process use fewer cores than the machine has.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return [
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("cores", str(cores)),
+        ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
+        ("CUDA", ", ".join(cuda_devices()) or "no GPU that torch can use"),
+    ]
+
+
+def cuda_devices() -> list[str]:
+    """The names of the GPUs that torch can use, with their memory."""
+    try:
+        import torch
+    except (ImportError, OSError):
+        return []
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices]
+
+
+def package(name: str, module: str, problems: list[str]) -> str:
+    """The version of a package, after importing it; a problem is noted if that fails."""
+    try:
+        importlib.import_module(module)
+        return metadata.version(name)
+    except (ImportError, OSError) as error:  # OSError: a shared library that it needs is not there
+        problems.append(f"the package {name} ({error}); run pip install -c constraints.txt -e .")
+        return "missing"
+
+
+def data_sets(data_dir: Path | None, problems: list[str]) -> list[tuple[str, str]]:
+    """Where every data set is; the default one is loaded, because a run without options needs it."""
+    resolved = None
+    try:
+        resolved = resolve_data_dir(data_dir)
+        load_corpus(Config().data, data_dir)
+    except ValueError as error:
+        problems.append(str(error))
+    return [(task.name, availability(task, resolved)) for task in TASKS.values()]
+
+
+def writable(directory: Path, problems: list[str]) -> str:
+    """Whether ``directory`` can be written or, if it does not exist, made. Writes nothing."""
+    nearest = next(parent for parent in (directory.absolute(), *directory.absolute().parents) if parent.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return "can be written"
+    problems.append(f"a place for results: {directory} cannot be written; change its permissions or give --out DIR")
+    return "cannot be written"

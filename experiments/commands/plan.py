@@ -1,0 +1,130 @@
+"""What a run is going to do: its head, the plan of a dry run, and trial steps of small models that tell its cost."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from experiments.config import Config
+from experiments.data.corpus import Corpus
+from experiments.training.determinism import nondeterministic_operations
+from experiments.training.loop import CellFailed, make_optimizer, training_step
+from experiments.training.models import build_model
+from experiments.training.objectives import ByteLanguageModel
+from experiments.variants import Variant, get_variant
+
+
+def print_head(
+    console: Console, comparison: dict[str, Any], corpus: Corpus, device: torch.device, workers: int
+) -> None:
+    config = comparison["config"]
+    tokens = config["steps"] * config["batch_size"] * config["context"]
+    console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
+    console.print(
+        f"{len(comparison['variants'])} variants x {len(comparison['seeds'])} seeds, {config['steps']:,} steps of "
+        f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a cell), {workers} at a time on "
+        f"{comparison['machine']['device']}; linear attention: the chunked form in pure PyTorch, on "
+        f"{device.type}",
+        soft_wrap=True,
+    )
+
+
+def print_plan(
+    console: Console,
+    comparison: dict[str, Any],
+    variants: tuple[Variant, ...],
+    config: Config,
+    task: ByteLanguageModel,
+    device: torch.device,
+    workers: int,
+) -> None:
+    corpus = task.corpus
+    print_head(console, comparison, corpus, device, workers)
+    console.print("measuring a training step of each variant (one layer, few sequences)")
+    seeds, rates = len(comparison["seeds"]), comparison.get("learning_rates", [])
+    table = Table("variant", "cells", "parameters", "position table", "tokens a cell", "estimated time a cell")
+    total, cells, trials = 0.0, 0, 0
+    for variant, described in zip(variants, comparison["variants"], strict=True):
+        seconds = _estimated_seconds(variant, variant.config(config), task, device)
+        tried = 0 if "learning_rate" in variant.settings else len(rates)
+        # The best trial is the arm's first seed.
+        mine = seeds + max(0, tried - 1)
+        total, cells, trials = total + seconds * mine, cells + mine, trials + tried
+        table.add_row(
+            variant.name,
+            str(mine),
+            f"{described['parameters']:,}",
+            f"{described['position_parameters']:,}",
+            f"{config.steps * config.tokens_per_step:,}",
+            _duration(seconds),
+        )
+    console.print(table)
+    if trials:
+        console.print(
+            f"{trials} of the cells are trials of learning rates ({', '.join(map(str, rates))}); an arm's best one is "
+            "its first seed",
+            soft_wrap=True,
+        )
+    console.print(
+        f"{cells} cells, {cells * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
+        f"time: {_duration(total / min(workers, cells))}. No comparison was written."
+    )
+
+
+def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
+    """Seconds of a cell, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
+    torch.set_num_threads(config.threads)
+    trial, sequences = _trial_step(variant, config, task, device)
+    times = []
+    for step in range(3):
+        begun = time.perf_counter()
+        trial(step)
+        times.append(time.perf_counter() - begun)
+    per_sequence = statistics.median(times[1:]) * config.layers / sequences
+    evaluations = config.steps // config.evaluate_every + 1
+    # A forward pass is a third of a training step.
+    evaluated = (evaluations * config.evaluation_windows + config.test_windows) / 3
+    return per_sequence * (config.steps * config.batch_size + evaluated)
+
+
+def _trial_step(
+    variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device
+) -> tuple[Callable[[int], object], int]:
+    """A training step of a one-layer model, to be called with its number, and the sequences it takes."""
+    sequences = max(1, min(config.batch_size, 1024 // config.context))
+    # A learning rate of almost nothing: the steps are a trial, and must not diverge.
+    small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
+    model = build_model(variant, small, seed=0).to(device)
+    optimizer = make_optimizer(model, small)
+    tokens = task.batch(0, 0)[:sequences]
+    batch = tokens.to(device), task.targets(tokens).to(device)
+    return lambda step: training_step(model, optimizer, *batch, small, step), sequences
+
+
+def nondeterministic(
+    comparison: dict[str, Any], config: Config, task: ByteLanguageModel, device: torch.device
+) -> list[str]:
+    """The operations of the arms that give other bits when they are run again, by PyTorch's account."""
+    found: list[str] = []
+    for arm in comparison["variants"]:
+        try:
+            variant = get_variant(arm["name"])
+            trial, _ = _trial_step(variant, variant.config(config), task, device)
+            found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
+        except (RuntimeError, CellFailed) as error:
+            # Out of memory, say: its cell will tell the same, and the others go on.
+            found.append(f"of {arm['name']} it could not be found out ({type(error).__name__})")
+    return list(dict.fromkeys(found))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

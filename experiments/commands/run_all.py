@@ -1,0 +1,90 @@
+"""``run all``: every comparison that the claims are judged on, one after the other, by the commands of references.py.
+
+Each is a run of its own: what is done is not repeated, so the same command goes on after a stop. A cell that several
+of them need, with all the same, is trained once.
+"""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.analysis import references
+from experiments.cli import EXIT_FAILED
+from experiments.commands.catalogue import make_console
+from experiments.commands.run_measurements import OPTIONS as MEASURED_OPTIONS
+from experiments.errors import RunFailed
+from experiments.studies.registry import EXPERIMENTS
+
+EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--cell-timeout", "--dry-run")
+"""options of ``run all``; they go to every run"""
+RUNS = Path("results/runs")
+
+
+def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]) -> int:
+    """Run every reference, or at another preset than cpu every experiment with its own arms. Returns the exit status.
+
+    Args:
+        options: what was given behind ``run all``.
+        preset: the one among them, or cpu.
+        run_one: runs the command of some words; returns its exit status.
+
+    Raises:
+        ValueError: an option that is not one of ``EVERYWHERE``.
+    """
+    given = [word.partition("=")[0].replace("_", "-") for word in options if word.startswith("--")]
+    refused = [word for word in given if word not in EVERYWHERE]
+    if refused:
+        raise ValueError(
+            f"{', '.join(refused)} is for one experiment; `run all` takes {', '.join(EVERYWHERE)}, and runs each "
+            "experiment by the command that its claims name"
+        )
+    console = make_console()
+    commands = _commands(preset)
+    statuses = {}
+    if "--dry-run" not in given:
+        RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
+    for number, (name, words) in enumerate(commands.items(), start=1):
+        experiment = EXPERIMENTS[words[1]]
+        words = [*words, *_fitting(options, trains=bool(experiment.VARIANTS))]
+        if experiment.VARIANTS and RUNS.is_dir():
+            words += ["--reuse", str(RUNS)]
+        console.rule(f"{number} of {len(commands)}: {name}")
+        console.print(f"python -m experiments {shlex.join(words)}", soft_wrap=True)
+        statuses[name] = _run(console, words, run_one)
+    failed = [name for name, status in statuses.items() if status]
+    console.rule()
+    console.print(f"{len(commands) - len(failed)} of {len(commands)} are done" + (":" if failed else "."))
+    for name in failed:
+        console.print(f"  {name} is not; the same command tries it again")
+    return EXIT_FAILED if failed else 0
+
+
+def _commands(preset: str) -> dict[str, list[str]]:
+    if preset == "cpu":
+        return {name: references.arguments(name) for name in references.REFERENCES}
+    return {name: ["run", name, "--out", str(RUNS / preset / name)] for name in EXPERIMENTS}
+
+
+def _fitting(options: list[str], *, trains: bool) -> list[str]:
+    """The options that a run takes: one that trains nothing does not take all of them."""
+    if trains:
+        return options
+    kept: list[str] = []
+    keep = False
+    for word in options:
+        if word.startswith("--"):
+            keep = word.partition("=")[0].replace("_", "-") in MEASURED_OPTIONS
+        if keep:
+            kept.append(word)
+    return kept
+
+
+def _run(console: Console, words: list[str], run_one: Callable[[list[str]], int]) -> int:
+    """A run that cannot begin or go on (its data are not here, say) does not keep the others from running."""
+    try:
+        return run_one(words)
+    except (RunFailed, ValueError) as error:
+        console.print(f"error: {' '.join(str(error).split())}", soft_wrap=True)
+        return EXIT_FAILED

@@ -1,0 +1,69 @@
+"""The source code of the running Python's own standard library: real text that every machine has."""
+
+import os
+import platform
+import sysconfig
+from pathlib import Path
+
+from experiments.data.corpus import Corpus, Task, build_corpus
+
+# Not part of the library, or different from machine to machine of the same version.
+LEFT_OUT_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+LEFT_OUT_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
+
+
+def source_directory() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def source_files(directory: Path) -> list[Path]:
+    """The library's .py files without its test suites, installed packages and what is generated per machine.
+
+    Sorted by their POSIX path relative to ``directory``.
+    """
+    files = []
+    for folder, subfolders, names in os.walk(directory):
+        subfolders[:] = [name for name in subfolders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
+        files += [
+            Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(LEFT_OUT_PREFIXES)
+        ]
+    return sorted(files, key=lambda path: path.relative_to(directory).as_posix())
+
+
+def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | None = None) -> Corpus:
+    """The bytes of ``source_files``, one after another, split 90/5/5.
+
+    Raises ValueError if this Python came without its sources (zipped or stripped) or they cannot be read.
+    """
+    directory = directory or source_directory()
+    instead = "install a Python with its sources, or use --data text --data-file FILE"
+    if not (directory / "os.py").is_file():
+        raise ValueError(f"--data stdlib: this Python has no standard library sources in {directory}; {instead}")
+    files = source_files(directory)
+    try:
+        content = b"".join(path.read_bytes() for path in files)
+    except OSError as error:
+        raise ValueError(f"--data stdlib: {error.filename} cannot be read ({error.strerror}); {instead}") from None
+    version = platform.python_version()
+    return build_corpus(
+        "stdlib",
+        content,
+        source=f"Python {version} standard library, {len(files)} files",
+        note=f"Source code of the Python {version} standard library, split 90/5/5: "
+        "another Python version has other text, so compare figures of equal sha256 only.",
+    )
+
+
+def find(data_dir: Path | None) -> str | None:
+    directory = source_directory()
+    return f"this Python's own, {directory}" if (directory / "os.py").is_file() else None
+
+
+TASK = Task(
+    name="stdlib",
+    description="The Python standard library's own source files: about 12 MB of code, on every machine.",
+    load=load,
+    find=find,
+    when_missing="this Python came without its sources; install one that has them",
+    url="https://www.python.org/downloads/",
+)

@@ -1,0 +1,48 @@
+"""What the generated data sets share: how they are drawn, split and told about."""
+
+import hashlib
+
+import numpy as np
+
+from experiments.data.corpus import Bytes, Corpus, Sequences, Task
+
+SPLITS = ("train", "validation", "test")
+VALIDATION_SEQUENCES, TEST_SEQUENCES = 1000, 3000
+"""as many test examples as in Zoology"""
+
+
+def split_generator(split: str, seed: int = 0, step: int = 0) -> np.random.Generator:
+    """The random numbers of a split; those of the training split differ from seed to seed and step to step."""
+    return np.random.default_rng([SPLITS.index(split), seed, step])
+
+
+def build_sequences(name: str, sequences: Sequences, note: str) -> Corpus:
+    """A corpus whose validation and test splits are always the same sequences; the sha256 is that of the two."""
+    validation = sequences.draw(split_generator("validation"), VALIDATION_SEQUENCES).ravel()
+    test = sequences.draw(split_generator("test"), TEST_SEQUENCES).ravel()
+    return Corpus(
+        name,
+        train=np.empty(0, dtype=np.uint8),
+        validation=validation,
+        test=test,
+        sha256=hashlib.sha256(validation.tobytes() + test.tobytes()).hexdigest(),
+        source=f"generated: {VALIDATION_SEQUENCES:,} validation and {TEST_SEQUENCES:,} test sequences from fixed seeds",
+        note=f"{note} Training sequences are drawn anew for every step, apart from those it is evaluated on; losses "
+        "and accuracies are of the scored tokens alone.",
+        sequences=sequences,
+    )
+
+
+def make_sequences_task(name: str, description: str, sequences: Sequences, note: str) -> Task:
+    return Task(
+        name=name,
+        description=f"{description} Takes --context {sequences.length}.",
+        load=lambda data_dir, data_file: build_sequences(name, sequences, note),
+        find=lambda data_dir: "generated when it is used, from fixed seeds",
+        when_missing="it is always here",
+    )
+
+
+def distinct(generator: np.random.Generator, count: int, among: int) -> Bytes:
+    """So many random orders of the numbers below ``among``, of shape (count, among)."""
+    return generator.random((count, among)).argsort(axis=1).astype(np.uint8)

@@ -1,0 +1,204 @@
+"""Loss against training steps: one panel per attention kernel, on one vertical scale, with references in each."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.style import MUTED, arm_style, by_kernel, label
+
+SCALE_FROM = 0.25
+"""share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
+POINTS = 25
+"""a curve with more records is shown as the means of equal runs of records, about this many"""
+MARKS = 7
+"""markers along a mean curve"""
+
+Cells = dict[str, dict[int, "pd.Series[float]"]]
+
+
+def finished_seeds(summary: pd.DataFrame) -> dict[str, set[int]]:
+    """For each arm the seeds that count: those with a final test figure."""
+    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    return {row["variant"]: {int(seed) for seed in row["seeds"].split()} for row in tested.to_dict("records")}
+
+
+def failures(summary: pd.DataFrame) -> dict[str, str]:
+    """For each arm with cells that failed or are not finished, how many of how many."""
+    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    notes = {}
+    for row in tested.to_dict("records"):
+        counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
+        if counts:
+            notes[row["variant"]] = ", ".join(counts)
+    return notes
+
+
+def smoothing(curves: pd.DataFrame, split: str) -> int:
+    """How many consecutive records make one plotted point."""
+    rows = curves[(curves["split"] == split) & (curves["metric"] == "bits_per_byte")]
+    longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
+    return max(1, round(longest / POINTS))
+
+
+def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], split: str) -> Figure:
+    """Bits per byte of a split against optimiser steps, every seed thin and the mean of the finished seeds thick."""
+    width = smoothing(curves, split)
+    cells = _cells(curves, split, width)
+    low, high = _vertical_range(cells, finished_seeds(summary), SCALE_FROM)
+    note = f"{split} split. {_what_lines_are(comparison)}"
+    if width > 1:
+        note += f" Each point: mean of {width} records."
+    if any(curve.max() > high for seeds in cells.values() for curve in seeds.values()):
+        note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
+    return _panels(cells, summary, comparison, (low, high), "bits per byte", note)
+
+
+def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
+    by_arm, finished = gains(curves, summary, comparison), finished_seeds(summary)
+    shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
+    note = f"validation split. {_what_lines_are(comparison)}"
+    quantity = "bits per byte minus the\nbaseline's (below 0: better)"
+    return _panels(by_arm, summary, shown, _vertical_range(by_arm, finished, 0), quantity, note, references=False)
+
+
+def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Cells:
+    """By arm and seed the difference to the same seed's baseline, at the steps that both were validated at."""
+    cells = _cells(curves, "validation", 1)
+    finished = finished_seeds(summary)
+    found: Cells = {}
+    for variant in comparison["variants"]:
+        name, baseline = variant["name"], variant["baseline"]
+        if baseline == name:
+            continue
+        paired = finished.get(baseline, set()) & cells.get(name, {}).keys() & cells.get(baseline, {}).keys()
+        differences = {seed: (cells[name][seed] - cells[baseline][seed]).dropna() for seed in sorted(paired)}
+        differences = {seed: difference for seed, difference in differences.items() if len(difference)}
+        if differences:
+            found[name] = differences
+    return found
+
+
+def _panels(
+    cells: Cells,
+    summary: pd.DataFrame,
+    comparison: dict[str, Any],
+    vertical_range: tuple[float, float],
+    quantity: str,
+    note: str,
+    references: bool = True,
+) -> Figure:
+    groups = by_kernel(comparison["variants"])
+    figure = Figure(figsize=(8.6, 1.0 + 2.7 * len(groups)))
+    panels = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
+        axes.set_title(label(kernel))
+        axes.set_ylim(vertical_range)
+        if references:
+            _draw_arms(axes, _references(variants, comparison["variants"]), variants, cells, summary)
+        else:
+            axes.axhline(0, color=MUTED, linewidth=1.0)
+            _draw_arms(axes, [], variants, cells, summary)
+    last = max(curve.index[-1] for seeds in cells.values() for curve in seeds.values())
+    panels[-1].set_xlim(0, 1.02 * max(last, 1))
+    panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
+    figure.supylabel(quantity, fontsize=10)
+    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def _draw_arms(
+    axes: Axes,
+    references: list[dict[str, Any]],
+    variants: list[dict[str, Any]],
+    cells: Cells,
+    summary: pd.DataFrame,
+) -> None:
+    """Draw the arms of a kernel and, thinner, the arms of other panels that it is measured against."""
+    finished, failed = finished_seeds(summary), failures(summary)
+    entries = []
+    for number, variant in enumerate([*references, *variants]):
+        name, look, is_reference = variant["name"], arm_style(variant), variant in references
+        whole = [curve for seed, curve in cells.get(name, {}).items() if seed in finished[name]]
+        for seed, curve in {} if is_reference else cells.get(name, {}).items():
+            if len(whole) > 1 or seed not in finished[name]:
+                axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.45)
+            if seed not in finished[name]:
+                _mark_end(axes, curve, look["color"])
+        mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
+        interval = max(1, len(mean) // MARKS)
+        weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
+        shown = f"{label(name)} (reference)" if is_reference else label(name)
+        remark = failed.get(name) or ("" if name in cells else "nothing to compare")
+        (line,) = axes.plot(
+            mean.index,
+            mean,
+            label=f"{shown}\n({remark})" if remark else shown,
+            markevery=(number % interval, interval),
+            **look,
+            **(weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}),
+        )
+        entries.append((mean.iloc[-1] if len(mean) else float("-inf"), line))
+    entries.sort(key=lambda entry: -entry[0])
+    handles = [line for _, line in entries]
+    if any(variant["name"] in failed for variant in variants):
+        handles += axes.plot([], [], "X", color=MUTED, markersize=8, label="a run that did not finish")
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)
+
+
+def _references(variants: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Softmax attention with RoPE (or else the first softmax arm), and baselines that belong to another panel."""
+    if variants[0]["kernel"] == "softmax":
+        return []
+    softmax = sorted((v for v in every if v["kernel"] == "softmax"), key=lambda v: v["position"] != "rope-before")
+    baselines = {variant["baseline"] for variant in variants}
+    return softmax[:1] + [v for v in every if v["name"] in baselines and v not in variants and v not in softmax[:1]]
+
+
+def _mark_end(axes: Axes, curve: "pd.Series[float]", colour: str) -> None:
+    """A cross where a curve that was not finished ends, at the panel's edge if the end is outside it."""
+    low, high = axes.get_ylim()
+    height = min(max(float(curve.iloc[-1]), low), high)
+    axes.plot(
+        [curve.index[-1]], [height], "X", color=colour, markersize=9, markeredgecolor="white", zorder=4, clip_on=False
+    )
+
+
+def _cells(curves: pd.DataFrame, split: str, width: int) -> Cells:
+    """Per arm and seed the plotted curve: means of ``width`` consecutive records, at their mean step."""
+    rows = curves[(curves["split"] == split) & (curves["metric"] == "bits_per_byte")]
+    cells: Cells = {}
+    grouped: Any = rows.groupby(["variant", "seed"], sort=False)
+    for (name, seed), group in grouped:
+        ordered = group[["step", "value"]].sort_values("step").reset_index(drop=True)
+        binned = ordered.groupby(ordered.index // width).mean()
+        cells.setdefault(name, {})[seed] = binned.set_index("step")["value"]
+    return cells
+
+
+def _vertical_range(cells: Cells, finished: dict[str, set[int]], start: float) -> tuple[float, float]:
+    """Room for everything after the share ``start`` of the run, of finished cells where there are any."""
+    every = [(curve, seed in finished[name]) for name, seeds in cells.items() for seed, curve in seeds.items()]
+    shown = [curve for curve, is_finished in every if is_finished] or [curve for curve, _ in every]
+    last = max(curve.index[-1] for curve in shown)
+    late = pd.concat([curve[curve.index >= start * last] for curve in shown])
+    low, high = float(late.min()), float(late.max())
+    margin = 0.05 * (high - low)
+    if margin <= 1e-9 * abs(high):  # they are equal, but for rounding
+        margin = max(0.1, 1e-6 * abs(high))
+    return low - margin, high + margin
+
+
+def _what_lines_are(comparison: dict[str, Any]) -> str:
+    one = len(comparison["seeds"]) == 1
+    return "One seed: no mean, no interval." if one else "Thin: each seed. Thick: mean of the finished seeds."
+
+
+def data_names(comparison: dict[str, Any]) -> str:
+    return label(", ".join(data["name"] for data in comparison["data"]), longest=60)
+
+
+def tokens_per_step(comparison: dict[str, Any]) -> int:
+    return int(comparison["config"]["batch_size"] * comparison["config"]["context"])

@@ -1,0 +1,149 @@
+"""Final figures: one row per arm with every seed, the mean and its interval."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from experiments.figures.curves import data_names, failures, tokens_per_step
+from experiments.figures.style import MUTED, arm_style, by_kernel, kernel_colour, label
+
+ROW_INCHES = 0.42
+SEED_OFFSET = 0.24
+"""seeds are drawn this part of a row below the mean, so that neither hides the other"""
+EQUAL_OFFSET = 0.1
+"""and those of equal value this part of a row below each other"""
+
+
+class Rows:
+    """The vertical places of the arms: grouped by kernel, first at the top, a gap between kernels."""
+
+    def __init__(self, comparison: dict[str, Any], summary: pd.DataFrame) -> None:
+        notes = failures(summary)
+        self.variants: list[dict[str, Any]] = []
+        self.heights: list[float] = []
+        for number, group in enumerate(by_kernel(comparison["variants"]).values()):
+            for variant in group:
+                self.heights.append(-len(self.variants) - 0.5 * number)
+                self.variants.append(variant)
+        self.baselines = {v["name"] for v in self.variants if v["baseline"] == v["name"]}
+        self.labels = [
+            f"{label(v['name'])}\n({notes[v['name']]})" if v["name"] in notes else label(v["name"])
+            for v in self.variants
+        ]
+
+    def figure(self, columns: int, note: str) -> tuple[Figure, list[Axes]]:
+        figure = Figure(figsize=(8.6, 1.5 + ROW_INCHES * (1 - self.heights[-1])))
+        panels = list(figure.subplots(1, columns, sharey=True, squeeze=False)[0])
+        panels[0].set_yticks(self.heights, self.labels)
+        panels[0].set_ylim(self.heights[-1] - 0.7, 0.7)
+        for axes in panels:
+            axes.tick_params(axis="y", length=0)
+            axes.margins(x=0.1)
+            axes.xaxis.set_major_locator(MaxNLocator(6 if columns > 1 else 10, steps=[1, 2, 5, 10]))
+        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+        return figure, panels
+
+
+def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """Test bits per byte of every arm and, beside it, the paired difference to the arm's baseline."""
+    rows = Rows(comparison, summary)
+    difference = "test_bits_per_byte_minus_baseline"
+    has_baselines = difference in set(summary["metric"])
+    figure, panels = rows.figure(2 if has_baselines else 1, _note(comparison, "test split"))
+    _dots(panels[0], rows, values, summary, "test_bits_per_byte")
+    panels[0].set_xlabel("test bits per byte")
+    if has_baselines:
+        _dots(panels[1], rows, values, summary, difference)
+        panels[1].axvline(0, color=MUTED, linewidth=1.0)
+        panels[1].set_xlabel("bits per byte minus those of the same\nkernel without positions (below 0: better)")
+        for variant, height in zip(rows.variants, rows.heights, strict=True):
+            if variant["name"] in rows.baselines:
+                look: Any = {"va": "center", "color": MUTED, "fontsize": 8.5, "backgroundcolor": "white"}
+                panels[1].annotate("baseline", (0, height), (5, 0), textcoords="offset points", **look)
+    return figure
+
+
+def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """Steps to the first evaluation at or below the baseline's final validation figure of the same seed."""
+    rows = Rows(comparison, summary)
+    figure, (axes,) = rows.figure(1, _note(comparison, "validation split"))
+    steps, per_step = comparison["config"]["steps"], tokens_per_step(comparison)
+    _dots(axes, rows, values, summary, "steps_to_baseline")
+    axes.axvline(steps, color=MUTED, linewidth=1.0, linestyle=(0, (4, 2)))
+    shown = summary[(summary["metric"] == "steps_to_baseline") & ~summary["variant"].isin(rows.baselines)]
+    axes.set_xlim(0, max(steps * 1.06, 1.03 * shown["high"].max(skipna=True)))
+    axes.set_xlabel("optimiser steps to the baseline's final validation loss (dashed: end of the run)")
+    to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
+    tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
+    tokens.set_xlabel("tokens")
+    tokens.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    counts = summary[summary["metric"] == "steps_to_baseline"].set_index("variant")
+    for variant, height in zip(rows.variants, rows.heights, strict=True):
+        row = counts.loc[variant["name"]]
+        missing = int(row["n"] - row["reached"])
+        if missing:
+            look: Any = {"color": kernel_colour(variant["kernel"]), "markerfacecolor": "white", "markersize": 6}
+            axes.plot([steps], [height], ">", **look)
+        _beside(axes, height, f"{row['reached']} of {row['n']}" if row["n"] else "-")
+    _beside(axes, 0.85, "seeds that\nreached it", va="bottom")
+    return figure
+
+
+def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """Median training throughput of every cell, from zero."""
+    rows = Rows(comparison, summary)
+    figure, (axes,) = rows.figure(1, _note(comparison, "training"))
+    _dots(axes, rows, values, summary, "tokens_per_second")
+    axes.set_xlim(left=0)
+    axes.set_xlabel("tokens per second and cell (median over the run)")
+    axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    means = summary[summary["metric"] == "tokens_per_second"].set_index("variant")["mean"]
+    for variant, height in zip(rows.variants, rows.heights, strict=True):
+        if means[variant["name"]] > 0:
+            _beside(axes, height, f"{means[variant['name']]:,.0f}")
+    _beside(axes, 0.85, "mean", va="bottom")
+    return figure
+
+
+def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, metric: str) -> None:
+    """Every seed as a small dot, the mean as the arm's marker, the interval as a line with caps."""
+    means = summary[summary["metric"] == metric].set_index("variant")
+    for variant, height in zip(rows.variants, rows.heights, strict=True):
+        name, look = variant["name"], arm_style(variant)
+        if name not in means.index:
+            continue
+        mine = values[(values["variant"] == name) & (values["metric"] == metric)]["value"].dropna()
+        if len(mine) > 1 or (len(mine) == 1 and pd.isna(means.loc[name]["mean"])):
+            heights = height - SEED_OFFSET - EQUAL_OFFSET * mine.groupby(mine).cumcount()
+            axes.plot(mine, heights, ".", color=look["color"], alpha=0.6, markersize=5)
+        row = means.loc[name]
+        if pd.notna(row["low"]) and not (metric == "steps_to_baseline" and name in rows.baselines):
+            reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+            axes.errorbar(row["mean"], height, xerr=reach, color=look["color"], capsize=3.5, linewidth=1.5)
+        axes.plot([row["mean"]], [height], look["marker"], color=look["color"], markersize=6.5)
+        if row["n"] == 0:
+            text = "no finished seed" if metric in ("test_bits_per_byte", "tokens_per_second") else "nothing to compare"
+            axes.text(0.03, height, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)
+
+
+def _beside(axes: Axes, height: float, text: str, va: str = "center") -> None:
+    axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va=va, fontsize=9, color="#333333")
+
+
+def _note(comparison: dict[str, Any], what: str) -> str:
+    seeds = len(comparison["seeds"])
+    if seeds < 3:
+        marks = "One seed: no interval." if seeds == 1 else "Small dots: seeds; marker: mean. Two seeds: no interval."
+    else:
+        marks = "Small dots: seeds; marker: mean; line: 95 % interval of the mean (Student's t)."
+    return f"{data_names(comparison)}, {what}. {marks}"
+
+
+def _short_number(value: float, _: int) -> str:
+    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"

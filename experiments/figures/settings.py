@@ -1,0 +1,161 @@
+"""Figures for arms that differ in their settings: one panel per kernel and position encoding, a line per setting."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.figures.curves import data_names, failures, finished_seeds
+from experiments.figures.style import MUTED, kernel_colour, label, label_powers_of_ten
+
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": "#000000", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": (0, (5, 2)), "marker": "^"},
+    {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
+    {"color": "#009E73", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
+    {"color": "#CC79A7", "linestyle": (0, (3, 1)), "marker": "v"},
+    {"color": "#56B4E9", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
+)
+"""by the settings of the arm; where there are more of them, by its place in its panel"""
+COLUMNS = 3
+WORDS = {
+    "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
+    "num_features": lambda value: f"M = {value}",
+}
+"""how a figure says a setting; others by their name and value"""
+MARKS = 6
+
+
+def base_name(variant: dict[str, Any]) -> str:
+    """The arm without its settings."""
+    return str(variant["name"]).partition("@")[0]
+
+
+def named_settings(variant: dict[str, Any]) -> dict[str, str]:
+    """The settings in an arm's name."""
+    return dict(part.split("=", 1) for part in variant["name"].split("@")[1:])
+
+
+def panels_of(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The arms by what they are without their settings, in order of appearance."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for variant in comparison["variants"]:
+        groups.setdefault(base_name(variant), []).append(variant)
+    return groups
+
+
+def setting_label(variant: dict[str, Any], comparison: dict[str, Any]) -> str:
+    """What distinguishes an arm in its panel, such as "redrawn every 100 steps"."""
+    varied = dict.fromkeys(key for other in comparison["variants"] for key in named_settings(other))
+    own = named_settings(variant)
+    values = {key: own.get(key, str(comparison["config"][key])) for key in varied}
+    if "num_features" in values and not base_name(variant).startswith("favor"):
+        # Maps that draw nothing have as many features as a head has channels, paired twice as many.
+        values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
+    others = {key: lambda value, key=key: f"{key.replace('_', ' ')} {value}" for key in values}
+    return ", ".join((others | WORDS)[key](value) for key, value in values.items())
+
+
+def curves_by_setting(
+    curves: pd.DataFrame,
+    summary: pd.DataFrame,
+    comparison: dict[str, Any],
+    *,
+    metric: str,
+    quantity: str,
+    start: float = 0.0,
+    logarithmic: bool = False,
+) -> Figure:
+    """A metric of the validation split against steps, from the share ``start`` of the run on.
+
+    A ``logarithmic`` axis is linear between -1 and 1, so that it can show values of both signs.
+    """
+    groups = panels_of(comparison)
+    rows = -(-len(groups) // COLUMNS)
+    columns = -(-len(groups) // rows)
+    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    first_step = start * comparison["config"]["steps"]
+    recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
+    for axes in grid.flat[len(groups) :]:
+        axes.set_visible(False)
+    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison["variants"]))
+    for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
+        axes.set_title(label(name))
+        for place, variant in enumerate(variants):
+            text = setting_label(variant, comparison)
+            look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
+            _draw(axes, variant, look, recorded, summary, text)
+    _legends(figure, list(grid.flat[: len(groups)]))
+    if logarithmic:
+        grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
+        label_powers_of_ten(grid[0, 0])
+    for axes in grid[-1]:
+        axes.set_xlabel("optimiser step")
+    figure.supylabel(quantity, fontsize=10)
+    note = f"{data_names(comparison)}, validation split. Thin: each seed. Thick: mean of the finished seeds."
+    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def _legends(figure: Figure, panels: list[Axes]) -> None:
+    """One below all panels if a look means the same in each, or else one in each panel."""
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        entries |= {text: line for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if len(entries) <= len(LOOKS):
+        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, handlelength=3)
+        return
+    for axes in panels:
+        axes.legend(fontsize=8, loc="best", handlelength=3)
+
+
+def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+    """Test bits per byte of every seed (dots) with mean and interval, a row per arm, grouped by panel."""
+    groups = panels_of(comparison)
+    arms = [variant for variants in groups.values() for variant in variants]
+    tested = summary[summary["metric"] == "test_bits_per_byte"].set_index("variant")
+    figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(arms)))
+    axes = figure.subplots()
+    names = []
+    for height, variant in enumerate(arms):
+        colour, row = kernel_colour(variant["kernel"]), tested.loc[variant["name"]]
+        mine = values[(values["variant"] == variant["name"]) & (values["metric"] == "test_bits_per_byte")]["value"]
+        axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
+        if pd.notna(row["low"]):
+            reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+            axes.errorbar(row["mean"], height, xerr=reach, color=colour, capsize=3.5, linewidth=1.5)
+        axes.plot([row["mean"]], [height], "D", color=colour, markersize=5.5)
+        unfinished = int(row["planned"] - row["n"])
+        remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
+        names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
+    axes.set_yticks(range(len(arms)), names)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_xlabel("test bits per byte (lower is better)")
+    note = f"{data_names(comparison)}, test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t)."
+    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def _draw(
+    axes: Axes,
+    variant: dict[str, Any],
+    look: dict[str, Any],
+    recorded: pd.DataFrame,
+    summary: pd.DataFrame,
+    name: str,
+) -> None:
+    mine = recorded[recorded["variant"] == variant["name"]]
+    failed = failures(summary).get(variant["name"])
+    if mine.empty and not failed:
+        return
+    finished = finished_seeds(summary).get(variant["name"], set())
+    by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
+    for curve in by_seed.values():
+        axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)
+    whole = [curve for seed, curve in by_seed.items() if seed in finished]
+    mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
+    every = max(1, len(mean) // MARKS)
+    text = f"{name} ({failed})" if failed else name
+    axes.plot(mean.index, mean, label=text, linewidth=1.8, markersize=4.5, markevery=every, **look)

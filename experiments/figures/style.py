@@ -1,0 +1,172 @@
+"""What all figures of the suite share: their look, how arms are told apart, and how they are saved.
+
+An arm's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
+Within a panel there is one kernel (and thin references), so that a figure also reads in grey. The colours are those of
+Okabe and Ito, and a brown.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
+
+from experiments.records.record import write_atomically
+from experiments.records.strict_json import visible
+
+KERNEL_COLOURS = {
+    "softmax": "#000000",
+    "favor+": "#D55E00",
+    "favor+hyperbolic": "#CC79A7",
+    "favor+paired": "#8C3B00",
+    "elu+1": "#0072B2",
+    "elu+1+paired": "#56B4E9",
+    "relu": "#E69F00",
+    "performer-pytorch": "#009E73",
+}
+OTHER_COLOUR = "#777777"
+POSITION_STYLES: dict[str, dict[str, Any]] = {
+    "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
+    "learned": {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"},
+    "sinusoidal": {"linestyle": (0, (3, 1.5, 1, 1.5, 1, 1.5)), "marker": "D"},
+    "alibi": {"linestyle": (0, (9, 2)), "marker": "X"},
+    "rope-before": {"linestyle": (0, (5, 2)), "marker": "^"},
+    "rope-after": {"linestyle": "-", "marker": "v"},
+}
+OTHER_POSITION = {"linestyle": "-", "marker": "P"}
+
+STYLE: Any = {
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.handlelength": 4.4,
+    "svg.hashsalt": "linear-rope",
+    # A dollar sign in a name is a dollar sign.
+    "text.parse_math": False,
+}
+DOTS_PER_INCH = 150
+MUTED = "#5f5f5f"
+LONGEST_LABEL = 30
+"""characters of a name in a figure"""
+
+
+@dataclass(frozen=True)
+class FigureEntry:
+    """A saved figure: ``<stem>.png`` and ``<stem>.svg`` of the figures folder, and the words beside it."""
+
+    stem: str
+    title: str
+    caption: str
+    uses_data: bool = True
+    """whether it shows something of the comparison's data, which are then named beside it"""
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table that an experiment adds to its report; every cell is shown as its string."""
+
+    title: str
+    table: pd.DataFrame
+    caption: str
+    uses_data: bool = True
+    """as of a figure"""
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib settings under which figures are made, as a context."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A name may be in a script that the font lacks; the tables have it.
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
+        yield
+
+
+def label(name: str, longest: int = LONGEST_LABEL) -> str:
+    """A name as a figure shows it: on one line, nothing invisible in it, cut if it is very long."""
+    shown = " ".join(visible(name).split())
+    shown = shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    # Matplotlib leaves what begins with an underscore out of legends.
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+class PowersOfTen(LogFormatterSciNotation):
+    """Labels of a logarithmic axis such as 10⁻³ and 2×10⁻³, in plain text."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = super().__call__(x, pos).replace(r"\times", "×")
+        text = re.sub(r"10\^\{(.*?)\}", lambda power: f"10{power[1].translate(_SUPERSCRIPTS)}", text)
+        return re.sub(r"^\$\\mathdefault\{(.*)\}\$$", r"\1", text).replace("-", "\N{MINUS SIGN}")
+
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def label_powers_of_ten(axes: Axes) -> None:
+    """Label a logarithmic vertical axis in plain text."""
+    axes.yaxis.set_major_formatter(PowersOfTen())
+    if axes.get_yscale() == "log":
+        axes.yaxis.set_minor_formatter(PowersOfTen(labelOnlyBase=False))
+
+
+def kernel_colour(kernel: str) -> str:
+    return KERNEL_COLOURS.get(kernel, OTHER_COLOUR)
+
+
+def arm_style(variant: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for an arm, given as an entry of comparison.json's ``variants``."""
+    return {"color": kernel_colour(variant["kernel"])} | POSITION_STYLES.get(variant["position"], OTHER_POSITION)
+
+
+def by_kernel(variants: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The arms grouped by kernel, in the order in which kernels and arms first appear."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for variant in variants:
+        groups.setdefault(variant["kernel"], []).append(variant)
+    return groups
+
+
+def save_figure(figure: Figure, directory: Path, stem: str) -> None:
+    """Write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``, and leave the figure's layout fixed.
+
+    Equal figures give equal bytes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    no_dates: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    with style():
+        figure.set_dpi(DOTS_PER_INCH)  # text is wider at some resolutions than at others
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is found once for both files
+        for kind, metadata in no_dates.items():
+            content = io.BytesIO()
+            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+            write_atomically(directory / f"{stem}.{kind}", content.getvalue())
+
+
+def draw(
+    directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any, **options: Any
+) -> FigureEntry:
+    """Make a figure in the suite's style, save it under the entry's stem, and return the entry."""
+    with style():
+        figure = make(*arguments, **options)
+    save_figure(figure, directory, entry.stem)
+    return entry

@@ -1,0 +1,73 @@
+"""What a comparison ran on: versions, machine, code."""
+
+import hashlib
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
+OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton".split()
+"""named only where they are installed"""
+ROOT = Path(__file__).parents[2]
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in (*PACKAGES, *OPTIONAL_PACKAGES):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            if package in PACKAGES:
+                found[package] = "not installed"
+    return found
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The processor, memory and system, and the device that was trained on."""
+    return {
+        "cpu": _processor(),
+        "cores": psutil.cpu_count(logical=True),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(terse=True),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+
+
+def git() -> dict[str, Any]:
+    """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        commit, changed = "unknown", ""
+    return {"commit": commit, "dirty": bool(changed), "code_sha256": _code_sha256()}
+
+
+def _code_sha256() -> str:
+    """Of every Python file of the two packages, with its path: what a commit does not tell when there are changes."""
+    digest = hashlib.sha256()
+    for package in ("linear_rope", "experiments"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,64 @@
+"""One run at a time in a comparison's directory: who holds it is told to the second."""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from experiments.records.record import write_atomically
+
+ENDED = " (ended)"
+"""what is added to the name of a lock's holder when it lets go by itself"""
+OWNER_SECONDS = 2
+"""how long the holder of a lock may take to write down who it is"""
+
+
+@contextmanager
+def only_one_run(root: Path, console: Console) -> Iterator[None]:
+    """Hold the directory's lock. The system lets go of it however this process ends.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    owner = root / ".owner"
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
+    me = f"process {os.getpid()} on {socket.gethostname()}"
+    try:
+        if owner.exists() and not _read_owner(owner).endswith(ENDED):
+            console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
+        write_atomically(owner, me)
+        yield
+    finally:
+        with suppress(OSError):
+            write_atomically(owner, me + ENDED)
+        lock.release()
+
+
+def _holder(owner: Path) -> str:
+    """Who holds the lock: a moment passes between a process's taking it and its saying so."""
+    deadline = time.monotonic() + OWNER_SECONDS
+    while True:
+        holder = _read_owner(owner)
+        number = re.search(r"process ([0-9]+) on (.*)", holder)
+        is_dead = number and number[2] == socket.gethostname() and not psutil.pid_exists(int(number[1]))
+        if (number and not is_dead and not holder.endswith(ENDED)) or time.monotonic() > deadline:
+            return holder.removesuffix(ENDED)
+        time.sleep(0.05)
+
+
+def _read_owner(owner: Path) -> str:
+    try:
+        return owner.read_text(errors="replace")
+    except OSError:
+        return "another process"

@@ -1,0 +1,242 @@
+"""A comparison's directory and its description: what can be added to it, and the notes it gathers."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.cli import RunCommand
+from experiments.config import Config
+from experiments.errors import RunFailed, why
+from experiments.records import environment
+from experiments.records.record import cell_config, cell_directory, comparison_cells, is_finished
+from experiments.records.strict_json import visible
+from experiments.report.report import read_comparison
+from experiments.variants import VARIANTS, is_variant
+
+CONTINUED = "continued with another"
+"""how the notes of add_changes begin"""
+WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
+"""what a run writes, besides tables (.csv) and the directories of the arms"""
+DEFAULTS = asdict(Config())
+LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
+"""as long as any path of a comparison below its directory"""
+
+
+def comparison_directory(command: RunCommand) -> Path:
+    return command.out or Path("results/runs") / command.experiment
+
+
+def check_directory(root: Path) -> None:
+    """Refuse an --out that no comparison can be in. Makes nothing.
+
+    Raises:
+        ValueError: it cannot be made or written, or it holds something else, which a report would overwrite.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            (root / LONGEST_PATH_BELOW).stat()
+        # Of a path that is not there yet, the system does not look at the rest.
+        nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
+        for name in root.relative_to(nearest).parts:
+            with contextlib.suppress(FileNotFoundError):
+                (nearest / name).stat()
+        if not nearest.is_dir():
+            raise FileExistsError(errno.EEXIST, f"{nearest} is in the way")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(root, error) from None
+    try:
+        names = [name for name in os.listdir(root) if not name.startswith(".")]
+    except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
+        return
+    taken = [name for name in names if name in WRITTEN or name in VARIANTS or name.endswith(".csv")]
+    if taken and "comparison.json" not in names:
+        raise ValueError(
+            f"--out {root} holds {min(taken)!r} and no comparison.json, so it is not a comparison's, and what is in it "
+            "would be overwritten; give a directory that is new or empty"
+        )
+
+
+def new_comparison(command: RunCommand, command_line: str, device: torch.device) -> dict[str, Any]:
+    """What every comparison.json says: what was run, with which code, where and when."""
+    return {
+        "name": Path(os.path.abspath(comparison_directory(command))).name,
+        "experiment": command.experiment,
+        "preset": command.preset,
+        "command": visible(command_line),
+        "git": environment.git(),
+        "versions": environment.versions(),
+        "machine": environment.machine(device),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "notes": [],
+    }
+
+
+def check_same_experiment(root: Path, there: dict[str, Any], comparison: dict[str, Any]) -> None:
+    """Raises ValueError if the comparison in ``root`` is one of another experiment."""
+    if there["experiment"] != comparison["experiment"]:
+        raise ValueError(
+            f"--out {root} holds a comparison of the experiment {there['experiment']}, not {comparison['experiment']}; "
+            "give another --out"
+        )
+
+
+def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """For each setting that two configurations do not share: its name and both values."""
+
+    def value(settings: dict[str, Any], name: str) -> str:
+        if name not in settings and name in DEFAULTS:
+            return repr(DEFAULTS[name])  # a record from before there was such a setting
+        return repr(settings[name]) if name in settings else "nothing"
+
+    return [
+        f"{name} ({value(there, name)} there, {value(now, name)} now)"
+        for name in {**now, **there}
+        if value(there, name) != value(now, name)
+    ]
+
+
+def refuse_if_differing(root: Path, differing: list[str]) -> None:
+    """Raises ValueError that names what differs, if anything does."""
+    if differing:
+        raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
+
+
+def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any]:
+    """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
+
+    Raises:
+        ValueError: the one there has another experiment, configuration or data, so the two cannot be one.
+    """
+    path = root / "comparison.json"
+    if not path.is_file():
+        return comparison
+    there = read_comparison(root)
+    check_same_experiment(root, there, comparison)
+    differing = differing_settings(there["config"], comparison["config"])
+    grids = there.get("learning_rates"), comparison.get("learning_rates")
+    if grids[0] != grids[1]:
+        differing.append(f"learning_rates ({grids[0]} there, {grids[1]} now)")
+    contents = [record["data"][0]["sha256"][:12] for record in (there, comparison)]
+    if contents[0] != contents[1]:
+        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    refuse_if_differing(root, differing)
+    unknown = [variant["name"] for variant in there["variants"] if not is_variant(variant["name"])]
+    if unknown:
+        raise ValueError(f"--out {root} holds arms that this version does not have: {', '.join(unknown)}")
+    merged = dict(there)
+    recorded = {variant["name"]: variant for variant in there["variants"]}
+    for variant in comparison["variants"]:
+        if variant["name"] in recorded:
+            if grids[0]:
+                _adopt_learning_rate(recorded[variant["name"]], variant)
+            settings = (described.get("settings", {}) for described in (recorded[variant["name"]], variant))
+            refuse_if_differing(root / variant["name"], differing_settings(*settings))
+    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in recorded]
+    merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
+    cells = list(comparison_cells(merged))
+    for cell in cells:
+        _check_cell(root, cell, merged, comparison)
+    all_done = all(is_finished(root, *cell, comparison["config"]["steps"]) for cell in cells)
+    devices = [record["machine"].get("device") for record in (there, comparison)]
+    if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
+        refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
+    add_changes(merged, comparison, all_done)
+    return merged
+
+
+def _adopt_learning_rate(recorded: dict[str, Any], arm: dict[str, Any]) -> None:
+    """The rate that was chosen when the comparison was run before."""
+    if "learning_rate" in recorded.get("settings", {}):
+        arm["settings"] = arm.get("settings", {}) | {"learning_rate": recorded["settings"]["learning_rate"]}
+
+
+def _check_cell(root: Path, cell: tuple[str, int], merged: dict[str, Any], comparison: dict[str, Any]) -> None:
+    """Raises ValueError if a cell was made with something else: copied from another comparison, or edited."""
+    made_with = cell_config(root, *cell)
+    if made_with is None:
+        return
+    arm = next(variant for variant in merged["variants"] if variant["name"] == cell[0])
+    differing = differing_settings(made_with["config"], comparison["config"] | arm.get("settings", {}))
+    contents = made_with["data_sha256"][:12], comparison["data"][0]["sha256"][:12]
+    if contents[0] != contents[1]:
+        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    refuse_if_differing(cell_directory(root, *cell), differing)
+
+
+def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:
+    """Note what is no longer as it was when the comparison in ``merged`` was begun.
+
+    When all of it was done before, only the code and the versions still matter: they measured and reported.
+    """
+    kinds = {"command": "command", "versions": "set of versions", "machine": "machine"}
+    for key, kind in kinds.items():
+        if merged[key] != comparison[key] and (key == "versions" or not all_done):
+            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(merged[key], comparison[key])}"])
+    there, now = merged["git"], comparison["git"]
+    if {**now, **there} != now:  # an older record does not tell the hash of the code
+        add_notes(merged, [_code_change(there, now)])
+
+
+def _difference(there: Any, now: Any) -> str:
+    if not isinstance(now, dict):
+        return str(now)
+    names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
+    return ", ".join(f"{name} {now.get(name)} (before: {there.get(name)})" for name in names)
+
+
+def _code_change(there: dict[str, Any], now: dict[str, Any]) -> str:
+    def named(git: dict[str, Any]) -> str:
+        return git["commit"][:12] + (" with uncommitted changes" if git["dirty"] else "")
+
+    same = there.get("code_sha256") == now["code_sha256"]
+    consequence = (
+        "the files of the code are the same" if same else "what was measured before and since then may not compare"
+    )
+    return f"{CONTINUED} state of the code: commit {named(now)}, begun with {named(there)}; {consequence}"
+
+
+def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
+    comparison["notes"] = list(dict.fromkeys([*comparison["notes"], *notes]))
+
+
+@contextmanager
+def failing_after_it_began(root: Path) -> Iterator[None]:
+    """Turn what goes wrong from here on into RunFailed: it is not the user's wrong use any more."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        kept = f"what was recorded in {root} is kept, and the same command goes on from it"
+        raise RunFailed(f"{type(error).__name__}: {error}; {kept}") from error
+
+
+def make_directory(root: Path) -> None:
+    """Make the directory of a comparison, and those above it, unless it is there.
+
+    Raises:
+        ValueError: it cannot be made or written; then none of them was made.
+    """
+    missing = [path for path in (root, *root.parents) if not path.exists()]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise _cannot_be_written(root, error) from None
+
+
+def _cannot_be_written(root: Path, error: OSError | ValueError) -> ValueError:
+    return ValueError(f"--out {root} cannot be written ({why(error)}); give a directory that can be made and written")

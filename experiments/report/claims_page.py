@@ -1,0 +1,133 @@
+"""The claims of all experiments, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.references import REFERENCES, command, declared_claims
+from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
+from experiments.commands.catalogue import make_console
+from experiments.errors import why
+from experiments.records.record import write_atomically
+from experiments.records.strict_json import visible
+from experiments.report.report import read_comparison, template_environment
+from experiments.studies.registry import EXPERIMENTS
+
+STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
+
+
+@dataclass(frozen=True)
+class Section:
+    """The claims of one experiment, on each of its references."""
+
+    name: str
+    question: str
+    method: str
+    not_shown: str
+    rows: list[Row]
+    commands: dict[str, str]
+    """reference -> the command that makes it"""
+
+
+def claims(results: Path, out: Path | None) -> None:
+    """Print the table of all claims; write it to ``out`` as Markdown too, if that is given.
+
+    Raises:
+        ValueError: ``results`` is no directory, a file in it is damaged, or ``out`` cannot be written.
+    """
+    if not results.is_dir():
+        raise ValueError(f"--results {results} is no directory; give one that holds comparisons, as results/reference")
+    sections = read_sections(results)
+    if out is not None:
+        try:
+            write_atomically(out, page(sections))
+        except OSError as error:
+            raise ValueError(
+                f"--out {out} cannot be written ({why(error)}); give a file in a directory that can"
+            ) from None
+    print_claims(make_console(), sections)
+    if out is not None:
+        print(out)
+
+
+def read_sections(results: Path) -> list[Section]:
+    """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
+    sections = []
+    for name, module in EXPERIMENTS.items():
+        references = [reference for reference, made in REFERENCES.items() if made.experiment == name]
+        rows = [row for reference in references for row in _rows(results / reference, name)]
+        commands = {reference: command(reference) for reference in references}
+        if rows:
+            sections.append(Section(name, module.QUESTION, module.METHOD, module.NOT_SHOWN, rows, commands))
+    return sections
+
+
+def page(sections: list[Section]) -> str:
+    """The page in Markdown."""
+    rows = [row for section in sections for row in section.rows]
+    template = template_environment(escape_html=False).get_template("claims_page.md")
+    return template.render(sections=sections, rows=rows, count=count, counts=count(rows), rule=RULE)
+
+
+def count(rows: list[Row]) -> dict[str, int]:
+    """How many rows have each verdict."""
+    found = Counter(row.verdict for row in rows)
+    return {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def print_claims(console: Console, sections: list[Section]) -> None:
+    """Print a table for each experiment, the commands that make what it is judged on, the rule and the counts."""
+    for section in sections:
+        console.print(_table(section))
+        console.print("Commands; given again, they finish what is missing and repeat nothing:")
+        for reference, line in section.commands.items():
+            console.print(f"  {reference}: {line}", soft_wrap=True)
+        console.print()
+    console.print("How a verdict is made:")
+    for point in RULE:
+        console.print(f"* {point}")
+    counts = count([row for section in sections for row in section.rows])
+    console.print("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+
+
+def _rows(root: Path, experiment: str) -> list[Row]:
+    comparison = curves = None
+    path = root / "comparison.json"
+    if path.exists():
+        comparison = read_comparison(root)
+        if comparison["experiment"] != experiment:
+            raise ValueError(
+                f"{path} is of the experiment {comparison['experiment']}, and {root.name} is one of {experiment}; move "
+                "it elsewhere"
+            )
+        curves = read_curves(root, comparison)
+    claims = declared_claims(EXPERIMENTS[experiment].CLAIMS, root.name, experiment)
+    return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))
+
+
+def _table(section: Section) -> Table:
+    table = Table(
+        title=Text(f"{section.name}: {section.question}", style="bold"),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_lines=True,
+        pad_edge=False,
+    )
+    for column, ratio in {"claim": 27, "published": 27, "measured": 27, "data and size": 18, "verdict": 17}.items():
+        table.add_column(column, ratio=ratio, overflow="fold")
+    for row in section.rows:
+        verdict = Text(row.verdict, style=STYLES[row.verdict])
+        remark = f"{row.remark}; command below" if row.verdict == NOT_RUN else row.remark
+        if remark:
+            verdict.append(f"\n{visible(remark)}", style="not bold")
+        number, counted, n_and_p = row.measured.partition(", n = ")
+        measured = f"{row.claim.quantity}:\n{number}" + (f"\nn = {n_and_p}" if counted else "")
+        cells = (row.claim.statement, row.claim.published, measured, row.source)
+        table.add_row(*(Text(visible(cell)) for cell in cells), verdict)
+    return table

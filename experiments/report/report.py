@@ -1,0 +1,219 @@
+"""The report of a comparison, rebuilt from its files alone: tables, figures, report.md and report.html."""
+
+import base64
+import os
+import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import jinja2
+import pandas as pd
+import psutil
+from rich.table import Table
+
+from experiments.analysis.claims import Claim
+from experiments.analysis.curves import read_curves
+from experiments.analysis.references import declared_claims
+from experiments.analysis.statistics import summarise
+from experiments.analysis.verdicts import RULE as CLAIMS_RULE
+from experiments.analysis.verdicts import evaluate
+from experiments.figures.style import FigureEntry, TableEntry
+from experiments.records.csv_files import to_csv
+from experiments.records.record import cell_config, comparison_cells, read_json, write_atomically
+from experiments.records.schema import check_comparison
+from experiments.records.strict_json import Source, visible
+from experiments.report.tables import (
+    RULE,
+    happenings,
+    main_table,
+    repeatability,
+    statements,
+    terminal_table,
+    unfinished_cells,
+)
+from experiments.training.tuning import RATES_CAPTION, rates_table
+
+TEMPLATES = Path(__file__).parent / "templates"
+UNFINISHED_REPORT = ".report-"
+"""how the directory that a report is made in begins; the number of the process follows"""
+
+
+class Experiment(Protocol):
+    """What the report needs of an experiment; a module with these names will do."""
+
+    QUESTION: str
+    """what it asks"""
+    METHOD: str
+    """how it is measured"""
+    NOT_SHOWN: str
+    """what it does not show"""
+    CLAIMS: tuple[Claim, ...]
+    """what was claimed, for verdicts on this comparison alone"""
+
+    def figures(
+        self, root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    ) -> list[FigureEntry | TableEntry]:
+        """Save the figures in ``output / "figures"``; return their entries, and further tables, in reading order.
+
+        ``root`` is the comparison's directory; its files are only read. What is in ``output`` is moved there when the
+        report is whole. Raises ValueError if a file that figures are drawn from is wrong.
+        """
+
+
+def read_comparison(root: Path) -> dict[str, Any]:
+    """The parsed comparison.json of a directory.
+
+    Raises ValueError, one line, if the directory is not a comparison or the file is not as ``schema.Comparison`` says.
+    """
+    path = root / "comparison.json"
+    if not path.is_file():
+        raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
+    remedy = "run the comparison again to write it anew"
+    comparison = read_json(path, remedy)
+    check_comparison(comparison, Source(str(path), remedy))
+    return dict(comparison)
+
+
+def write_report(root: Path, experiment: Experiment | None = None) -> Path:
+    """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
+
+    ``experiment`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
+    files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
+    schema.py says.
+    """
+    comparison = read_comparison(root)
+    if experiment is None:
+        from experiments.studies import registry
+
+        experiment = registry.get(comparison["experiment"])
+    for variant, seed in comparison_cells(comparison):
+        cell_config(root, variant, seed)
+    curves = read_curves(root, comparison)
+    summary = summarise(root, comparison, curves)
+    cells = {"unfinished": unfinished_cells(root, comparison, curves), "happenings": happenings(root, comparison)}
+    with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
+        output = Path(temporary)
+        entries = experiment.figures(root, output, comparison, curves, summary)
+        rates = rates_table(root, comparison)
+        if rates is not None:
+            entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
+        content = _content(output, comparison, summary, entries) | cells | _words(experiment)
+        claims = declared_claims(experiment.CLAIMS, comparison["name"], comparison["experiment"])
+        content["claims"] = evaluate(
+            claims, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
+        )
+        write_atomically(output / "curves.csv", to_csv(curves))
+        write_atomically(output / "summary.csv", to_csv(summary))
+        write_atomically(
+            output / "report.md", template_environment(escape_html=False).get_template("report.md").render(content)
+        )
+        html = template_environment(escape_html=True).get_template("report.html").render(content)
+        (root / "figures").mkdir(exist_ok=True)
+        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+            os.replace(path, root / path.relative_to(output))
+    path = root / "report.html"
+    write_atomically(path, html)
+    return path
+
+
+def remove_unfinished_reports(root: Path) -> None:
+    """Remove what killed processes left of a report."""
+    for leftover in root.glob(f"{UNFINISHED_REPORT}*"):
+        process = leftover.name.removeprefix(UNFINISHED_REPORT).partition("-")[0]
+        if not (process.isdecimal() and psutil.pid_exists(int(process))):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def result_table(root: Path) -> Table:
+    """The main table of a comparison for a terminal. Raises ValueError if ``root`` is not a comparison."""
+    comparison = read_comparison(root)
+    return terminal_table(summarise(root, comparison), comparison)
+
+
+def _content(
+    output: Path, comparison: dict[str, Any], summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
+) -> dict[str, Any]:
+    """What the two templates show of the numbers, besides the claims and what became of the cells."""
+    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    return {
+        "comparison": comparison,
+        "table": _rows(main_table(summary, comparison)),
+        "finished": int(tested["n"].sum()),
+        "planned": int(tested["planned"].sum()),
+        "statements": statements(summary, comparison),
+        "rule": RULE,
+        "claims_rule": CLAIMS_RULE,
+        "entries": [_shown(output, entry) for entry in entries],
+        "repeatability": repeatability(comparison),
+        "git": comparison["git"],
+        "environment": {**comparison["machine"], **comparison["versions"]},
+    }
+
+
+def _words(experiment: Experiment) -> dict[str, str]:
+    return {"question": experiment.QUESTION, "method": experiment.METHOD, "not_shown": experiment.NOT_SHOWN}
+
+
+def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
+    words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
+    if isinstance(entry, TableEntry):
+        return words | {"table": _rows(entry.table)}
+    image = base64.b64encode((output / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
+    return words | {"stem": entry.stem, "image": image}
+
+
+def _rows(table: pd.DataFrame) -> list[list[str]]:
+    """The header and the rows of a table, as strings."""
+    return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
+
+
+def template_environment(*, escape_html: bool) -> jinja2.Environment:
+    """Where the templates are read: with filters that make text literal in Markdown, and HTML escaped if asked for."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=escape_html,
+        undefined=jinja2.StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown"] = _escape_markdown
+    environment.filters["code"] = _markdown_code
+    environment.filters["code_block"] = _markdown_code_block
+    environment.filters["number"] = lambda value: f"{value:,}"
+    return environment
+
+
+def _escape_markdown(text: object) -> str:
+    """The text on one line, with what Markdown and HTML would interpret made literal."""
+    one_line = " ".join(str(text).split())
+    return re.sub(r"([\\`*<>|~]|_(?!\w)|(?<!\w)_|\](?=[(\[]))", r"\\\1", one_line.replace("&", "&amp;"))
+
+
+def _markdown_code(text: str) -> str:
+    """The text as inline code, between more backticks than it has in a row."""
+    one_line = " ".join(text.split())
+    fence = "`" * _longer_than_backticks(one_line, 1)
+    space = " " if "`" in one_line else ""
+    return f"{fence}{space}{one_line}{space}{fence}"
+
+
+def _markdown_code_block(text: str) -> str:
+    fence = "`" * _longer_than_backticks(text, 3)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _longer_than_backticks(text: str, least: int) -> int:
+    return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+
+
+def _visible(value: object) -> object:
+    """What a template writes, with nothing invisible in it: texts come from files, and numbers need no check."""
+    if isinstance(value, (jinja2.Undefined, int, float)):
+        return value
+    text = str(value)
+    shown = visible(text)
+    return value if shown == text else shown

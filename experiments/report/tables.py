@@ -1,0 +1,183 @@
+"""The main table of a comparison in words and figures, and the sentences that a stated rule draws from it."""
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from experiments.analysis.statistics import SMALLEST_SAMPLE, cell_states, contrasts
+from experiments.records.record import cell_directory, cell_status, comparison_cells
+from experiments.records.strict_json import visible
+
+RULE = (
+    "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the arm is called "
+    "better or worse, where it includes 0 not distinguishable. Below three seeds there is no interval, and nothing is "
+    "said. Each interval is judged by itself: about one in twenty excludes 0 where there is no difference. Verdicts on "
+    "claims are corrected for their number, and may be inconclusive where this says better or worse."
+)
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence on one pair of arms; the verdict is better, worse, not distinguishable or no statement."""
+
+    verdict: str
+    text: str
+
+
+def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+    """One row of strings per arm. A line break in a cell parts a number from what is told about it."""
+    metrics = summary.set_index(["variant", "metric"])
+    names = {variant["name"] for variant in comparison["variants"]}
+    rows = []
+    for variant in comparison["variants"]:
+        name, baseline = variant["name"], variant["baseline"]
+        test, steps = metrics.loc[name, "test_bits_per_byte"], metrics.loc[name, "steps_to_baseline"]
+        if baseline == name:
+            difference = "baseline"
+        elif baseline in names:
+            difference = _with_interval(metrics.loc[name, "test_bits_per_byte_minus_baseline"], "+.4f")
+        else:
+            difference = f"{baseline} was not run"
+        speed = metrics.loc[name, "tokens_per_second"]["mean"]
+        rows.append(
+            {
+                "arm": name,
+                "n": f"{test['n']} of {test['planned']}",
+                "test bits per byte": _with_interval(test, ".3f"),
+                "minus baseline": difference,
+                "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
+                "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
+                "parameters": _parameters(variant),
+                "not finished": _fate(test),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def statements(summary: pd.DataFrame, comparison: dict[str, Any]) -> list[Statement]:
+    """What the paired differences say, by ``RULE``: one statement per arm and arm it is compared with."""
+    metrics = summary.set_index(["variant", "metric"])
+    said = []
+    for variant in comparison["variants"]:
+        for metric, other in contrasts(variant, comparison):
+            row = metrics.loc[variant["name"], metric]
+            verdict, text = _judge(row, f"{variant['name']} against {other}")
+            if metric.endswith("_minus_baseline"):
+                text += _reached(metrics.loc[variant["name"], "steps_to_baseline"], comparison["config"]["steps"])
+            said.append(Statement(verdict, text))
+    return said
+
+
+def unfinished_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> list[dict[Any, Any]]:
+    """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every cell that is not done."""
+    states = cell_states(root, comparison, curves)
+    return [
+        cell
+        | {"reason": cell["reason"] or "no reason recorded"}
+        | {"log": (cell_directory(root, cell["variant"], cell["seed"]) / "log.txt").relative_to(root).as_posix()}
+        for cell in states[states["state"] != "done"].to_dict("records")
+    ]
+
+
+def happenings(root: Path, comparison: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What the cells' processes noted on the way (resumptions, damaged files): each cell's name and its sentences."""
+    noted = [
+        (f"{variant}, seed {seed}", cell_status(root, variant, seed).get("notes", []))
+        for variant, seed in comparison_cells(comparison)
+    ]
+    return [(cell, notes) for cell, notes in noted if notes]
+
+
+def repeatability(comparison: dict[str, Any]) -> str:
+    """Whether the same command gives the same numbers again."""
+    if comparison["machine"].get("device") == "cpu":
+        return (
+            "Trained on a CPU: the same command gives the same metrics and weights bit for bit on the same machine "
+            "with the same versions, with any number of workers and whether or not it was stopped on the way. "
+            "tokens_per_second and seconds are wall-clock times and differ; another processor or version sums in "
+            "another order, and so differs in the last bits at first and visibly later."
+        )
+    found = comparison.get("nondeterministic", [])
+    named = f" PyTorch names in a training step of these arms: {'; '.join(found)}." if found else ""
+    return (
+        "Trained on a GPU: metrics are not the same bit for bit when the command is run again. Gradients that several "
+        "threads add to one place (those of the token embedding and of attention) are added in an order that is not "
+        "fixed, and matrix products may choose another algorithm. Batches, initial weights and feature draws are the "
+        "same again. A resumed cell repeats the steps after its last checkpoint with such differences; where that "
+        f"changed a recorded number, it is noted above.{named}"
+    )
+
+
+def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
+    """The main table for the end of a run in a terminal, with what did not finish below it."""
+    rows = main_table(summary, comparison)
+    fates = [f"{arm}: {fate}" for arm, fate in zip(rows["arm"], rows["not finished"], strict=True) if fate]
+    table = Table(
+        title=Text(f"{comparison['name']}: mean over seeds [95 % interval]"),
+        title_justify="left",
+        caption=Text(visible("\n".join(fates))),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("arm", no_wrap=True, min_width=max(map(len, rows["arm"])))
+    for column in rows.columns.drop(["arm", "parameters", "not finished"]):
+        table.add_column(textwrap.fill(column, 14), justify="right")
+    for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    return table
+
+
+def _parameters(variant: dict[str, Any]) -> str:
+    table = variant["position_parameters"]
+    return f"{variant['parameters']:,}" + (f"\n[positions {table:,}]" if table else "")
+
+
+def _with_interval(row: "pd.Series[Any]", pattern: str) -> str:
+    if pd.isna(row["mean"]):
+        return NOTHING
+    mean = format(row["mean"], pattern)
+    return mean if pd.isna(row["low"]) else f"{mean}\n[{format(row['low'], pattern)}, {format(row['high'], pattern)}]"
+
+
+def _steps(row: "pd.Series[Any]") -> str:
+    if row["n"] == 0:
+        return NOTHING
+    if row["reached"] < row["n"]:
+        return f"reached by {row['reached']} of {row['n']}"
+    return _with_interval(row, ".0f")
+
+
+def _fate(row: "pd.Series[Any]") -> str:
+    counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
+    return f"{', '.join(counts)}: {row['reasons']}" if counts else ""
+
+
+def _judge(row: "pd.Series[Any]", pair: str) -> tuple[str, str]:
+    n = int(row["n"])
+    if n < SMALLEST_SAMPLE:
+        seeds = {0: "no seed finished in both", 1: "one seed finished in both"}.get(n, f"{n} seeds finished in both")
+        return "no statement", f"{pair}: {seeds}, so there is no interval and nothing is said."
+    if row["high"] < 0:
+        verdict = "better"
+    elif row["low"] > 0:
+        verdict = "worse"
+    else:
+        verdict = "not distinguishable"
+    interval = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {n} seeds"
+    return verdict, f"{pair}: {row['mean']:+.4f} bits per byte on the test split ({interval})."
+
+
+def _reached(row: "pd.Series[Any]", steps: int) -> str:
+    if row["n"] == 0:
+        return ""
+    text = f" It came down to that arm's final validation loss in {row['reached']} of {row['n']} seeds"
+    return f"{text}, on average at step {row['mean']:.0f} of {steps}." if row["reached"] == row["n"] else f"{text}."

@@ -1,0 +1,188 @@
+"""The figures and the table of the recall experiment."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.analysis.statistics import Estimate, estimate
+from experiments.figures.curves import data_names, failures, finished_seeds, tokens_per_step
+from experiments.figures.style import MUTED, arm_style, by_kernel, label
+
+SPREAD = 0.6
+"""part of the distance between two widths over which the arms of one are spread"""
+MARKS = 6
+"""markers along a curve"""
+
+
+def width_of(variant: dict[str, Any], comparison: dict[str, Any]) -> int:
+    """The model width of an arm: its own, if it has one, or else that of the comparison."""
+    return int(variant.get("settings", {}).get("dim", comparison["config"]["dim"]))
+
+
+def test_accuracies(curves: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
+    """One row per finished cell, in the order of the arms: variant, kernel, position, width, seed, accuracy."""
+    finished = finished_seeds(summary)
+    tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
+    rows = []
+    for variant in comparison["variants"]:
+        mine = tested[(tested["variant"] == variant["name"]) & tested["seed"].isin(finished[variant["name"]])]
+        place = (variant["name"], variant["kernel"], variant["position"], width_of(variant, comparison))
+        rows += [(*place, *cell) for cell in zip(mine["seed"], mine["value"], strict=True)]
+    return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
+
+
+def accuracy_table(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+    """One row of strings per arm with a finished seed: arm, width, n, test accuracy, worst and best seed."""
+    rows = []
+    grouped: Any = accuracies.groupby("variant", sort=False)
+    for name, cells in grouped:
+        mean, low, high = bounded(estimate(cells["accuracy"].tolist()))
+        rows.append(
+            {
+                "arm": name,
+                "width": str(cells["width"].iloc[0]),
+                "n": f"{len(cells)} of {len(comparison['seeds'])}",
+                "test accuracy": f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]"),
+                "worst seed": f"{cells['accuracy'].min():.3f}",
+                "best seed": f"{cells['accuracy'].max():.3f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def bounded(result: Estimate) -> tuple[float, float, float]:
+    """Mean and interval of a share: what Student's t has below 0 and above 1 is cut off."""
+    return result.mean, float(np.clip(result.low, 0, 1)), float(np.clip(result.high, 0, 1))
+
+
+def position_labels(
+    variants: list[dict[str, Any]], comparison: dict[str, Any], summary: pd.DataFrame
+) -> dict[str, str]:
+    """For each position encoding of a kernel's arms its entry in a legend, which tells what did not finish."""
+    failed = failures(summary)
+    labels: dict[str, str] = {}
+    for variant in variants:
+        shown = "rope" if variant["name"].startswith("softmax-rope") else variant["position"]
+        text = labels.setdefault(variant["position"], label(shown))
+        if variant["name"] in failed:
+            remark = f"width {width_of(variant, comparison)}: {failed[variant['name']]}"
+            labels[variant["position"]] = f"{text}\n({remark})"
+    return labels
+
+
+def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+    """Test accuracy by width, a panel per kernel, a line per position encoding."""
+    groups = by_kernel(comparison["variants"])
+    columns = min(2, len(groups))
+    rows = -(-len(groups) // columns)
+    widths = sorted({width_of(variant, comparison) for variant in comparison["variants"]})
+    figure = Figure(figsize=(4.6 * columns + 0.4, 2.8 * rows + 0.7))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes in grid[len(groups) :]:
+        axes.remove()
+    for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
+        axes.set_title(label(kernel))
+        labels = position_labels(variants, comparison, summary)
+        for number, (position, text) in enumerate(labels.items()):
+            look = arm_style({"kernel": kernel, "position": position})
+            shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
+            mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
+            _width_line(axes, mine, widths, shift, look, text)
+        axes.set_xticks(range(len(widths)), [str(width) for width in widths])
+        axes.set_xlim(-0.5, len(widths) - 0.5)
+        axes.set_ylim(-0.03, 1.05)
+        axes.set_xlabel("model width")
+        axes.tick_params(labelbottom=True)
+        # Beside the panel, where no curve is.
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
+    figure.supylabel("test accuracy (share of answers)", fontsize=10)
+    figure.suptitle(_note(comparison, "test split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+    """Test accuracy of every arm, where all have one width: a panel per kernel, a place per position encoding."""
+    groups = by_kernel(comparison["variants"])
+    labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
+    most = max(len(each) for each in labels)
+    figure = Figure(figsize=((1.1 * most + 0.5) * len(groups) + 0.6, 3.4))
+    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, kernel, texts in zip(grid, groups, labels, strict=True):
+        axes.set_title(label(kernel))
+        for place, (position, text) in enumerate(texts.items()):
+            look = arm_style({"kernel": kernel, "position": position})
+            mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
+            _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
+        axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
+        axes.set_xlim(-0.6, len(texts) - 0.4)
+        axes.set_ylim(-0.03, 1.05)
+    grid[0].set_ylabel("test accuracy (share of answers)")
+    figure.suptitle(_note(comparison, "test split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def _width_line(
+    axes: Axes, cells: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
+) -> None:
+    grouped: Any = cells.groupby("width")["accuracy"]
+    estimates = {width: bounded(estimate(values.tolist())) for width, values in grouped}
+    places = [widths.index(width) + shift for width in estimates]
+    means = [mean for mean, _, _ in estimates.values()]
+    axes.plot(places, means, label=text, linewidth=1.5, markersize=6, **look)
+    for place, (mean, low, high) in zip(places, estimates.values(), strict=True):
+        axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
+    if cells["seed"].nunique() > 1:
+        seeds = [widths.index(width) + shift for width in cells["width"]]
+        axes.plot(seeds, cells["accuracy"], ".", color=look["color"], alpha=0.5, markersize=5)
+
+
+def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+    """Validation accuracy against optimiser steps, a row per kernel and a column per width."""
+    groups = by_kernel(comparison["variants"])
+    widths = sorted({width_of(variant, comparison) for variant in comparison["variants"]})
+    finished = finished_seeds(summary)
+    figure = Figure(figsize=(4.6 * len(widths) + 2.2, 2.3 * len(groups) + 0.9))
+    grid = figure.subplots(len(groups), len(widths), sharex=True, sharey=True, squeeze=False)
+    for row, (kernel, variants) in zip(grid, groups.items(), strict=True):
+        labels = position_labels(variants, comparison, summary)
+        for axes, width in zip(row, widths, strict=True):
+            axes.set_title(label(kernel) if len(widths) == 1 else f"{label(kernel)}, width {width}")
+            trained = [variant for variant in variants if width_of(variant, comparison) == width]
+            if not trained:
+                axes.text(0.5, 0.5, "not trained at this width", transform=axes.transAxes, ha="center", color=MUTED)
+            for number, variant in enumerate(trained):
+                mine = recorded[recorded["variant"] == variant["name"]]
+                _step_line(axes, mine, finished[variant["name"]], variant, labels[variant["position"]], number)
+            axes.set_ylim(-0.03, 1.05)
+        # An entry per position encoding, of whichever width has it.
+        entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        shown = [text for text in labels.values() if text in entries]
+        row[-1].legend([entries[text] for text in shown], shown, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    for axes in grid[-1]:
+        axes.set_xlabel(f"optimiser step ({tokens_per_step(comparison):,} tokens)")
+    figure.supylabel("validation accuracy (share of answers)", fontsize=10)
+    figure.suptitle(_note(comparison, "validation split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    return figure
+
+
+def _step_line(
+    axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict[str, Any], text: str, number: int
+) -> None:
+    by_step = rows.pivot(index="step", columns="seed", values="value").sort_index()
+    look = arm_style(variant)
+    if len(by_step.columns) > 1 or not finished:
+        axes.plot(by_step.index, by_step, color=look["color"], linewidth=0.7, alpha=0.45)
+    mean = by_step[sorted(finished)].dropna().mean(axis=1)
+    interval = max(1, len(mean) // MARKS)
+    axes.plot(
+        mean.index, mean, label=text, markevery=(number % interval, interval), linewidth=1.8,
+        markersize=5, **look,
+    )  # fmt: skip
+
+
+def _note(comparison: dict[str, Any], what: str) -> str:
+    seeds = len(comparison["seeds"])
+    return f"{data_names(comparison)}, {what}. {'One seed.' if seeds == 1 else f'{seeds} seeds.'}"

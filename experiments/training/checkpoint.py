@@ -1,0 +1,146 @@
+"""Checkpoints that are whole or are not there.
+
+``<cell>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
+``manifest.json`` with the step and the sha256 of both. A new one is written under another name, flushed and renamed;
+the one before it is kept until then and beyond, so that a damaged newest one costs some steps and not the run.
+Nothing that is loaded is executed.
+"""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from experiments.records.record import read_json, sync_directory, write_atomically, write_json
+
+KEPT = 2
+WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and matched its checksums."""
+
+    step: int
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """The checkpoint of ``step`` in a cell's directory of checkpoints."""
+    return directory / f"step{step:08d}"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint matches its checksums and can be read."""
+    try:
+        _load(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Write the checkpoint of ``step`` into ``directory``, then remove all but it and the one before.
+
+    Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
+    """
+    final = checkpoint_path(directory, step)
+    temporary = directory / f".step{step:08d}.tmp"
+    for leftover in directory.glob(".step*.tmp"):
+        shutil.rmtree(leftover)
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    contents = {
+        WEIGHTS: save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}),
+        OPTIMIZER: buffer.getvalue(),
+    }
+    sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    try:
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+        temporary.mkdir()
+        for name, content in contents.items():
+            write_atomically(temporary / name, content)
+        write_json(temporary / "manifest.json", {"step": step, "sha256": sha256})
+        if final.exists():
+            # One that was passed over: damaged, or of a step that is trained again because its records are gone.
+            shutil.rmtree(final)
+        os.replace(temporary, final)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(directory)
+    there = _checkpoints(directory)
+    kept = [path for path in there if _step_of(path) <= step][-KEPT:]
+    for other in there:
+        # A later one was passed over, or training would have gone on from it.
+        if other not in kept:
+            shutil.rmtree(other)
+
+
+def load_newest_checkpoint(
+    directory: Path, model: nn.Module, last_step: int | None = None
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest undamaged checkpoint of ``model``, or None, and a sentence about each one that was passed over.
+
+    Those of later steps than ``last_step``, if it is given, are passed over. The model itself is not changed.
+    """
+    notes: list[str] = []
+    for path in reversed(_checkpoints(directory)):
+        if last_step is not None and _step_of(path) > last_step:
+            notes.append(f"checkpoint {path.name} was passed over: the records before it are not whole")
+            continue
+        try:
+            checkpoint = _load(path)
+            _check_fits(checkpoint.model, model)
+            return checkpoint, notes
+        except (ValueError, OSError) as error:
+            notes.append(f"checkpoint {path.name} is damaged and was passed over: {error}")
+    return None, notes
+
+
+def _load(path: Path) -> Checkpoint:
+    """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
+    manifest = read_json(path / "manifest.json")
+    step = _step_of(path)
+    sha256 = manifest.get("sha256") if isinstance(manifest, dict) else None
+    if not isinstance(sha256, dict) or set(sha256) != {WEIGHTS, OPTIMIZER} or manifest.get("step") != step:
+        raise ValueError("manifest.json is not that of this checkpoint")
+    contents = {name: (path / name).read_bytes() for name in sha256}
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != sha256[name]:
+            raise ValueError(f"{name} does not match its checksum")
+    try:
+        optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
+        return Checkpoint(step, load(contents[WEIGHTS]), optimizer)
+    except Exception as error:  # the parsers of these formats have no common one for bytes that are none of theirs
+        raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
+
+
+def _check_fits(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
+    """Raises ValueError unless the weights are, by name, shape and type, those of the model."""
+    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+    found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
+    if found != expected:
+        differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+        raise ValueError(f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)")
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints there are, whole or not, in ascending order of their steps."""
+    found = directory.glob("step*") if directory.is_dir() else []
+    return sorted((path for path in found if re.fullmatch(r"step[0-9]{8,12}", path.name)), key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step"))

@@ -1,0 +1,298 @@
+"""The training loop of one cell: a variant, a seed.
+
+A step is a pure function of the weights, the configuration and its number: the batch comes from (seed, step), dropout
+from a generator seeded with (seed, step), the learning rate from the step. So a run that was stopped goes on from its
+last checkpoint with nothing else to remember, and on the CPU its metrics are those of a run that was not.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from experiments.config import Config, recorded_steps
+from experiments.data.corpus import NOT_SCORED
+from experiments.records.record import MetricsLog
+from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from experiments.training.models import build_model
+from experiments.training.objectives import ByteLanguageModel, bits_per_byte
+from experiments.variants import Variant
+from linear_rope.diagnostics import diagnose_model
+from linear_rope.model import CausalLM
+from linear_rope.multi_head import RoPEAttention
+
+Progress = Callable[[int, float, float], None]
+"""Called after every step with (steps done, loss in nats per token, tokens per second)."""
+
+
+DIVERGED = "diverged"
+"""how the reason of such a cell begins"""
+
+
+class CellFailed(Exception):
+    """A cell that cannot go on; the message is the reason that its status and every table show."""
+
+
+class Diverged(CellFailed):
+    """A loss or a gradient that is not finite: the arm's own failure, and no other's."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{DIVERGED}: {what}")
+
+
+class CellStopped(Exception):
+    """A cell that was asked to stop, and did, after a checkpoint."""
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Numbers below the smallest normal one (1.2e-38 in float32) are zeros on the CPU, where it can do that.
+
+    Processors take many times as long for them, and once softmax attention has learnt where to look, many of its
+    weights are such numbers: after 1,500 steps of recall with learned positions a step took 2.6 times as long with
+    them, and its loss was the same to six digits.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@denormals_flushed()
+def train_cell(
+    directory: Path,
+    variant: Variant,
+    seed: int,
+    config: Config,
+    task: ByteLanguageModel,
+    device: torch.device,
+    *,
+    progress: Progress = lambda step, loss, rate: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    note: Callable[[str], None] = lambda sentence: None,
+) -> None:
+    """Train from the newest checkpoint, or from the start, to the end; metrics go to ``directory``/metrics.jsonl.
+
+    ``should_stop`` is asked before every step and every batch of an evaluation; ``note`` is told, in a sentence, what
+    went on besides: damaged files that were passed over, the step it was resumed at.
+
+    Raises:
+        Diverged: a loss or a gradient is not finite; the update of that step was not made.
+        CellStopped: ``should_stop`` said so; a checkpoint was written.
+        OSError: a record or a checkpoint could not be written; those written before are whole.
+    """
+    torch.set_num_threads(config.threads)
+    model = build_model(variant, config, seed).to(device)
+    optimizer = make_optimizer(model, config)
+    log = MetricsLog(directory / "metrics.jsonl", note)
+    step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
+    # Of a run stopped before its first step there is to be a checkpoint too.
+    saved_step = step or None
+
+    trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
+    with log:
+
+        def save() -> None:
+            nonlocal saved_step
+            if step != saved_step:
+                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                saved_step = step
+
+        def stop_if_asked() -> None:
+            if should_stop():
+                save()
+                raise CellStopped(f"stopped at step {step}")
+
+        def log_evaluation(split: str, windows: int) -> None:
+            values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
+            if not math.isfinite(values["bits_per_byte"]):
+                raise Diverged(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
+            if split == "validation" and config.diagnose_windows:
+                values |= attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
+            log.append(step, step * config.tokens_per_step, split, values)
+
+        while True:
+            finished = step == config.steps
+            if step % config.evaluate_every == 0 or finished:
+                log_evaluation("validation", config.evaluation_windows)
+            if finished:
+                break
+            stop_if_asked()
+
+            begun = time.perf_counter()
+            learning_rate = learning_rate_at(step, config)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            torch.manual_seed(_step_seed(seed, step))
+            tokens = task.batch(seed, step)
+            targets = task.targets(tokens).to(device)
+            loss, gradient_norm = training_step(model, optimizer, tokens.to(device), targets, config, step)
+            step += 1
+            trained_steps += 1
+            trained_seconds += time.perf_counter() - begun
+            rate = trained_steps * config.tokens_per_step / trained_seconds
+            progress(step, loss, rate)
+            if step % config.log_every == 0 or step == config.steps:
+                log.append(step, step * config.tokens_per_step, "train", {
+                    "loss": loss,
+                    "bits_per_byte": bits_per_byte(loss),
+                    "learning_rate": learning_rate,
+                    "gradient_norm": gradient_norm,
+                    "tokens_per_second": rate,
+                    "seconds": time.perf_counter() - started,
+                })  # fmt: skip
+                trained_seconds, trained_steps = 0.0, 0
+            if step % config.checkpoint_every == 0 or step == config.steps:
+                save()
+
+        log_evaluation("test", config.test_windows)
+
+
+def last_whole_step(log: MetricsLog, config: Config) -> int:
+    """The last step from which training can go on with no row missing: all those before it are on record."""
+    last = config.steps
+    # An evaluation is made before the step of its number, a training loss is recorded after it.
+    for split, made_after in (("validation", 0), ("train", 1)):
+        recorded = recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
+        lacking = next((step for step in recorded if not log.has(step, split)), None)
+        if lacking is not None:
+            last = min(last, lacking - made_after)
+    return last
+
+
+def resume(
+    directory: Path, model: CausalLM, optimizer: torch.optim.Optimizer, last_step: int, note: Callable[[str], None]
+) -> int:
+    """Bring model and optimizer to the newest undamaged checkpoint up to ``last_step``; returns its step, or 0."""
+    checkpoint, passed_over = load_newest_checkpoint(directory, model, last_step)
+    for sentence in passed_over:
+        note(sentence)
+    if checkpoint is None:
+        if passed_over:
+            note("no checkpoint is left to go on from, so training began again at step 0")
+        return 0
+    model.load_state_dict(checkpoint.model)
+    optimizer.load_state_dict(checkpoint.optimizer)
+    note(f"resumed at step {checkpoint.step}")
+    return checkpoint.step
+
+
+def training_step(
+    model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, config: Config, step: int
+) -> tuple[float, float]:
+    """One update from tokens (B, N + 1) and targets (B, N).
+
+    Returns the loss (nats per scored target) and the gradient's norm before clipping.
+
+    Raises:
+        Diverged: either is not finite; then no weight was changed.
+    """
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    loss = mean_loss(next_token_logits(model, tokens, config), targets)
+    value = loss.item()
+    if not math.isfinite(value):
+        raise Diverged(f"the loss is {value} at step {step}")
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip).item()
+    if not math.isfinite(norm):
+        raise Diverged(f"the gradient norm is {norm} at step {step} (loss {value:.4g})")
+    optimizer.step()
+    return value, norm
+
+
+def next_token_logits(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
+    """Logits (B, N, vocabulary), in float32, of each next token after tokens[:, :-1]; tokens (B, N + 1)."""
+    with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"):
+        return model(tokens[:, :-1]).float()
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per scored target; logits (B, N, vocabulary), targets (B, N)."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
+
+
+@torch.no_grad()
+def evaluate(
+    model: CausalLM,
+    task: ByteLanguageModel,
+    split: str,
+    windows: int,
+    config: Config,
+    between_batches: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Means over the scored targets of the windows of a split, each predicted from all before it in its window.
+
+    ``bits_per_byte`` and, where the task measures it, ``accuracy``: the share of targets that have the largest logit.
+    """
+    model.eval()
+    device = next(model.parameters()).device
+    total, right, count = 0.0, 0, 0.0
+    for tokens in task.windows(split, windows).split(config.batch_size):
+        between_batches()
+        targets = task.targets(tokens).to(device)
+        logits = next_token_logits(model, tokens.to(device), config)
+        # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
+        weight = (targets != NOT_SCORED).sum().item() / targets.shape[1]
+        total += mean_loss(logits, targets).item() * weight
+        count += weight
+        if task.measures_accuracy:
+            right += int((logits.argmax(-1) == targets).sum())
+    values = {"bits_per_byte": bits_per_byte(total / count)}
+    return values | {"accuracy": right / (count * config.context)} if task.measures_accuracy else values
+
+
+def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:
+    """How the attention weighs: shares are means over the layers, row sums the extremes over all of them.
+
+    Args:
+        model: left as it was.
+        tokens: (B, N) int64.
+
+    Returns:
+        ``negative_weights``, ``smallest_row_sum``, ``largest_row_sum``, and where there is a denominator
+        ``nonpositive_denominators`` and ``smallest_denominator`` (the one closest to zero, in units of the largest
+        features); see linear_rope.diagnostics.AttentionDiagnostics. What is not finite is left out. Nothing of another
+        library's attention.
+    """
+    if not any(isinstance(module, RoPEAttention) for module in model.modules()):
+        return {}
+    layers = list(diagnose_model(model, tokens).values())
+    found = {
+        "negative_weights": sum(layer.negative_share for layer in layers) / len(layers),
+        "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
+        "largest_row_sum": max(layer.row_sums.largest for layer in layers),
+    }
+    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
+    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
+    if shares:
+        found["nonpositive_denominators"] = sum(shares) / len(shares)
+    if closest:
+        found["smallest_denominator"] = min(closest, key=abs)
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def make_optimizer(model: CausalLM, config: Config) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices, not on biases and norms."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
+
+
+def learning_rate_at(step: int, config: Config) -> float:
+    """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
+
+
+def _step_seed(seed: int, step: int) -> int:
+    return seed * 1_000_003 + step

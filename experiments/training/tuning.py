@@ -1,0 +1,118 @@
+"""A learning rate for every arm: the best of a small grid, equal for all, by the loss on the validation split.
+
+Each arm is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
+directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
+when all trials of an arm are done or have diverged, and recorded in comparison.json.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.config import LARGEST_RATE
+from experiments.records.record import cell_directory, cell_status, read_metrics
+from experiments.training.loop import DIVERGED
+from experiments.variants import get_variant
+
+DIRECTORY = "tuning"
+SEED = 0
+MOST_RATES = 9
+RATES_CAPTION = (
+    "Final validation bits per byte of the trials, one seed each, by peak learning rate; the arm is trained with the "
+    "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
+    "what is reported is measured on the test split; the seed of the trials is one of those reported."
+)
+
+
+def parse_rates(text: str) -> list[float]:
+    """The learning rates of a comma-separated list, ascending. Raises ValueError if they are not a grid."""
+    try:
+        rates = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        rates = []
+    if not 2 <= len(rates) <= MOST_RATES or not all(0 < rate <= LARGEST_RATE for rate in rates):
+        raise ValueError(
+            f"--learning-rates is {text!r}; give two to {MOST_RATES} positive numbers, {LARGEST_RATE:g} or less, with "
+            "commas between them, such as 0.001,0.002,0.004"
+        )
+    return rates
+
+
+def trial_name(arm: str, rate: float) -> str:
+    # All digits, so that no two rates have one name.
+    return f"{arm}@learning_rate={rate!r}"
+
+
+def trials(comparison: dict[str, Any]) -> dict[str, Any]:
+    """The comparison in which every arm whose name does not fix its rate is trained at every rate of the grid."""
+    return {
+        **{key: value for key, value in comparison.items() if key != "learning_rates"},
+        "name": f"{comparison['name']}, learning rates",
+        "notes": [],
+        "seeds": [SEED],
+        "variants": [
+            {
+                **arm,
+                "name": trial_name(arm["name"], rate),
+                "baseline": trial_name(arm["baseline"], rate),
+                "settings": arm.get("settings", {}) | {"learning_rate": rate},
+            }
+            for arm in comparison["variants"]
+            if "learning_rate" not in get_variant(arm["name"]).settings
+            for rate in comparison["learning_rates"]
+        ],
+    }
+
+
+def untuned(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arms whose learning rate is still to be found."""
+    if not comparison.get("learning_rates"):
+        return []
+    return [arm for arm in comparison["variants"] if "learning_rate" not in arm.get("settings", {})]
+
+
+def choose(root: Path, comparison: dict[str, Any], arm: str) -> float | None:
+    """The rate whose trial ended with the lowest validation loss; None if no trial of the arm is done."""
+    losses = {rate: loss for rate, loss in trial_losses(root, comparison, arm).items() if math.isfinite(loss)}
+    return min(losses, key=losses.__getitem__) if losses else None
+
+
+def have_ended(root: Path, comparison: dict[str, Any], arm: str) -> bool:
+    """Whether every trial of an arm is done or diverged; one that failed otherwise (was killed, say) is repeated."""
+    for rate in comparison["learning_rates"]:
+        status = cell_status(root / DIRECTORY, trial_name(arm, rate), SEED)
+        diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
+        if status["state"] != "done" and not diverged:
+            return False
+    return True
+
+
+def trial_losses(root: Path, comparison: dict[str, Any], arm: str) -> dict[float, float]:
+    """For each rate of the grid the final validation bits per byte of the arm's trial; NaN if it is not done."""
+    steps = comparison["config"]["steps"]
+    losses = {}
+    for rate in comparison["learning_rates"]:
+        name = trial_name(arm, rate)
+        losses[rate] = math.nan
+        if cell_status(root / DIRECTORY, name, SEED)["state"] == "done":
+            for row in read_metrics(cell_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
+                if (row["step"], row["split"]) == (steps, "validation"):
+                    losses[rate] = row.get("bits_per_byte", math.nan)
+    return losses
+
+
+def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
+    """A row of strings per tuned arm: its trials' validation loss by rate, and the rate it is trained with."""
+    if not comparison.get("learning_rates"):
+        return None
+    rows = []
+    for arm in comparison["variants"]:
+        losses = trial_losses(root, comparison, arm["name"])
+        shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
+        chosen = arm.get("settings", {}).get("learning_rate")
+        tried = not all(map(math.isnan, losses.values()))
+        edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
+        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
+    return pd.DataFrame(rows)

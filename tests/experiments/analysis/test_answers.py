@@ -1,0 +1,160 @@
+"""Verdicts on recall and copying, from made-up accuracies: a task that nobody learnt compares nothing."""
+
+import json
+import math
+import shutil
+import statistics
+
+import pytest
+from scipy import stats
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.references import NARROW_ARMS
+from experiments.analysis.verdicts import evaluate
+from experiments.records.record import read_metrics
+from experiments.report.report import read_comparison
+from experiments.studies import copying
+from experiments.studies.recall import study as recall
+
+SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
+
+
+@pytest.fixture
+def judge(tmp_path, make_comparison):
+    """Rows by key, of an experiment whose arms have these accuracies: one with a spread over five seeds, or a tuple."""
+
+    def rows(experiment, accuracies, otherwise, seeds=5, damage=lambda root: None, **other):
+        arms = (*experiment.VARIANTS, *([NARROW_ARMS] if experiment is recall else []))
+        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ",".join(arms), seeds, **other)
+        for path in root.glob("*/*/metrics.jsonl"):
+            arm, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
+            given = accuracies.get(arm, otherwise)
+            shift = SPREAD[seed] if arm in accuracies else SPREAD[-seed]
+            accuracy = given[seed] if isinstance(given, tuple) else min(1.0, given + shift)
+            path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in read_metrics(path)))
+        damage(root)
+        comparison = read_comparison(root)
+        curves = read_curves(root, comparison)
+        found = evaluate(experiment.CLAIMS, root, comparison, curves, reference="made-up", command="run")
+        return {row.claim.key: row for row in found}
+
+    return rows
+
+
+def test_recall_that_only_softmax_has_learnt(judge):
+    found = judge(recall, {"softmax-rope": 1.0, "favor+-none": 0.5}, otherwise=0.25)
+    assert found["softmax-rope-solves"].verdict == "supported"
+    assert found["softmax-learned-solves"].verdict == "not supported"
+    assert {row.verdict for key, row in found.items() if key.endswith("-behind")} == {"supported"}
+    assert found["favor+-rope-before-helps"].verdict == "not supported"
+    assert found["elu+1-rope-before-helps"].verdict == "inconclusive"
+    assert found["elu+1-order"].verdict == "inconclusive"
+    assert "seed 0: neither has begun to learn the task" in found["elu+1-order"].remark
+    assert math.isnan(found["elu+1-order"].p)
+
+
+def test_recall_that_no_arm_has_learnt_says_nothing_of_any(judge):
+    found = judge(recall, {}, otherwise=0.25)
+    rest = {row.verdict for key, row in found.items() if not key.endswith("-solves")}
+    assert rest == {"inconclusive"}
+    assert "softmax-rope has not learnt the task (" in found["elu+1-none-behind"].remark
+
+
+def test_an_arm_that_recalls_more(judge):
+    found = judge(recall, {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25)
+    assert found["elu+1-order"].verdict == found["elu+1-rope-after-helps"].verdict == "supported"
+    assert found["relu-rope-after-behind"].verdict == "not supported"
+
+
+def test_recall_by_width(judge):
+    wide = {"softmax-learned": 1.0, "elu+1-none": 0.9, "favor+-none": 0.6}
+    found = judge(recall, wide | {"softmax-rope@dim=32": 1.0, "favor+-none@dim=32": 0.7}, otherwise=0.25)
+    solves = {key: row.verdict for key, row in found.items() if key.endswith("-solves")}
+    assert solves == {
+        "softmax-learned-solves": "supported",
+        "softmax-rope-solves": "not supported",
+        "softmax-learned@dim=32-solves": "not supported",
+        "softmax-rope@dim=32-solves": "supported",
+    }
+    verdicts = {key: row.verdict for key, row in found.items() if key.endswith("-width")}
+    known = {"elu+1-none-width": "supported", "favor+-none-width": "not supported"}
+    assert verdicts == dict.fromkeys(verdicts, "inconclusive") | known
+    assert len(verdicts) == 6
+
+
+def test_copying_is_compared_with_softmax_attention_that_copies(judge):
+    found = judge(copying, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
+    as_well = {arm: found[f"{arm}-copies-as-well"].verdict for arm in ("elu+1-rope-after", "favor+-rope-after")}
+    assert found["softmax-rope-copies"].verdict == as_well["elu+1-rope-after"] == "supported"
+    assert found["softmax-learned-copies"].verdict == as_well["favor+-rope-after"] == "not supported"
+    assert found["elu+1-order"].verdict == "supported"
+    assert found["favor+-order"].verdict == "inconclusive"
+    assert found["elu+1-learned-copies-as-well"].verdict == "inconclusive"
+    assert "softmax-learned has not learnt the task" in found["elu+1-learned-copies-as-well"].remark
+
+
+GUESSES, SOLVED = (0.25, 0.25, 0.25), (1.0, 1.0, 1.0)
+ALL_OR_NOTHING = {
+    "softmax-learned": (1.0, 0.25, 1.0),
+    "softmax-rope": SOLVED,
+    "elu+1-learned": (0.25, 1.0, 1.0),
+    "elu+1-rope-before": SOLVED,
+    "elu+1-rope-after": GUESSES,
+}
+"""some arms of recall, three seeds; within two of them accuracies differ"""
+
+
+RECALLING = len(recall.VARIANTS) + len(NARROW_ARMS.split(","))
+"""arms of recall; the others guess, and have no spread"""
+SPREAD_WITHIN = math.sqrt(sum(map(statistics.variance, ALL_OR_NOTHING.values())) / RECALLING)
+
+
+def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_arms(judge):
+    found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3)
+    solves, order = found["softmax-rope-solves"], found["elu+1-order"]
+    half = stats.t.ppf(0.975, 2 * RECALLING) * SPREAD_WITHIN / math.sqrt(3)
+    assert (solves.estimate.low, solves.estimate.high) == pytest.approx((1 - half, 1.0))
+    assert (order.estimate.mean, order.estimate.high) == pytest.approx((-0.75, -0.75 + half * math.sqrt(2)))
+    # Equal accuracies of 256 windows, of an answer each, have a spread of their own, with two degrees of freedom.
+    # The larger p counts.
+    family = sum(claim.family == "rope" for claim in recall.CLAIMS)
+    t = [0.76 * math.sqrt(3) / std for std in (1 / 256, SPREAD_WITHIN * math.sqrt(2))]
+    p = max(stats.t.sf(t[0], 2), stats.t.sf(t[1], 2 * RECALLING))
+    assert order.p == pytest.approx(family * 2 * p, rel=1e-9)
+    assert (solves.verdict, order.verdict) == ("inconclusive", "not supported")
+
+
+def test_agreement_of_all_arms_decides(judge):
+    found = judge(recall, {"softmax-rope": SOLVED}, otherwise=GUESSES, seeds=3)
+    assert found["softmax-rope-solves"].verdict == "supported"
+    assert found["elu+1-rope-after-behind"].verdict == "supported"
+
+
+def lacks_a_cell(root):
+    shutil.rmtree(root / "favor+-learned" / "seed2")
+
+
+def lacks_an_accuracy(root):
+    path = root / "favor+-learned" / "seed2" / "metrics.jsonl"
+    kept = [{key: row[key] for key in row if key != "accuracy"} for row in read_metrics(path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+@pytest.mark.parametrize("damage", [lacks_a_cell, lacks_an_accuracy])
+def test_without_a_cell_of_another_arm_nothing_is_judged(judge, damage):
+    found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, damage=damage)
+    assert {row.verdict for row in found.values()} == {"not run"}
+    assert "it is judged when all arms have finished" in found["softmax-rope-solves"].remark
+
+
+def test_a_failed_cell_of_another_arm_leaves_the_spread_unknown(judge):
+    # Without the one seed at which elu+1-learned differs every arm agrees, and softmax-rope would be sure to solve it.
+    unreliable = {"softmax-rope": SOLVED, "elu+1-learned": (0.25, 1.0, 1.0)}
+    whole = judge(recall, unreliable, otherwise=GUESSES, seeds=3)["softmax-rope-solves"]
+    fates = {("elu+1-learned", 0): ("failed", "why")}
+    found = judge(recall, unreliable, otherwise=GUESSES, seeds=3, fates=fates)
+    assert {whole.verdict} | {row.verdict for row in found.values()} == {"inconclusive"}
+    assert (
+        found["softmax-rope-solves"].remark == "the spread of all arms is not known, as elu+1-learned failed at seed 0"
+    )
+    assert "elu+1-learned failed: why" in found["elu+1-learned-behind"].remark

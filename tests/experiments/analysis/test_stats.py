@@ -1,0 +1,218 @@
+import math
+
+import pandas as pd
+import pytest
+
+from experiments.analysis.statistics import (
+    Estimate,
+    Spread,
+    contrasts,
+    estimate,
+    first_at_or_below,
+    paired_differences,
+    pooled_spread,
+    summarise,
+)
+from experiments.records.record import read_json
+
+# Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
+HALF_WIDTH_OF_THREE = 2.484138
+
+
+def summary_of(root):
+    return summarise(root, read_json(root / "comparison.json")).set_index(["variant", "metric"])
+
+
+def table(values):
+    """A loss function from {(variant, seed): losses at steps 0, 20, 40, ...}."""
+    return lambda variant, seed, step: values[variant, seed][step // 20]
+
+
+def test_estimate_of_three_values():
+    result = estimate([1.0, 2.0, 3.0])
+    assert (result.n, result.mean, result.std) == (3, 2.0, 1.0)
+    assert result.low == pytest.approx(2 - HALF_WIDTH_OF_THREE, abs=1e-6)
+    assert result.high == pytest.approx(2 + HALF_WIDTH_OF_THREE, abs=1e-6)
+
+
+def test_interval_of_five_values():
+    # mean 4, deviations -2 -1 0 1 2: variance 10 / 4; t(0.975, 4) = 2.776445
+    half = 2.776445 * math.sqrt(2.5 / 5)
+    assert estimate([2, 3, 4, 5, 6]).high == pytest.approx(4 + half, abs=1e-6)
+
+
+def test_below_three_values_there_is_no_interval():
+    assert estimate([1.0, 3.0]).mean == 2.0
+    assert estimate([1.0, 3.0]).std == pytest.approx(math.sqrt(2))
+    for values in ([], [1.0], [1.0, 3.0]):
+        result = estimate(values)
+        assert math.isnan(result.low)
+        assert math.isnan(result.high)
+        assert not result.has_interval
+    assert math.isnan(estimate([1.0]).std)
+    assert estimate([]).n == 0
+    assert math.isnan(Estimate(0).mean)
+
+
+def test_the_spread_within_groups_taken_together():
+    # Squares 1 + 0 + 1 with two degrees of freedom, and 1 + 1 with one; a single value has none.
+    assert pooled_spread([(1.0, 2.0, 3.0), (5.0,), (2.0, 4.0)]) == pytest.approx(Spread(math.sqrt(4 / 3), 3))
+    assert pooled_spread([(1.0,), (2.0,)]) is None
+
+
+def test_the_wider_of_two_intervals_counts():
+    values, own = (1.0, 2.0, 3.0), estimate((1.0, 2.0, 3.0))
+    assert estimate(values, pooled=Spread(0.5, 100)) == own
+    # 1.96 times 3 / √3, not 4.30 times 1 / √3.
+    wide = estimate(values, pooled=Spread(3.0, 10**6))
+    assert (wide.mean, wide.high, wide.std) == pytest.approx((2.0, 2 + 1.959966 * math.sqrt(3), 3.0), rel=1e-6)
+
+
+def test_differences_are_taken_within_a_seed_and_only_where_both_have_it():
+    assert paired_differences({0: 5.0, 1: 7.0, 3: 1.0}, {0: 4.0, 1: 9.0, 2: 0.0}) == {0: 1.0, 1: -2.0}
+
+
+@pytest.mark.parametrize(
+    ("target", "step"),
+    [(4.0, 20), (3.5, 40), (3.0, 40), (2.9, None), (9.0, 0)],
+    ids=["equal", "between", "rises again later", "never", "at once"],
+)
+def test_first_evaluation_at_or_below_the_target(target, step):
+    curve = pd.Series([3.2, 5.0, 3.0, 4.0], index=[60, 0, 40, 20])
+    assert first_at_or_below(curve, target) == step
+
+
+def test_paired_difference_is_free_of_what_seeds_share(make_comparison, tmp_path):
+    ends = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=lambda name, seed, step: ends[name][seed])
+    row = summary_of(root).loc["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]
+    assert row["n"] == 3
+    assert row["mean"] == pytest.approx(-0.2)
+    assert row["std"] == pytest.approx(0.1)
+    assert row["low"] == pytest.approx(-0.2 - 0.1 * HALF_WIDTH_OF_THREE, abs=1e-6)
+    assert row["high"] == pytest.approx(-0.2 + 0.1 * HALF_WIDTH_OF_THREE, abs=1e-6)
+
+
+def test_steps_and_tokens_to_the_baseline_of_the_same_seed(make_comparison, tmp_path):
+    losses = {
+        ("elu+1-none", 0): [8, 6, 5, 4.5, 4.2, 4.0],
+        ("elu+1-none", 1): [8, 6, 5, 4.5, 4.2, 3.5],
+        ("elu+1-none", 2): [8, 6, 5, 4.5, 4.2, 4.1],
+        ("elu+1-rope-after", 0): [8, 5, 4.0, 4.2, 3.8, 3.7],  # 40
+        ("elu+1-rope-after", 1): [8, 5, 4.0, 3.9, 3.8, 3.4],  # 100
+        ("elu+1-rope-after", 2): [8, 4.1, 4.0, 3.9, 3.8, 3.7],  # 20
+    }
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=table(losses))
+    summary = summary_of(root)
+    steps = summary.loc["elu+1-rope-after", "steps_to_baseline"]
+    assert (steps["n"], steps["reached"], steps["unit"]) == (3, 3, "steps")
+    assert steps["mean"] == pytest.approx(160 / 3)
+    assert summary.loc["elu+1-rope-after", "tokens_to_baseline"]["mean"] == pytest.approx(64 * 160 / 3)
+    assert summary.loc["elu+1-none", "steps_to_baseline"]["mean"] == 100
+    assert summary.loc["elu+1-none", "validation_bits_per_byte"]["mean"] == pytest.approx((4.0 + 3.5 + 4.1) / 3)
+
+
+def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(make_comparison, tmp_path):
+    def loss(name, seed, step):
+        return 3.0 if name == "elu+1-none" else 4.0 - seed
+
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=loss)
+    row = summary_of(root).loc["elu+1-rope-after", "steps_to_baseline"]
+    assert (row["n"], row["reached"]) == (3, 2)
+    assert math.isnan(row["mean"])
+
+
+def test_failed_cells_are_counted_and_named_and_never_averaged(make_comparison, tmp_path):
+    fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
+    root = make_comparison(
+        tmp_path, "elu+1-none,elu+1-rope-after", fates=fates, loss=lambda name, seed, step: 3.0 + 100 * (seed == 1)
+    )
+    summary = summary_of(root)
+    row = summary.loc["elu+1-rope-after", "test_bits_per_byte"]
+    assert (row["n"], row["planned"], row["failed"], row["seeds"]) == (2, 3, 1, "0 2")
+    assert row["reasons"] == "seed 1: the loss was not finite at step 40"
+    assert row["mean"] == pytest.approx(3.5)
+    assert math.isnan(row["low"])
+    assert summary.loc["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]["n"] == 2
+    assert summary.loc["elu+1-none", "test_bits_per_byte"]["n"] == 3
+
+
+def test_a_failed_baseline_leaves_its_seed_out_of_every_comparison_with_it(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates={("elu+1-none", 0): ("failed", "why")})
+    summary = summary_of(root)
+    assert summary.loc["elu+1-rope-after", "test_bits_per_byte"]["n"] == 3
+    for metric in ("test_bits_per_byte_minus_baseline", "steps_to_baseline", "tokens_to_baseline"):
+        row = summary.loc["elu+1-rope-after", metric]
+        assert (row["n"], row["seeds"]) == (2, "1 2")
+
+
+def test_a_cell_without_a_test_figure_does_not_count_as_finished(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    metrics = root / "elu+1-none" / "seed2" / "metrics.jsonl"
+    rows = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(row for row in rows if '"test"' not in row))
+    row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
+    assert (row["n"], row["failed"], row["unfinished"]) == (2, 0, 1)
+    assert "no test figure" in row["reasons"]
+
+
+def test_rope_after_the_map_is_also_compared_with_rope_before_it(make_comparison, tmp_path):
+    ends = {"elu+1-rope-before": 3.5, "elu+1-rope-after": 3.25, "softmax-rope": 2.0}
+    root = make_comparison(tmp_path, ",".join(ends), loss=lambda name, seed, step: ends[name])
+    summary = summary_of(root)
+    assert summary.loc["elu+1-rope-after", "test_bits_per_byte_minus_rope_before"]["mean"] == -0.25
+    metric = summary.index.get_level_values("metric")
+    assert list(summary.index[metric == "test_bits_per_byte_minus_rope_before"]) == [
+        ("elu+1-rope-after", "test_bits_per_byte_minus_rope_before")
+    ]
+    assert "test_bits_per_byte_minus_baseline" not in set(metric), "no baseline was run"
+
+
+def test_throughput_is_the_median_over_a_cells_training_records(make_comparison, tmp_path):
+    # records at steps 20 to 100: 1000 + 10 · seed + step
+    row = summary_of(make_comparison(tmp_path, "elu+1-none")).loc["elu+1-none", "tokens_per_second"]
+    assert (row["n"], row["mean"], row["std"]) == (3, 1070.0, 10.0)
+
+
+def test_parameters_are_given_with_the_position_table_apart(make_comparison, tmp_path):
+    summary = summary_of(make_comparison(tmp_path, "elu+1-none,elu+1-learned"))
+    assert summary.loc["elu+1-learned", "parameters"]["mean"] == 1064
+    assert summary.loc["elu+1-learned", "position_parameters"]["mean"] == 64
+    assert summary.loc["elu+1-none", "position_parameters"]["mean"] == 0
+
+
+def test_a_comparison_of_which_nothing_was_recorded(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", seed): ("queued", None) for seed in range(3)})
+    for metrics in root.glob("*/*/metrics.jsonl"):
+        metrics.unlink()
+    row = summary_of(root).loc["elu+1-none", "test_bits_per_byte"]
+    assert (row["n"], row["unfinished"], row["reasons"]) == (0, 3, "seeds 0, 1, 2: queued")
+
+
+def test_rope_after_and_before_are_compared_at_equal_settings_only(make_comparison, tmp_path):
+    ends = {
+        "favor+-rope-before": 3.5,
+        "favor+-rope-before@num_features=32": 4.5,
+        "favor+-rope-after": 3.0,
+        "favor+-rope-after@num_features=32": 3.75,
+        "favor+-rope-after@num_features=64": 2.0,
+    }
+    root = make_comparison(tmp_path, ",".join(ends), loss=lambda name, seed, step: ends[name])
+    summary = summary_of(root)
+    rows = summary[summary.index.get_level_values("metric") == "test_bits_per_byte_minus_rope_before"]
+    assert rows["mean"].droplevel("metric").to_dict() == {
+        "favor+-rope-after": -0.5,
+        "favor+-rope-after@num_features=32": -0.75,
+    }
+
+
+def test_a_learning_rate_counts_as_a_setting_where_the_name_fixes_it():
+    def arm(position, name_goes_on="", **settings):
+        name = f"elu+1-rope-{position}{name_goes_on}"
+        return {"name": name, "kernel": "elu+1", "position": f"rope-{position}", "baseline": "-", "settings": settings}
+
+    tuned, other = arm("after", learning_rate=0.1), arm("before", learning_rate=0.2)
+    fixed = arm("after", "@learning_rate=0.1", learning_rate=0.1)
+    comparison = {"variants": [tuned, other, fixed]}
+    assert contrasts(tuned, comparison) == [("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")]
+    assert contrasts(fixed, comparison) == []

@@ -1,0 +1,352 @@
+"""From values with known effects to verdicts; and no file that is missing makes one."""
+
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from experiments.analysis.claims import Claim, Sample
+from experiments.analysis.curves import read_curves
+from experiments.analysis.references import command
+from experiments.analysis.verdicts import evaluate
+from experiments.cli import main
+from experiments.records.record import read_json, write_json
+from experiments.report.claims_page import read_sections
+from experiments.studies.convergence.study import CLAIMS
+from experiments.studies.registry import EXPERIMENTS
+
+BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
+KEY = f"{AFTER}-loss"
+FAMILY = sum(claim.family == "none" for claim in CLAIMS)
+SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
+"""of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
+
+
+def rows_of(results):
+    """key → row of the reference convergence"""
+    rows = [row for section in read_sections(results) for row in section.rows if row.reference == "convergence"]
+    return {row.claim.key: row for row in rows}
+
+
+def shifted(mean, noise=SMALL_NOISE):
+    return [mean + each for each in noise]
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict", "remark"),
+    [
+        (shifted(-0.3), "supported", ""),
+        (shifted(0.3), "not supported", ""),
+        (shifted(0.0), "not supported", ""),
+        (shifted(0.0, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
+        (shifted(-0.2, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
+        (shifted(-0.009), "supported", ""),
+        (shifted(-0.007), "not supported", "by less than the smallest amount that matters"),
+        (shifted(-0.004), "not supported", "by less than the smallest amount that matters"),
+        (shifted(-0.002), "not supported", ""),
+        ([-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
+        ([-0.3], "inconclusive", "too few seeds: 1, and 3 are needed"),
+    ],
+)
+def test_the_verdict_follows_the_rule(make_reference, differences, verdict, remark):
+    row = rows_of(make_reference(differences))[KEY]
+    assert row.verdict == verdict
+    assert remark in row.remark
+    assert row.estimate.n == len(differences)
+    assert row.estimate.mean == pytest.approx(sum(differences) / len(differences), abs=1e-12)
+
+
+def test_one_failed_seed_is_named_and_there_is_no_verdict(make_reference):
+    fates = {(AFTER, 3): ("failed", "the loss is nan at step 41")}
+    row = rows_of(make_reference(shifted(-0.3), fates=fates))[KEY]
+    assert (row.verdict, row.estimate.n) == ("inconclusive", 4)
+    assert row.remark == f"1 of 5 seeds have no value: seed 3: {AFTER} failed: the loss is nan at step 41"
+    assert math.isnan(row.p)
+
+
+def test_a_seed_that_failed_in_the_baseline_counts_as_well(make_reference):
+    row = rows_of(make_reference(shifted(-0.3), fates={(BASELINE, 0): ("failed", "why")}))[KEY]
+    assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why")
+
+
+def lacks_cell(root):
+    shutil.rmtree(root / AFTER / "seed2")
+
+
+def lacks_comparison(root):
+    (root / "comparison.json").unlink()
+
+
+def lacks_arm(root):
+    comparison = read_json(root / "comparison.json")
+    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
+    write_json(root / "comparison.json", comparison)
+    shutil.rmtree(root / AFTER)
+
+
+def lacks_everything(root):
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("damage", [lacks_cell, lacks_comparison, lacks_arm, lacks_everything])
+def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, capsys, damage):
+    results = make_reference(shifted(-0.3))
+    damage(results / "convergence")
+    row = rows_of(results)[KEY]
+    assert row.verdict == "not run"
+    assert row.command == command("convergence")
+    assert main(["claims", "--results", str(results)]) == 0
+    assert command("convergence") in capsys.readouterr().out
+
+
+def test_an_unfinished_seed_is_not_run(make_reference):
+    row = rows_of(make_reference(shifted(-0.3), fates={(AFTER, 1): ("running", None)}))[KEY]
+    assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
+    assert row.estimate.n == 4
+    assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
+
+
+@pytest.mark.parametrize(("split", "step"), [("validation", 0), ("validation", 40), ("train", 60), ("validation", 100)])
+def test_a_finished_seed_that_lacks_a_record_is_not_run(make_reference, split, step):
+    results = make_reference(shifted(-0.5))
+    path = results / "convergence" / "favor+-rope-after" / "seed1" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lost = f'{{"step": {step}, "tokens": {64 * step}, "split": "{split}"'
+    kept = [line for line in lines if not line.startswith(lost)]
+    assert len(kept) == len(lines) - 1
+    path.write_text("".join(kept))
+    row = rows_of(results)[KEY]
+    assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
+
+
+def nearly_decided(name, seed, step):
+    """Two claims of a family with p doubled 0.03: they would be decided if only those that were measured counted."""
+    # t = √3·mean/deviation = 5.6 with two degrees of freedom: p = ½(1 - t/√(2 + t²)) = 0.0152
+    noise = [0.031, -0.031, 0.0]
+    return 4 + seed + {BASELINE: 0.0, AFTER: noise[seed] - 0.1, BEFORE: noise[-seed] - 0.1, "softmax-rope": -1.0}[name]
+
+
+@pytest.mark.parametrize(
+    ("arms", "fates", "verdict"),
+    [
+        (f"{BASELINE},{AFTER},{BEFORE},softmax-rope", {}, "inconclusive"),
+        (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why")}, "inconclusive"),
+        (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}, "not run"),
+    ],
+)
+def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, arms, fates, verdict):
+    root = make_comparison(tmp_path / "convergence", arms, 3, loss=nearly_decided, fates=fates, steps=20)
+    before = rows_of(tmp_path)
+    assert before[KEY].verdict == verdict
+    if not fates:
+        assert before[f"{AFTER}-gap"].verdict == "supported"
+    paths = sorted(path.relative_to(root) for path in root.rglob("*"))
+    assert len(paths) == 1 + len(arms.split(",")) * (1 + 3 * 3)
+    kept = tmp_path / "kept"
+    shutil.copytree(root, kept)
+    for path in paths:
+        gone = root / path
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        for key, row in rows_of(tmp_path).items():
+            assert row.verdict in (before[key].verdict, "inconclusive", "not run"), (path, key)
+        shutil.copytree(kept, root, dirs_exist_ok=True)
+
+
+def test_the_correction_counts_every_declared_claim(make_reference):
+    differences = shifted(-0.01, [0.004, -0.002, 0.001, -0.003, 0.0])
+    row = rows_of(make_reference(differences))[KEY]
+    p = stats.ttest_1samp(differences, 0, alternative="less").pvalue
+    assert FAMILY > 2
+    assert row.p == pytest.approx(2 * FAMILY * p, rel=1e-6)
+    assert f"n = 5 seeds, adjusted p = {2 * FAMILY * p:.2g}" in row.measured
+
+
+def judged(values, region, margin, claim=None, **sample):
+    """The row of a claim on its own; ``claim`` has more of its fields."""
+    found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
+    claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found, **(claim or {}))
+    comparison = {"data": [], "variants": [], "preset": "cpu", "config": {"answers": 100}}
+    (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
+    return row
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict", "remark"),
+    [
+        (0.0, "supported", ""),
+        (-0.05, "supported", ""),
+        (0.2, "not supported", ""),
+        (-0.2, "not supported", ""),
+        (0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
+        (-0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
+    ],
+)
+def test_a_region_with_two_ends(mean, verdict, remark):
+    row = judged(shifted(mean), (-0.1, 0.1), 0.02)
+    assert (row.verdict, row.remark) == (verdict, remark)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "measured"),
+    [
+        ([0.2] * 3, "supported", "+0.200, n = 3 seeds, exact"),
+        ([0.1] * 3, "supported", "+0.100, n = 3 seeds, exact"),
+        ([0.05] * 3, "not supported", "+0.050, n = 3 seeds, exact"),
+        ([0.0] * 3, "not supported", "+0.000, n = 3 seeds, exact"),
+        ([-0.1] * 3, "not supported", "-0.100, n = 3 seeds, exact"),
+        ([0.2, 0.3, 4.0], "supported", "+1.500 on average (+0.200 to +4.000), n = 3 seeds, exact"),
+        ([0.0, 0.0, 3.0], "inconclusive", "+1.000 on average (+0.000 to +3.000), n = 3 seeds, exact"),
+        ([0.2, 0.3], "inconclusive", "+0.250 on average (+0.200 to +0.300), n = 2 seeds, exact"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_all_values_of_something_exact_have_to_agree(values, verdict, measured):
+    row = judged(values, (0.0, math.inf), 0.1, {"kind": "exact"})
+    assert (row.verdict, row.measured) == (verdict, measured)
+    assert verdict == "inconclusive" or row.p == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_values_of_something_measured_decide_nothing():
+    row = judged([0.2] * 5, (0.0, math.inf), 0.1)
+    assert (row.verdict, row.remark) == ("inconclusive", "all values are equal")
+    assert row.measured == "+0.200, n = 5 seeds"
+
+
+def test_the_resolution_is_the_least_standard_deviation():
+    # Accuracies of 100 answers, all at 96 % for three seeds: the error of the mean is 0.01/√3, and t is √3.
+    row = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution": 0.01})
+    assert row.p == pytest.approx(2 * stats.t.sf(3**0.5, 2), rel=1e-6)
+    assert row.verdict == "inconclusive"
+    half = stats.t.ppf(0.975, 2) * 0.01 / 3**0.5
+    assert (row.estimate.low, row.estimate.high) == pytest.approx((0.96 - half, 0.96 + half))
+    assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
+
+
+def test_the_resolution_may_follow_from_the_comparison_s_configuration():
+    given = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution": 0.01})
+    found = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution_of": lambda config: 1 / config["answers"]})
+    assert (found.p, found.estimate) == (given.p, given.estimate)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "key", "config", "resolution"),
+    [
+        ("convergence", "softmax-steps", {"steps": 800, "evaluate_every": 40}, 1 / 20),
+        ("convergence", "softmax-steps", {"steps": 5, "evaluate_every": 40}, 1),
+        ("recall", "elu+1-order", {"context": 64, "test_windows": 1000}, 1 / (1000 * 4)),
+        ("recall", "elu+1-order", {"context": 256, "test_windows": 10**6}, 1 / (3000 * 16)),
+        ("copying", "elu+1-order", {"context": 64, "test_windows": 8}, 1 / (8 * 16)),
+        ("denominator", "relu-spikes", {"steps": 400, "log_every": 5}, 1 / 70),
+    ],
+)
+def test_what_a_value_can_resolve_in_a_comparison(experiment, key, config, resolution):
+    (claim,) = (claim for claim in EXPERIMENTS[experiment].CLAIMS if claim.key == key)
+    assert claim.of({"config": config}).resolution == pytest.approx(resolution)
+
+
+def test_rounding_errors_are_below_the_resolution():
+    noise = [1e-16, -1e-16, 2e-16, 0.0, 0.0]
+    assert judged(noise, (0.0, math.inf), 1e-15).p < 1
+    row = judged(noise, (0.0, math.inf), 0.01, {"resolution": 1e-6})
+    assert row.p == pytest.approx(judged([0.0] * 5, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p, rel=1e-9, abs=0)
+    wide = [0.0, 1.0, 2.0, 4.0]
+    assert judged(wide, (0.0, math.inf), 0.01, {"resolution": 1e-6}).p == judged(wide, (0.0, math.inf), 0.01).p
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "p", "verdict", "remark"),
+    [
+        ([0] * 5, math.nan, "inconclusive", "0 of 5 seeds differed, and a sign test needs 6"),
+        ([1] * 5, 2 / 2**5, "inconclusive", "5 of 5 seeds differed, and a sign test needs 6"),
+        ([1] * 6, 2 / 2**6, "supported", ""),
+        ([1] * 6 + [0] * 4, 2 / 2**6, "supported", ""),
+        ([-1] * 6, 2 / 2**6, "not supported", ""),
+        # At least 8 of 9: 1 + 9 of 2^9 ways.
+        ([1] * 8 + [-1], 2 * 10 / 2**9, "supported", ""),
+        ([1] * 3 + [-1] * 3, 1.0, "inconclusive", ""),
+        ([1, 0, 0], 1.0, "inconclusive", "1 of 3 seeds differed, and a sign test needs 6"),
+        ([1, 1], math.nan, "inconclusive", "too few seeds: 2, and 3 are needed"),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_outcomes_are_judged_by_the_exact_sign_test(outcomes, p, verdict, remark, sign):
+    region = (0, math.inf) if sign > 0 else (-math.inf, 0)
+    row = judged([sign * outcome for outcome in outcomes], region, 0.1, {"kind": "count"})
+    assert row.p == pytest.approx(p, rel=1e-12, nan_ok=True)
+    assert (row.verdict, row.remark) == (verdict, remark)
+    assert "[" not in row.measured
+    assert row.claim.criterion.endswith("; sign test")
+
+
+def test_a_count_of_other_values_is_refused():
+    with pytest.raises(ValueError, match=r"key: values are .*those of a count are -1, 0 or 1"):
+        judged([0.5, 1, 1], (0, math.inf), 0.1, {"kind": "count"})
+
+
+def test_what_was_not_measured_on_the_comparison_names_its_own_data():
+    row = judged(shifted(0.3), (0.0, math.inf), 0.1, {"data": "N(0, 1) inputs", "size": "one head"})
+    assert row.source == "made-up; N(0, 1) inputs; one head"
+    assert judged(shifted(0.3), (0.0, math.inf), 0.1).source == "made-up; preset cpu"
+
+
+def test_the_size_of_a_comparison_has_its_context(make_reference):
+    row = rows_of(make_reference(shifted(-0.3)))[KEY]
+    assert (row.data, "100 steps of 64 tokens, context 32, " in row.size) == ("made-up-text", True)
+
+
+def test_a_sample_of_draws_says_so():
+    assert judged([0.5, 0.6], (0.0, math.inf), 0.1, unit_of_sample="draws").remark.startswith("too few draws: 2")
+    assert judged([0.5], (0.0, math.inf), 0.1, planned=4).remark == "3 of 4 seeds are missing or unfinished"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"values\[1\] is .*; give a finite number"):
+        Sample({0: 0.5, 1: value}, planned=2)
+
+
+def test_more_values_than_planned_are_refused():
+    with pytest.raises(ValueError, match="planned is 2, and there are 2 values and 1 lost ones"):
+        Sample({0: 0.5, 1: 0.5}, planned=2, lost=("seed 2: why",))
+
+
+@pytest.mark.parametrize(
+    ("region", "margin", "said"),
+    [
+        ((-math.inf, math.inf), 0.1, "region is"),
+        ((1.0, 1.0), 0.1, "region is"),
+        ((math.nan, 1.0), 0.1, "region is"),
+        ((0.0, 1.0), 0.5, "margin is 0.5"),
+        ((0.0, math.inf), 0.0, "margin is 0.0"),
+        ((0.0, math.inf), math.inf, "margin is inf"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
+    with pytest.raises(ValueError, match=said):
+        Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "guessed"}, "kind is 'guessed'; give one of measured, count, exact"),
+        ({"kind": "count", "region": (0.1, math.inf)}, "region is .*a count has"),
+        ({"resolution": -1.0}, "resolution is -1.0"),
+        ({"resolution": math.nan}, "resolution is nan"),
+        ({"limits": (1.0, 0.0)}, r"limits is \(1.0, 0.0\); give \(least, most\)"),
+        ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 unless the kind is measured"),
+    ],
+)
+def test_a_claim_whose_kind_and_resolution_do_not_fit_is_refused(fields, said):
+    given = {"region": (0, math.inf), "margin": 1, "sample": lambda *_: None} | fields
+    with pytest.raises(ValueError, match=said):
+        Claim("key", "It is so.", "none found", "amount", **given)
+
+
+def test_two_claims_with_one_key_are_refused():
+    claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
+    with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
+        evaluate([claim, claim], Path(), None, None, reference="made-up", command="run")

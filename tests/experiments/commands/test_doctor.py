@@ -1,0 +1,99 @@
+"""What the list, data and doctor commands print."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.commands.catalogue import print_data, print_list
+from experiments.commands.doctor import REQUIREMENTS, doctor
+from experiments.data.registry import TASKS
+
+LIGHT = {"numpy": "numpy", "rich": "rich"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
+    monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
+
+
+def test_list_names_everything_in_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list({"convergence": "Who learns [faster]?"}, ["smoke", "cpu"], {"favor+-none": "An arm of :smile:."})
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    for expected in ("convergence", "Who learns [faster]?", "smoke, cpu", "favor+-none", "An arm of :smile:.", *TASKS):
+        assert expected in text
+
+
+def section(text: str, name: str) -> str:
+    """The lines about one data set."""
+    (lines,) = (part for part in text.split("\n\n") if part.split()[0] == name)
+    return lines
+
+
+def test_data_says_what_is_here_and_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data_dir = tmp_path / "[data]"
+    data_dir.mkdir()
+    print_data(data_dir)
+    without = capsys.readouterr().out
+    (data_dir / "enwik8.gz").touch()
+    print_data(data_dir)
+    with_file = capsys.readouterr().out
+    assert "[data]" in with_file
+    for name, task in TASKS.items():
+        always_here = name == "stdlib" or name.startswith(("recall", "copying"))
+        assert ("not here: " in section(without, name)) == (not always_here)
+        assert ("not here: " in section(with_file, name)) == (name in ("imdb", "text"))
+        assert task.url is None or task.url in section(without, name)
+    assert "stdlib (default)" in without
+    assert not (tmp_path / "cache").exists()
+
+
+def test_data_refuses_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--data-dir: .*absent is not a directory"):
+        print_data(tmp_path / "absent")
+
+
+def test_doctor_passes_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "results" / "runs"
+    assert doctor(runs=runs) == 0
+    text = capsys.readouterr().out
+    for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *TASKS, "can be written"):
+        assert expected in text
+    assert "This machine can run the presets smoke" in text
+    assert "Missing" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_looks_for_what_the_installation_asks_for() -> None:
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    lines = setup["options"]["install_requires"].splitlines()
+    asked_for = {re.split(r"\W*>=", line)[0].lower() for line in lines if line and ";" not in line and "#" not in line}
+    assert {name.lower() for name in REQUIREMENTS} == asked_for
+
+
+def test_doctor_names_what_is_missing_and_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    status = doctor(tmp_path / "absent", file / "runs", {**LIGHT, "no-such-package": "no_such_module"})
+    assert status == 1
+    missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Missing: ")]
+    package, data_dir, runs = missing
+    assert "no-such-package" in package
+    assert "pip install" in package
+    assert "--data-dir" in data_dir
+    assert "--out DIR" in runs
+
+
+@pytest.mark.parametrize("gpus", [[], ["A GPU (80 GiB)"]])
+def test_doctor_says_which_presets_run(
+    gpus: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("experiments.commands.doctor.cuda_devices", lambda: gpus)
+    assert doctor(requirements=LIGHT) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert ("need a CUDA GPU" in last) == (not gpus)
+    assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))

@@ -1,0 +1,91 @@
+"""``run all``: every reference by its own command, and what happens when one of them cannot run."""
+
+import shlex
+
+import pytest
+
+from experiments.analysis.references import REFERENCES, command
+from experiments.cli import main
+from experiments.commands.run_all import run_all
+from experiments.errors import RunFailed
+from experiments.studies.registry import EXPERIMENTS
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def collected(options, preset="cpu", status=lambda words: 0):
+    """The exit status, and the words of every command that was run."""
+    ran = []
+
+    def run_one(words):
+        ran.append(words)
+        return status(words)
+
+    return run_all(options, preset, run_one), ran
+
+
+def test_every_reference_is_run_by_the_command_that_its_claims_name():
+    status, ran = collected([])
+    assert status == 0
+    named = [words[:-2] if "--reuse" in words else words for words in ran]
+    assert [shlex.join(["python", "-m", "experiments", *words]) for words in named] == [*map(command, REFERENCES)]
+    assert {words[1] for words in ran} <= set(EXPERIMENTS)
+
+
+def test_cells_are_taken_over_from_the_runs_before(tmp_path):
+    _, ran = collected([])
+    for words in ran:
+        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(EXPERIMENTS[words[1]].VARIANTS)
+    assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
+
+
+def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path):
+    _, ran = collected(["--dry-run"])
+    assert len(ran) == len(REFERENCES)
+    assert not any("--reuse" in words for words in ran)
+    assert not (tmp_path / "results").exists()
+
+
+def test_another_preset_runs_every_experiment_with_its_own_arms():
+    _, ran = collected(["--preset", "smoke"], "smoke")
+    assert [words[1] for words in ran] == list(EXPERIMENTS)
+    assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
+
+
+def test_options_go_to_every_run_that_takes_them():
+    _, ran = collected(["--workers", "3", "--device=cpu"])
+    for words in ran:
+        assert "--device=cpu" in words
+        assert ("--workers" in words) == bool(EXPERIMENTS[words[1]].VARIANTS)
+
+
+@pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])
+def test_one_that_cannot_run_does_not_keep_the_others(error, capsys):
+    def status(words):
+        if words[1] == "mask":
+            raise error
+        return 0
+
+    code, ran = collected([], status=status)
+    assert code == 1
+    assert len(ran) == len(REFERENCES)
+    shown = capsys.readouterr().out
+    assert f"error: {error}" in shown
+    assert "mask is not; the same command tries it again" in shown
+
+
+def test_a_failed_cell_is_exit_status_1():
+    code, ran = collected([], status=lambda words: int(words[1] == "decay"))
+    assert (code, len(ran)) == (1, len(REFERENCES))
+
+
+@pytest.mark.parametrize("option", ["--steps", "--variants", "--out"])
+def test_what_is_for_one_experiment_is_refused(option, capsys):
+    assert main(["run", "all", option, "3"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert option in message
+    assert "`run all` takes --preset" in message

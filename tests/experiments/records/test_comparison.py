@@ -1,0 +1,121 @@
+import json
+
+import pytest
+
+from experiments.config import Config
+from experiments.records.record import cell_directory, read_json, write_json
+from experiments.records.store import add_notes, merge_with_existing
+from experiments.report.report import write_report
+
+GIT = {"commit": "0123abcd" * 5, "dirty": False, "code_sha256": "aa"}
+
+
+@pytest.fixture
+def there(make_comparison, tmp_path):
+    """The directory of a finished comparison."""
+    return make_comparison(tmp_path / "made-up", "elu+1-none,elu+1-rope-after", git=GIT)
+
+
+def now(root, **changes):
+    """The same comparison, run again with changes."""
+    return read_json(root / "comparison.json") | {"notes": []} | changes
+
+
+def test_the_same_again_is_the_same(there):
+    assert merge_with_existing(there, now(there)) == read_json(there / "comparison.json")
+
+
+def test_another_configuration_is_refused_with_both_values_of_all_that_differs(there):
+    config = now(there)["config"]
+    added = {**config, "learning_rate": 0.5, "steps": 7, "novelty": True}
+    del added["dim"]  # as in a record from before there was such a setting: it counts as the default
+    with pytest.raises(ValueError, match="holds a comparison that differs in") as refusal:
+        merge_with_existing(there, now(there, config=added))
+    for difference in (
+        "learning_rate (0.002 there, 0.5 now)",
+        "steps (100 there, 7 now)",
+        "novelty (nothing there, True now)",
+    ):
+        assert difference in str(refusal.value)
+    assert config["dim"] == Config().dim
+    assert "dim (" not in str(refusal.value)
+
+
+def test_another_text_is_refused_with_both_checksums(there):
+    data = [now(there)["data"][0] | {"sha256": "cd" * 32}]
+    with pytest.raises(ValueError, match=r"sha256 abababababab\.\.\. there, cdcdcdcdcdcd\.\.\. now"):
+        merge_with_existing(there, now(there, data=data))
+
+
+@pytest.mark.parametrize("seed", [1, 3], ids=["in the comparison", "new to it"])
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [({"learning_rate": 0.5}, r"learning_rate \(0.5 there, 0.002 now\)"), ({}, r"sha256 cdcdcdcdcdcd\.\.\. there")],
+    ids=["configuration", "text"],
+)
+def test_a_cell_that_was_copied_from_another_comparison_is_refused(there, seed, changed, difference):
+    config = now(there)["config"] | changed
+    cell = {"variant": "elu+1-none", "seed": seed, "data_sha256": ("ab" if changed else "cd") * 32, "config": config}
+    directory = cell_directory(there, "elu+1-none", seed)
+    directory.mkdir(exist_ok=True)
+    write_json(directory / "config.json", cell)
+    with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed} holds .*{difference}"):
+        merge_with_existing(there, now(there, seeds=[0, 1, 2, 3]))
+
+
+def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
+    machine = {"device": "NVIDIA H100"}
+    assert merge_with_existing(there, now(there, machine=machine))["machine"]["device"] == "cpu", "nothing to train"
+    with pytest.raises(ValueError, match=r"the device \(cpu there, NVIDIA H100 now\)"):
+        merge_with_existing(there, now(there, machine=machine, seeds=[0, 1, 2, 3]))
+
+
+def test_an_arm_of_another_version_is_refused(there):
+    comparison = now(there)
+    comparison["variants"][0]["name"] = "novel-rope"
+    write_json(there / "comparison.json", comparison)
+    with pytest.raises(ValueError, match="arms that this version does not have: novel-rope"):
+        merge_with_existing(there, comparison)
+
+
+@pytest.mark.parametrize(
+    ("git", "said"),
+    [
+        ({"commit": "f" * 40, "code_sha256": "bb"}, "commit ffffffffffff, begun with 0123abcd0123; what was measured"),
+        ({"commit": "f" * 40}, "commit ffffffffffff, begun with 0123abcd0123; the files of the code are the same"),
+        ({"dirty": True, "code_sha256": "bb"}, "commit 0123abcd0123 with uncommitted changes, begun with"),
+    ],
+    ids=["other code", "same code", "uncommitted changes"],
+)
+def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
+    merged = merge_with_existing(there, now(there, git=GIT | git))
+    (note,) = merged["notes"]
+    assert said in note
+    write_json(there / "comparison.json", merged)
+    write_report(there)
+    assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
+    assert f"**Note:** {note}" in (there / "report.md").read_text()
+
+
+def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
+    older = {name: GIT[name] for name in ("commit", "dirty")}
+    write_json(there / "comparison.json", now(there, git=older))
+    assert merge_with_existing(there, now(there, git=GIT))["notes"] == []
+
+
+def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
+    status = cell_directory(there, "elu+1-none", 1) / "status.json"
+    status.write_text(json.dumps({"state": "queued", "reason": None}))
+    machine = {**now(there)["machine"], "cores": 64}
+    merged = merge_with_existing(there, now(there, machine=machine, versions={"torch": "9"}))
+    assert merged["notes"] == [
+        "continued with another set of versions: torch 9 (before: 2.13.0)",
+        "continued with another machine: cores 64 (before: 2)",
+    ]
+
+
+def test_a_note_is_there_once():
+    comparison = {"notes": ["a"]}
+    add_notes(comparison, ["a", "b", "b"])
+    add_notes(comparison, ["b"])
+    assert comparison["notes"] == ["a", "b"]

@@ -1,0 +1,94 @@
+import csv
+import io
+
+import pandas as pd
+import pytest
+
+from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
+
+COLUMNS = {"name": TEXT, "count": whole(0, 100), "value": number(-10)}
+
+
+def cells(table):
+    return list(csv.reader(io.StringIO(to_csv(table), newline="")))[1:]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "=1+1",
+        "+1+cmd|' /C calc'!A0",
+        "-2+3+cmd|' /C calc'!A0",
+        "@SUM(1)",
+        "\t=1",
+        '=HYPERLINK("x")',
+        "'=1",
+        "-",
+    ],
+)
+def test_a_text_that_begins_like_a_formula_gets_an_apostrophe(tmp_path, formula):
+    table = pd.DataFrame({"name": [formula], "count": 1, "value": -0.5})
+    ((name, count, value),) = cells(table)
+    assert name == ("-" if formula == "-" else f"'{formula}")
+    assert (count, value) == ("1", "-0.5")
+    (tmp_path / "t.csv").write_text(to_csv(table), newline="")
+    assert read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])["name"].tolist() == [formula], "and is read as it was"
+
+
+def test_a_carriage_return_ends_no_row():
+    table = pd.DataFrame({"reason": ["\r=1", "a\rb\r\nc"], "count": 1})
+    assert cells(table) == [["'\n=1", "1"], ["a\nb\nc", "1"]]
+
+
+def test_numbers_and_other_texts_stay_as_they_are():
+    table = pd.DataFrame(
+        {"a": [-1.5, 2.0], "b": ["+33.4% [+20.6%, +34.9%]", "-0.2"], "c": ["it's", "'quoted'"], "d": [None, "a=b"]}
+    )
+    assert to_csv(table) == table.to_csv(index=False)
+    assert to_csv(table, "%.3g") == table.to_csv(index=False, float_format="%.3g")
+
+
+def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
+    names = ["NA", "nan", "", "1", "null", "a,b", 'a"b', "a\nb", "'x"]
+    table = pd.DataFrame({"name": names, "count": 1, "value": 1.0})
+    (tmp_path / "t.csv").write_text(to_csv(table), newline="")
+    read = read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])
+    assert read["name"].tolist() == names
+    assert read["count"].tolist() == [1] * len(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", " has no column name, count, value"),
+        (b"name,count\na,1\n", " has no column value"),
+        (b"name,count,value,value\na,1,2,3\n", " has no column value, or has it twice"),
+        (b"name,count,value\n", " has no rows"),
+        (b"name,count,value\na,1,2\na,2,2\na,1,3\n", " has two rows of the same name, count"),
+        (b"name,count,value\na,1\n", ", line 2 has 2 cells, and 3 columns"),
+        (b"name,count,value\na,1,2\nb,1,\n", ", line 3, column value is '', expected a number from -10 to 1e+100"),
+        (b"name,count,value\na,1,nan\n", ", line 2, column value is 'nan'"),
+        (b"name,count,value\na,1,inf\n", ", line 2, column value is 'inf'"),
+        (b"name,count,value\na,1,=1+1\n", ", line 2, column value is '=1+1'"),
+        (b"name,count,value\na,1,-11\n", ", line 2, column value is '-11'"),
+        (b"name,count,value\na,1.5,1\n", ", line 2, column count is '1.5', expected a whole number from 0 to 100"),
+        (b"name,count,value\na,101,1\n", ", line 2, column count is '101'"),
+        (b"name,count,value\na," + b"9" * 5000 + b",1\n", ", line 2, column count is '999"),
+        (b'name,count,value\n"a,1,2\n', ", line 2 is no CSV (unexpected end of data)"),
+        (b"name,count,value\n" + b"a" * 200000 + b",1,2\n", " is no CSV (field larger than field limit"),
+        (b"name\xff\x00", " is not text in UTF-8"),
+    ],
+)
+def test_a_table_that_is_wrong_is_named_with_line_and_column(tmp_path, content, message):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"t\.csv") as error:
+        read_csv(tmp_path / "t.csv", COLUMNS, key=["name", "count"])
+    said = str(error.value).partition("t.csv")[2]
+    assert message in said
+    assert "\n" not in said
+    assert len(said) < 300
+
+
+def test_a_table_that_is_a_directory_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_csv(tmp_path, COLUMNS, key=["name"])

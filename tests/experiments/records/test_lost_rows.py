@@ -1,0 +1,57 @@
+"""A table that lost rows gives no claim another value: one that misses a row of its own is not run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.references import declared_claims
+from experiments.analysis.verdicts import NOT_RUN, evaluate
+from experiments.records.record import read_json
+from experiments.studies.registry import EXPERIMENTS
+
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+TABLES = sorted(
+    path.relative_to(REFERENCE)
+    for name in ("decay", "denominator", "features", "length", "mask", "pairing")
+    for path in (REFERENCE / name).glob("*.csv")
+    if path.stem not in ("curves", "summary", "bound", "mask")
+)
+"""the tables that claims are judged on, besides the records of training; the last two are for figures"""
+SHARES = (0.002, 0.05)
+"""of the rows, that are lost: so few that some claims keep all of theirs, and so many that few do"""
+
+
+def test_there_is_a_table_of_every_committed_reference_that_has_one():
+    assert {"decay", "denominator", "features", "length"} <= {path.parts[0] for path in TABLES}
+
+
+@pytest.mark.parametrize("path", TABLES, ids=str)
+def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
+    name, table = path.parts
+    for file in (REFERENCE / name).iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    comparison = read_json(tmp_path / "comparison.json")
+    curves = read_curves(tmp_path, comparison)
+    claims = declared_claims(EXPERIMENTS[comparison["experiment"]].CLAIMS, name, comparison["experiment"])
+
+    def judged():
+        rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")
+        return {row.claim.key: (row.estimate, row.verdict) for row in rows}
+
+    whole = judged()
+    header, *lines = (tmp_path / table).read_text().splitlines(keepends=True)
+    not_run = 0
+    for share in SHARES:
+        kept = np.random.default_rng(0).random(len(lines)) >= share
+        if kept.all():
+            kept[0] = False
+        (tmp_path / table).unlink()
+        (tmp_path / table).write_text(header + "".join(line for line, keep in zip(lines, kept, strict=True) if keep))
+        for key, (estimate, verdict) in judged().items():
+            if verdict == NOT_RUN:
+                not_run += 1
+            else:
+                assert estimate == whole[key][0], f"{key} has another value without {share:.1%} of the rows"
+    assert not_run, "no claim missed a row"

@@ -1,0 +1,165 @@
+"""The page of claims: what it says, what it is made of, and how it refuses what it cannot read."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.analysis.references import REFERENCES, command
+from experiments.analysis.verdicts import RULE
+from experiments.cli import main
+from experiments.report.claims_page import read_sections
+from experiments.report.report import write_report
+from experiments.studies.convergence import study as convergence
+from experiments.studies.convergence.study import CLAIMS
+from experiments.studies.registry import EXPERIMENTS
+
+ROOT = Path(__file__).parents[3]
+BASELINE, AFTER = "favor+-none", "favor+-rope-after"
+
+
+def rows_of(results):
+    """key → row of the reference convergence"""
+    rows = [row for section in read_sections(results) for row in section.rows if row.reference == "convergence"]
+    return {row.claim.key: row for row in rows}
+
+
+def shifted(mean):
+    """Five differences that decide every claim of the loss."""
+    return [mean + each for each in (0.001, -0.001, 0.0005, -0.0005, 0.0)]
+
+
+def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_comparison, tmp_path):
+    arms = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
+    make_comparison(tmp_path / "convergence", arms, 3, steps=40)
+    rows = rows_of(tmp_path)
+    assert rows.keys() == {claim.key for claim in CLAIMS}
+    assert [key for key, row in rows.items() if row.verdict == "not run"] == []
+
+
+def test_references_are_of_experiments_that_exist():
+    assert {reference.experiment for reference in REFERENCES.values()} <= set(EXPERIMENTS)
+    assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
+    assert command("decay").endswith(" --out results/runs/decay")
+
+
+def test_every_experiment_says_what_a_report_needs():
+    for module in EXPERIMENTS.values():
+        for text in (module.QUESTION, module.METHOD, module.NOT_SHOWN):
+            assert text.endswith((".", "?"))
+        assert isinstance(module.CLAIMS, tuple)
+
+
+def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
+    page = tmp_path / "CLAIMS.md"
+    assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(page)]) == 0
+    assert page.read_bytes() == (ROOT / "results/CLAIMS.md").read_bytes()
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"{page}\n")
+    assert all(f"* {point}" in " ".join(printed.split()) for point in RULE)
+    tables = [line for line in printed.splitlines() if "python -m experiments" not in line and str(page) not in line]
+    assert max(map(len, tables)) <= 120
+
+
+def test_what_comes_from_files_is_nothing_but_text(make_reference, tmp_path):
+    results = make_reference(shifted(-0.3), fates={(AFTER, 3): ("failed", "a|b <script> \x1b[31m")})
+    page = tmp_path / "page.md"
+    assert main(["claims", "--results", str(results), "--out", str(page)]) == 0
+    assert "\x1b" not in page.read_text()
+    assert r"a\|b \<script\>" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--results", "{there}/absent"], "absent is no directory"),
+        (["--out", "{there}/absent/page.md"], "page.md cannot be written (No such file or directory)"),
+        (["--out", "{there}"], "cannot be written"),
+    ],
+)
+def test_wrong_use_is_one_line(make_reference, capsys, arguments, said):
+    results = make_reference(shifted(-0.3))
+    given = [argument.format(there=results) for argument in arguments]
+    assert main(["claims", "--results", str(results), *given]) == 2
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.count("\n") == 1
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("comparison.json", "{", "comparison.json is not JSON"),
+        (f"{AFTER}/seed1/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
+        (f"{AFTER}/seed1/status.json", '{"state": "lost"}', "status.json: $.state is 'lost'"),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(make_reference, capsys, name, content, said):
+    results = make_reference(shifted(-0.3))
+    (results / "convergence" / name).write_text(content)
+    assert main(["claims", "--results", str(results)]) == 2
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_a_comparison_of_another_experiment_is_refused(make_reference, capsys):
+    results = make_reference(shifted(-0.3), experiment="decay")
+    assert main(["claims", "--results", str(results)]) == 2
+    assert "is of the experiment decay, and convergence is one of convergence" in capsys.readouterr().err
+
+
+def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
+    root = make_reference(shifted(-0.3)) / "convergence"
+    words = {name: getattr(convergence, name) for name in ("QUESTION", "METHOD", "NOT_SHOWN", "CLAIMS")}
+    html = write_report(root, SimpleNamespace(figures=lambda *_: [], **words)).read_text()
+    headings = ("What was asked", "How it was measured", "What came out", "What it does not show")
+    for text, heading in (((root / "report.md").read_text(), "\n## {}\n"), (html, "<h2>{}</h2>")):
+        places = [text.index(heading.format(each)) for each in headings]
+        assert places == sorted(places)
+    lines = [line for line in (root / "report.md").read_text().splitlines() if line.startswith("| RoPE after the map")]
+    (loss,) = [line for line in lines if f"test loss, {AFTER} minus {BASELINE}" in line]
+    assert loss.endswith("| **supported** |")
+    (relu,) = [line for line in lines if "test loss, relu-rope-after minus relu-none" in line]
+    assert relu.endswith("| **not run**: it is not part of what was run |")
+
+
+def texts_in(value, seen=None):
+    """All texts that a function closes over, directly or in functions and tuples of them."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, tuple | list | set | frozenset):
+        return set().union(*(texts_in(part, seen) for part in value))
+    found, seen = set(), set() if seen is None else seen
+    if callable(value) and id(value) not in seen:
+        seen.add(id(value))
+        for cell in getattr(value, "__closure__", None) or ():
+            found |= texts_in(cell.cell_contents, seen)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_arm_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
+    """A misspelt one would leave its claim not run for ever."""
+    options = [reference.options.split() for reference in REFERENCES.values() if reference.experiment == name]
+    named = [words[words.index("--variants") + 1] for words in options if "--variants" in words]
+    trained = {*EXPERIMENTS[name].VARIANTS, *(arm for arms in named for arm in arms.split(","))}
+    for claim in EXPERIMENTS[name].CLAIMS:
+        texts = texts_in(claim.sample)
+        arms = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
+        assert arms <= trained, claim.key
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_key_is_that_of_one_claim(name):
+    keys = [claim.key for claim in EXPERIMENTS[name].CLAIMS]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_arms_of_a_claim_are_found():
+    texts = texts_in(EXPERIMENTS["mask"].CLAIMS[0].sample)
+    assert {"favor+-rope-after", "favor+-rope-after@redraw_every=100"} <= texts
+    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in EXPERIMENTS["length"].CLAIMS))

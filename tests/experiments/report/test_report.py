@@ -1,0 +1,385 @@
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.statistics import summarise
+from experiments.cli import main
+from experiments.figures.style import FigureEntry, TableEntry, save_figure
+from experiments.records.record import read_json
+from experiments.report.report import read_comparison, result_table, write_report
+from experiments.report.tables import main_table, statements
+
+HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard deviations
+
+
+def one_figure(root, output, comparison, curves, summary):
+    save_figure(Figure(figsize=(1, 1)), output / "figures", "a-figure")
+    table = pd.DataFrame({"arm": ["x|y"], "value": [0.5]})
+    return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
+
+
+WORDS = {"QUESTION": "What <is> asked?", "METHOD": "So.", "NOT_SHOWN": "All else.", "CLAIMS": ()}
+EXPERIMENT = SimpleNamespace(figures=one_figure, **WORDS)
+ENDS = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
+
+
+def ends(name, seed, step):
+    return ENDS[name][seed]
+
+
+def tables(root):
+    comparison = read_json(root / "comparison.json")
+    return summarise(root, comparison), comparison
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.words = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def test_everything_is_rebuilt_alike_from_the_files(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after")
+    write_report(root, EXPERIMENT)
+    made = {path: path.read_bytes() for path in [*root.glob("*.*"), *root.glob("figures/*")]}
+    names = {str(path.relative_to(root)) for path in made} - {"comparison.json"}
+    assert names == {
+        *("curves.csv", "summary.csv", "report.md", "report.html", "figures/a-figure.png", "figures/a-figure.svg")
+    }
+    for name in names:
+        (root / name).unlink()
+    assert write_report(root, EXPERIMENT) == root / "report.html"
+    for path, content in made.items():
+        assert path.read_bytes() == content, path.name
+
+
+def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    curves, summary = pd.read_csv(root / "curves.csv"), pd.read_csv(root / "summary.csv")
+    assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
+    assert list(summary.columns[:7]) == ["variant", "metric", "unit", "n", "mean", "low", "high"]
+    pd.testing.assert_frame_equal(curves, read_curves(root, read_json(root / "comparison.json")), check_dtype=False)
+
+
+def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):
+    # test figures are the ends + 0.5: means 4.5 and 4.3, standard deviations 1 and 0.9; differences -0.1, -0.2, -0.3
+    table = main_table(*tables(make_comparison(tmp_path, ",".join(ENDS), loss=ends))).set_index("arm")
+    baseline, arm = table.loc["elu+1-none"], table.loc["elu+1-rope-after"]
+    assert baseline["test bits per byte"] == "4.500\n[2.016, 6.984]"
+    assert arm["test bits per byte"] == "4.300\n[2.064, 6.536]"
+    assert baseline["minus baseline"] == "baseline"
+    assert arm["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
+    assert arm["steps to baseline's final validation loss"] == "0\n[0, 0]"
+    assert baseline["steps to baseline's final validation loss"] == "-"
+    assert arm["tokens/s"] == "1,070"
+    assert arm["n"] == "3 of 3"
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([-0.1, -0.2, -0.3], "not distinguishable"),
+        ([-0.29, -0.3, -0.31], "better"),
+        ([0.29, 0.3, 0.31], "worse"),
+        ([-0.3, -0.3], "no statement"),
+        ([-0.3], "no statement"),
+    ],
+)
+def test_what_is_said_follows_the_stated_rule(make_comparison, tmp_path, differences, verdict):
+    def loss(name, seed, step):
+        return 4.0 + seed + (differences[seed] if name == "elu+1-rope-after" else 0)
+
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", len(differences), loss=loss)
+    (said,) = statements(*tables(root))
+    assert said.verdict == verdict
+    assert said.text.startswith("elu+1-rope-after against elu+1-none: ")
+    assert ("interval -" in said.text or "interval +" in said.text) == (len(differences) == 3)
+
+
+def test_no_interval_is_shown_below_three_seeds(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 2)
+    table = main_table(*tables(root))
+    assert not any("[" in cell for row in table.to_numpy().tolist() for cell in row)
+
+
+def test_failures_are_in_the_table_and_in_the_list(make_comparison, tmp_path):
+    fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates)
+    page = Page(write_report(root, EXPERIMENT).read_text())
+    said = "1 of 3 failed: seed 1: the loss was not finite at step 40"
+    listed = "elu+1-rope-after, seed 1 : failed. the loss was not finite at step 40"
+    assert said in page.text
+    assert listed in page.text
+    assert said in (root / "report.md").read_text()
+    assert "5 of 6 cells" in page.text
+
+
+def test_a_comparison_without_a_finished_cell_gives_a_report_that_says_so(make_comparison, tmp_path):
+    fates = {("elu+1-none", seed): ("failed", "why") for seed in range(3)}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates)
+    assert "No cell finished" in Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "No cell finished" in (root / "report.md").read_text()
+
+
+def test_html_escapes_what_comes_from_files(make_comparison, tmp_path):
+    nasty = '<script>alert("x")</script>'
+    fates = {("elu+1-none", 0): ("failed", nasty)}
+    data = [{"name": nasty, "sha256": nasty, "source": nasty, "note": nasty, "bytes": 1, "splits": {nasty: 1}}]
+    other = {key: nasty for key in ("name", "preset", "command", "created")}
+    root = make_comparison(
+        tmp_path, "elu+1-none", fates=fates, data=data, notes=[nasty], machine={nasty: nasty}, **other
+    )
+    page = Page(write_report(root, EXPERIMENT).read_text())
+    assert "script" not in page.tags
+    assert page.text.count(nasty) >= 12
+    assert "What <is> asked?" in page.text
+    markdown = re.sub(r"```.*?```|`[^`]*`", "", (root / "report.md").read_text(), flags=re.DOTALL)
+    assert nasty not in markdown
+    assert r"x\|y" in markdown
+
+
+def test_the_page_holds_all_it_shows(make_comparison, tmp_path):
+    page = Page(write_report(make_comparison(tmp_path, "elu+1-none"), EXPERIMENT).read_text())
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    sources = [value for name, value in page.attributes if name in ("src", "href")]
+    assert len(sources) == 1
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+
+
+def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", notes=["The code changed since."])
+    for text in (Page(write_report(root, EXPERIMENT).read_text()).text, (root / "report.md").read_text()):
+        for needed in (
+            *("The code changed since.", "Linear attention with the feature map elu(x) + 1", "Not real text."),
+            *("How to read it.", "Its caption.", "2.13.0", "0123abc", "ab" * 32, "a processor"),
+            *("python -m experiments run convergence --preset smoke", "python -m experiments report DIRECTORY"),
+        ):
+            assert needed in text
+    assert "](figures/a-figure.png)" in (root / "report.md").read_text()
+
+
+def test_data_notes_stand_beside_every_figure_of_the_data(make_comparison, tmp_path):
+    def figures(*arguments):
+        of_random_inputs = TableEntry("Another", pd.DataFrame({"value": [0.5]}), "Random inputs.", uses_data=False)
+        return [*one_figure(*arguments), of_random_inputs]
+
+    root = make_comparison(tmp_path, "elu+1-none")
+    html = write_report(root, SimpleNamespace(figures=figures, **WORDS)).read_text()
+    captions = re.findall(r"<figcaption>.*?</figcaption>", html, flags=re.DOTALL)
+    assert ["Not real text." in caption for caption in captions] == [True, True, False]
+    sections = (root / "report.md").read_text().partition("## Figures")[2].partition("## The arms")[0].split("### ")[1:]
+    assert ["Not real text." in section for section in sections] == [True, True, False]
+
+
+def test_an_arm_whose_baseline_was_not_run_is_shown_with_the_reason(make_comparison, tmp_path):
+    summary, comparison = tables(make_comparison(tmp_path, "elu+1-rope-after"))
+    assert main_table(summary, comparison)["minus baseline"].tolist() == ["elu+1-none was not run"]
+    assert statements(summary, comparison) == []
+
+
+@pytest.mark.parametrize("markup", [True, False])
+def test_the_terminal_table_has_the_numbers_and_the_failures(make_comparison, tmp_path, markup):
+    fates = {("elu+1-none", 2): ("failed", "why [not]")}
+    table = result_table(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates=fates))
+    console = Console(width=100, file=io.StringIO(), markup=markup)
+    console.print(table)
+    text = console.file.getvalue()
+    assert "2 of 3" in text
+    assert "elu+1-none: 1 of 3 failed: seed 2: why [not]" in text
+    assert re.search(r"\[\d\.\d{3}, \d\.\d{3}\]", text)
+
+
+def test_a_directory_that_is_no_comparison_is_refused_in_one_line(make_comparison, tmp_path):
+    with pytest.raises(ValueError, match=r"holds no comparison\.json; give the directory that `run` wrote"):
+        write_report(tmp_path / "absent", EXPERIMENT)
+    with pytest.raises(ValueError, match=r"holds no comparison\.json"):
+        result_table(tmp_path)
+    root = make_comparison(tmp_path / "run", "elu+1-none")
+    whole = (root / "comparison.json").read_text()
+    for broken, said in (
+        (whole[:50], "is not JSON"),
+        ("[]", r"is \[\], expected `object`"),
+        ("{}", "lacks name"),
+    ):
+        (root / "comparison.json").write_text(broken)
+        with pytest.raises(ValueError, match=said) as error:
+            read_comparison(root)
+        assert "\n" not in str(error.value)
+        assert not (root / "report.html").exists()
+
+
+NASTY = "<script>alert('$x$ & y')</script>"
+
+
+def rename_arm(root, old, new):
+    """Call an arm of a made-up comparison something else."""
+    comparison = json.loads((root / "comparison.json").read_text().replace(f'"{old}"', json.dumps(new)))
+    (root / "comparison.json").write_text(json.dumps(comparison))
+    (root / new).parent.mkdir(parents=True, exist_ok=True)
+    (root / old).rename(root / new)
+
+
+def test_names_of_arms_are_nothing_but_text_in_page_and_figures(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "run", "elu+1-none,elu+1-rope-after", 1, steps=40)
+    rename_arm(root, "elu+1-rope-after", f"group/{NASTY}")
+    rename_arm(root, "elu+1-none", r"=1+1\frac")
+    html = write_report(root).read_text()
+    page = Page(html)
+    assert "script" not in page.tags
+    assert f"group/{NASTY}" in page.text
+    figures = [base64.b64decode(data).decode() for data in re.findall(r"base64,([^\"]*)", html)]
+    assert len(figures) > 4
+    for figure in figures:
+        assert "script" not in {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(figure).iter()}
+    assert any("<!-- =1+1\\frac -->" in figure for figure in figures)
+    assert any("<!-- group/&lt;script&gt;alert(&#x27;$x$" in figure or "$x$" in figure for figure in figures)
+    assert "'=1+1\\frac,0,0,0,validation" in (root / "curves.csv").read_text()
+    assert "'=1+1\\frac,test_bits_per_byte" in (root / "summary.csv").read_text()
+
+
+def test_what_cannot_be_seen_is_written_out_in_the_report(make_comparison, tmp_path):
+    fates = {("elu+1-none", 0): ("failed", "bell \a, turned \u202e, \x1b[31m")}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates, notes=["SURROGATE", "n" * 10000])
+    comparison = (root / "comparison.json").read_text().replace("SURROGATE", r"half \ud800")
+    (root / "comparison.json").write_text(comparison)
+    html = write_report(root, EXPERIMENT).read_text()
+    markdown = (root / "report.md").read_text()
+    for text in (r"bell \x07, turned \u202e, \x1b[31m", r"half \ud800"):
+        assert text in html
+        assert text.replace("\\", "\\\\") in markdown or text in markdown
+    assert not set("\a\x1b\u202e") & set(html + markdown)
+    console = Console(width=100, file=io.StringIO())
+    console.print(result_table(root))
+    assert r"bell \x07" in console.file.getvalue()
+
+
+def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
+    data = [{"name": "d", "sha256": "a`b", "source": "s", "note": "", "bytes": 1, "splits": {}}]
+    root = make_comparison(tmp_path, "elu+1-none", command="run\n```\n<b>", data=data)
+    write_report(root, EXPERIMENT)
+    markdown = (root / "report.md").read_text()
+    assert "\n````\nrun\n```\n<b>\n````\n" in markdown
+    assert "sha256 `` a`b ``." in markdown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("comparison.json", "", "comparison.json is not JSON"),
+        ("elu+1-none/seed0/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
+        ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json: $.state is 'lost', expected one of"),
+        ("elu+1-none/seed0/config.json", "{}", "config.json lacks variant"),
+        ("attention.csv", "variant,layer\n", "attention.csv has no column seed, distance, signed, absolute"),
+        ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (it is no file)"),
+        ("elu+1-none/seed1/status.json", None, "status.json cannot be read (it is no file)"),
+    ],
+)
+def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(
+    make_comparison, tmp_path, capsys, name, content, message
+):
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    if content is None:
+        (root / name).unlink()
+        (root / name).mkdir()
+    else:
+        (root / name).write_text(content)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert main(["report", str(root)]) == 2
+    output, said = capsys.readouterr()
+    assert output == ""
+    assert said.count("\n") == 1
+    assert message in said
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tmp_path):
+    def fails(root, output, comparison, curves, summary):
+        save_figure(Figure(figsize=(2, 2)), output / "figures", "a-figure")
+        raise ValueError("for the test")
+
+    root = make_comparison(tmp_path, "elu+1-none")
+    write_report(root, EXPERIMENT)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="for the test"):
+        write_report(root, SimpleNamespace(figures=fails, **WORDS))
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert not list(root.glob(".report-*"))
+
+
+def test_the_config_of_another_cell_is_refused(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    config = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {}}
+    for seed in (0, 1):
+        (root / "elu+1-none" / f"seed{seed}" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ValueError, match=r"seed1/config\.json is that of elu\+1-none seed 0, not of elu\+1-none seed 1"
+    ):
+        write_report(root, EXPERIMENT)
+
+
+@pytest.mark.parametrize(
+    ("kept", "figures"), [("validation", ["validation"]), ("test", ["final"]), ("train", ["training"])]
+)
+def test_a_report_needs_no_more_than_one_split_of_an_arm(make_comparison, tmp_path, kept, figures):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1, steps=40, loss=lambda *cell: 3.0)
+    for path in root.rglob("metrics.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if f'"{kept}"' in line))
+    write_report(root)
+    assert set(figures) <= {path.stem for path in (root / "figures").iterdir()}
+    assert not (root / "figures" / "validation-gain.svg").exists()
+
+
+def test_a_report_of_a_gpu_says_what_is_not_the_same_again(make_comparison, tmp_path):
+    machine = {"cpu": "a processor", "device": "NVIDIA H100"}
+    root = make_comparison(
+        tmp_path, "elu+1-none", machine=machine, nondeterministic=["put_", "matrix products of cuBLAS"]
+    )
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "metrics are not the same bit for bit when the command is run again" in text
+    assert "PyTorch names in a training step of these arms: put_; matrix products of cuBLAS." in text
+
+
+def test_what_happened_to_a_cell_on_the_way_is_told(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    notes = ["checkpoint step00000012 is damaged and was passed over: <why>", "resumed at step 8"]
+    status = root / "elu+1-none" / "seed1" / "status.json"
+    status.write_text(json.dumps({"state": "done", "reason": None, "notes": notes}))
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert f"elu+1-none, seed 1 : {notes[0]}; {notes[1]}" in text
+    assert "Trained on a CPU: the same command gives the same metrics and weights bit for bit" in text
+
+
+def test_a_failure_that_could_not_be_written_into_its_directory_is_shown(make_comparison, tmp_path):
+    cell = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "PermissionError: it is read-only"}
+    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[cell])
+    text = Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "1 of 3 failed: seed 2: PermissionError: it is read-only" in text
+    assert "Log: elu+1-none/seed2/log.txt" in text

@@ -1,0 +1,228 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.config import Config
+from experiments.data.corpus import build_corpus, load_corpus
+from experiments.figures.style import style
+from experiments.studies.decay import study as decay
+from experiments.studies.decay import tables as decay_tables
+from experiments.studies.decay.figures import position_loss_figure, scores_figure
+from experiments.studies.decay.study import EXPECTED_BOUND, EXPECTED_SIMILARITY, bound_table, mask_table, score_means
+from experiments.studies.decay.tables import DISTANCES, HEAD_DIM, MASK_FEATURES, mask_draws_table, scores_table
+from experiments.training.objectives import make_task
+from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
+from linear_rope.diagnostics import expected_rope_mask
+
+
+def test_the_bound_is_roformer_s_figure_2():
+    bound = bound_table().set_index("distance")["bound"]
+    assert len(bound) == 257
+    for distance, value in EXPECTED_BOUND.items():
+        decimals = len(value.partition(".")[2])
+        assert f"{bound[distance]:.{decimals}f}" == value
+
+
+@pytest.fixture(scope="module")
+def mask():
+    return mask_table(mask_draws_table(draws=200, seed=1))
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return scores_table(draws=20, seed=1)
+
+
+def test_the_mean_of_real_draws_is_the_expected_mask(mask):
+    assert set(mask["num_features"]) == set(MASK_FEATURES)
+    for row in mask.itertuples():
+        standard_error = (row.high - row.low) / 2 / 1.972  # Student's t for 199 degrees of freedom
+        # 36 comparisons: 4 standard errors are exceeded by chance once in 440 runs, and the draws are fixed.
+        assert abs(row.mean - row.expected) < 4 * standard_error
+        assert standard_error < 0.05
+
+
+def test_the_mask_differs_where_it_should(mask):
+    """A rotation with another base, or none, would not pass the test above."""
+    far = mask[(mask["num_features"] == 64) & (mask["distance"] == 64)].iloc[0]
+    other_base = expected_rope_mask(torch.tensor(64), 64, base=1000.0).item()
+    for wrong in (1.0, other_base):
+        assert not far["low"] <= wrong <= far["high"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("16,1,0.9,0.95,1.0", "has a mean that is not between low and high"),
+        ("15,1,0.9,0.8,1.0", "has an odd num_features"),
+        ("16,1,0.9,nan,1.0", "line 2, column low is 'nan'"),
+        ("16,1,0.9,0.8,1.0\n16,1,0.9,0.8,1.0", "has two rows of the same num_features, distance"),
+        ("16,9999999,0.9,0.8,1.0", "line 2, column distance is '9999999', expected a whole number from 0 to 1048576"),
+    ],
+)
+def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row, message):
+    (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
+    with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
+        decay.figures(tmp_path, tmp_path / "output", {}, None, None)
+    assert not (tmp_path / "output").exists()
+
+
+def test_scores_of_equal_content_average_to_c_and_rise_again(scores):
+    means = score_means(scores).set_index("distance")
+    for distance, row in means.iterrows():
+        exact = sum(math.cos(distance * 10000 ** (-2 * i / 64)) for i in range(32)) / 32
+        assert row["expected"] == pytest.approx(exact, abs=1e-12)
+        # 20 draws of 256 pairs: a weight |x_i|²/|x|² of mean 1/32 varies by 1/32, so a score by at most 32^-½.
+        assert abs(row["equal_mean"] - exact) < 4 * 32**-0.5 / math.sqrt(20 * 256)
+    for distance, value in EXPECTED_SIMILARITY.items():
+        assert f"{means.loc[distance, 'expected']:.3f}" == value
+    assert means.loc[128, "equal_high"] < means.loc[256, "equal_low"]
+    assert means.loc[512, "equal_high"] < means.loc[1024, "equal_low"]
+
+
+def test_scores_of_independent_content_average_to_nothing_at_every_distance(scores):
+    # A score has variance 1; the scores of a draw have one content at all distances.
+    assert score_means(scores)["gaussian_mean"].abs().max() < 4 / math.sqrt(20 * 256)
+    by_distance = scores.groupby("distance")["gaussian"].std()
+    assert by_distance.between(0.5 / 16, 2 / 16).all(), "1/16 over draws: a draw is the mean of 256 scores"
+
+
+def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
+    """With the sums written out, for one pair a draw."""
+    monkeypatch.setattr(decay_tables, "SCORE_PAIRS", 1)
+    draws = 20
+    table = scores_table(draws, seed=3).pivot(index="draw", columns="distance", values="over_bound")
+    generator = torch.Generator().manual_seed(3)
+    angles = 10000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    for draw in range(draws):
+        x, y = torch.randn(2, HEAD_DIM, generator=generator, dtype=torch.float64).numpy()
+        h = (x[::2] + 1j * x[1::2]) * (y[::2] - 1j * y[1::2])
+        steps = np.abs(np.diff(np.append(h, 0)))
+        for distance in (0, 64, 1024):
+            turns = np.exp(1j * distance * angles)
+            expected = abs((h * turns).sum()) / (steps.max() * np.abs(np.cumsum(turns)).sum())
+            assert table.loc[draw, distance] == pytest.approx(expected, rel=1e-9)
+    assert table.max(axis=None) < 1
+
+
+def test_content_that_is_constant_differs_at_its_closing_zero_only(monkeypatch):
+    """Then the bound is |h| times Σ|S_i|, and the score |h| times the last S."""
+    monkeypatch.setattr(torch, "randn", lambda *sizes, dtype, generator: torch.ones(*sizes, dtype=dtype))
+    table = scores_table(draws=1)
+    for distance, found in zip(table["distance"], table["over_bound"], strict=True):
+        sums = np.abs(np.cumsum(np.exp(1j * distance * 10000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM))))
+        assert found == pytest.approx(sums[-1] / sums.sum(), rel=1e-9)
+
+
+def test_the_scores_figure_shows_means_intervals_and_both_expectations(scores):
+    means = score_means(scores)
+    left, right = scores_figure(means, HEAD_DIM, EXPECTED_SIMILARITY).axes
+    for axes, kind in ((left, "equal"), (right, "gaussian")):
+        ((marks, _, (bars,)),) = axes.containers
+        assert list(marks.get_xdata()) == list(DISTANCES)
+        assert list(marks.get_ydata()) == list(means[f"{kind}_mean"])
+        ends = np.array([[low, high] for (_, low), (_, high) in bars.get_segments()])
+        np.testing.assert_allclose(ends, means[[f"{kind}_low", f"{kind}_high"]], atol=1e-12)
+    expected = dict(zip(*left.lines[0].get_data(), strict=True))
+    assert expected[512] == pytest.approx(0.185, abs=5e-4)
+
+
+@pytest.mark.parametrize("context", [16, 31, 40, 64])
+def test_every_range_of_positions_counts_the_same_targets_equally_often(context):
+    spans = torch.arange(2 * 501).view(2, 501)
+    windows, counted = overlapping(spans, context)
+    assert windows.shape[1] == context + 1
+    assert counted.shape == (len(windows), context)
+    assert (windows.diff() == 1).all()
+    step = (windows[1, 0] - windows[0, 0]).item()
+    targets = windows[:, 1:]
+    all_counted = set(targets[counted].tolist())
+    # All but what is too near to the ends of a span for every range to have it.
+    assert len(all_counted) >= 2 * (500 - 2 * context - step)
+    for first, last in bins(context):
+        here = slice(first, last + 1)
+        found, times = targets[:, here][counted[:, here]].unique(return_counts=True)
+        assert set(found.tolist()) == all_counted
+        assert set(times.tolist()) == {(last + 1 - first) // step}
+
+
+class Unigram(torch.nn.Module):
+    """Does not look at the past: the loss of a target is the same at every position."""
+
+    def forward(self, tokens):
+        return (torch.arange(256.0) / 50).expand(*tokens.shape, 256)
+
+
+@pytest.mark.parametrize("context", [40, 64])
+def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_positions(context):
+    # The text changes from beginning to end, so that other targets would have another loss.
+    spans = (torch.arange(2 * 501).view(2, 501) // 4) % 256
+    windows, counted = overlapping(spans, context)
+    losses = by_bin(losses_by_position(Unigram(), windows, Config(context=context), counted))["bits_per_byte"]
+    # float32 losses of up to 13 bits, each rounded to 2⁻²⁴ of it.
+    assert losses.max() - losses.min() < 13 * 2**-23
+
+
+@pytest.mark.parametrize(
+    ("corpus", "context", "says"),
+    [
+        (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
+        (build_corpus("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
+    ],
+)
+def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
+    comparison = {"config": {"context": context}, "variants": []}
+    (note,) = decay.measure_position_loss(tmp_path, comparison, make_task(corpus, context, 4))
+    assert says in note
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
+    # The test split of such a text is a byte longer than its validation split.
+    corpus = build_corpus("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
+    assert len(corpus.test) > len(corpus.validation)
+    comparison = {"config": {"context": 100}, "variants": [], "seeds": [], "machine": {}}
+    assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []
+
+
+class Counter(torch.nn.Module):
+    """Predicts byte b with a logit that grows with the position."""
+
+    def forward(self, tokens):
+        logits = torch.zeros(*tokens.shape, 256)
+        logits[..., 7] = torch.arange(tokens.shape[1], dtype=torch.float32)
+        return logits
+
+
+def test_the_loss_by_position_of_a_model_that_is_known():
+    windows = torch.full((3, 41), 7)
+    found = by_bin(losses_by_position(Counter(), windows, Config(context=40)))
+    assert found[["first", "last"]].to_numpy().tolist() == [[0, 15], [16, 31], [32, 39]]
+    for row in found.itertuples():
+        exact = np.mean([math.log2(math.exp(p) + 255) - p / math.log(2) for p in range(row.first, row.last + 1)])
+        # float32: 6e-8 of a logit of 40 and its logarithm, in bits
+        assert row.bits_per_byte == pytest.approx(exact, abs=1e-5)
+
+
+def test_the_figure_of_losses_has_a_panel_a_kernel_and_the_mean_over_seeds():
+    arms = (("softmax-none", "softmax", "none"), ("favor+-none", "favor+", "none"), ("favor+-x", "favor+", "learned"))
+    variants = [{"name": name, "kernel": kernel, "position": position} for name, kernel, position in arms]
+    rows = [
+        (name, seed, first, last, 5 - i + seed)
+        for name, *_ in arms
+        for seed in (0, 1)
+        for i, (first, last) in enumerate(((0, 15), (16, 31), (32, 63)))
+    ]
+    losses = pd.DataFrame(rows, columns=["variant", "seed", "first", "last", "bits_per_byte"])
+    comparison = {"variants": variants, "data": [{"name": "made up"}], "config": {"context": 64}}
+    with style():
+        figure = position_loss_figure(losses, comparison)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["softmax", "favor+"]
+    thick = [line for axes in figure.axes for line in axes.lines if not line.get_label().startswith("_")]
+    assert [line.get_label() for line in thick] == [name for name, *_ in arms]
+    for line in thick:
+        assert list(line.get_xdata()) == [8, 24, 48]
+        assert list(line.get_ydata()) == [5.5, 4.5, 3.5]

@@ -1,0 +1,167 @@
+"""The length experiment: losses by position, windows of other lengths, and verdicts from made-up files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.statistics import summarise
+from experiments.analysis.verdicts import evaluate as judge
+from experiments.config import Config
+from experiments.data.corpus import build_corpus, load_corpus
+from experiments.records.record import read_json
+from experiments.studies.length import claims as length_claims
+from experiments.studies.length import study as length
+from experiments.studies.length import tables as length_tables
+from experiments.training.loop import evaluate
+from experiments.training.models import build_model
+from experiments.training.objectives import ByteLanguageModel, make_task
+from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.variants import get_variant
+from linear_rope.multi_head import RoPEAttention
+
+CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def task():
+    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
+    return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+
+
+def model_of(arm):
+    return build_model(get_variant(arm), CONFIG, 0).eval()
+
+
+@pytest.mark.parametrize("arm", ["softmax-rope", "favor+-rope-after"])
+def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, arm):
+    model, windows = model_of(arm), task.windows("test", 6)
+    found = losses_by_position(model, windows, CONFIG)
+    assert found.shape == (CONFIG.context,)
+    # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
+    assert found.mean().item() == pytest.approx(evaluate(model, task, "test", 6, CONFIG)["bits_per_byte"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "ranges"),
+    [
+        (8, [(0, 7)]),
+        (16, [(0, 15)]),
+        (17, [(0, 15), (16, 16)]),
+        (64, [(0, 15), (16, 31), (32, 63)]),
+    ],
+)
+def test_bins_double_and_end_with_the_window(size, ranges):
+    assert bins(size) == ranges
+
+
+@pytest.mark.parametrize("size", [5, 16, 40, 64])
+def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
+    losses = torch.arange(size, dtype=torch.float64) ** 2
+    table = by_bin(losses)
+    assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
+    place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
+    (mean,) = length_tables.window_means(table.assign(**place))["bits_per_byte"]
+    assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
+
+
+def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
+    windows = torch.arange(2 * 9).view(2, 9) * 10
+    windows[1, 0] = windows[0, -1]
+    for size in (1, 2, 4, 8):
+        cut = recut(windows, size)
+        assert cut.shape == (16 // size, size + 1)
+        assert torch.equal(cut[:, 1:].flatten(), windows[:, 1:].flatten())
+        assert torch.equal(cut[:, :-1].flatten(), windows[:, :-1].flatten())
+
+
+def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
+    arms = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
+    models = {arm: model_of(arm) for arm in arms}
+    monkeypatch.setattr(length, "trained_models", lambda *_: [(arm, 0, model) for arm, model in models.items()])
+    variants = [{"name": arm, "position": get_variant(arm).position} for arm in arms]
+    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
+    assert notes == [
+        f"{arm} is not evaluated beyond 32 tokens, where its table of positions ends"
+        for arm in ("softmax-learned", "performer-pytorch")
+    ]
+    table = pd.read_csv(tmp_path / "length.csv")
+    means = length_tables.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
+    lengths = [32 * factor for factor in length.FACTORS]
+    assert list(means["softmax-rope", "as trained"].index) == lengths
+    assert list(means["favor+-none", "as trained"].index) == lengths
+    assert list(means["softmax-learned", "as trained"].index) == [32]
+    assert list(means["performer-pytorch", "as trained"].index) == [32]
+    # The same windows in batches of another size.
+    for arm in arms:
+        short = table[(table["variant"] == arm) & (table["method"] == length_tables.IN_SHORT_WINDOWS)]
+        mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
+        assert mean == pytest.approx(means[arm, "as trained", 32], rel=1e-5)
+    added = length_tables.by_position(table).set_index(["variant", "last"])["added"]
+    assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
+    assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
+    assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
+    assert added["softmax-rope"].loc[63:].abs().min() > 2e-5
+    for method in length.SCALINGS:
+        assert list(means["softmax-rope", method].index) == lengths[1:]
+        assert means["softmax-rope", method, 512] != means["softmax-rope", "as trained", 512]
+    attention = [module for model in models.values() for module in model.modules() if isinstance(module, RoPEAttention)]
+    assert attention
+    assert all(module.rope_scaling is None for module in attention)
+
+
+def test_generated_sequences_have_no_other_length(tmp_path):
+    task = make_task(load_corpus("recall-64"), 64, 4)
+    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": []}, task)
+    assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
+
+
+NOISE = (0.0, 0.001, -0.001)
+RISES = {
+    "softmax-alibi": {4: -1, 16: -1},
+    "softmax-none": {4: -1, 16: 2},
+    "favor+-none": {4: 2, 16: 2},
+    "elu+1-none": {4: 2, 16: 2},
+}
+"""in units of 0.8, of the arms that do not rise by 1"""
+METHODS = ("as trained", *length.SCALINGS)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    """Makes a comparison whose losses rise by 0.8 · sign, or ``RISES``, with the length and fall with the method."""
+
+    def make(sign):
+        root = make_comparison(tmp_path, ",".join(length.VARIANTS), 3)
+        rows = []
+        for arm in length.VARIANTS:
+            for seed in range(3):
+                for factor in (1, *length_claims.FACTORS_JUDGED):
+                    for fall, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
+                        rise = 0.8 * RISES.get(arm, {}).get(factor, 1) - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
+                        place = (arm, seed, method, 32 * factor)
+                        rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
+                rows += [(arm, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
+        pd.DataFrame(rows, columns=list(length_tables.COLUMNS)).to_csv(root / "length.csv", index=False)
+        comparison = read_json(root / "comparison.json")
+        return root, comparison, read_curves(root, comparison)
+
+    return make
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
+def test_verdicts_follow_the_effects(made_up, sign, verdict):
+    rows = judge(length.CLAIMS, *made_up(sign), reference="length", command="run")
+    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in length.CLAIMS}
+
+
+def test_figures_and_the_table_are_drawn(made_up, tmp_path):
+    root, comparison, curves = made_up(1)
+    entries = length.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 3
+    table = entries[-1].table
+    row = table[(table["arm"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
+    # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.
+    place = {"arm": "softmax-rope", "evaluated": "YaRN", "n": "3", "32": "-"}
+    assert row.to_dict() == place | {"128": "5.200", "512": "5.200"}

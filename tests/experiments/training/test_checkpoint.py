@@ -1,0 +1,146 @@
+import hashlib
+import json
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
+
+
+def trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_a_checkpoint_restores_weights_and_optimizer(tmp_path):
+    model, optimizer = trained(3)
+    save_checkpoint(tmp_path, 3, model, optimizer)
+    checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
+    assert (checkpoint.step, notes) == (3, [])
+    again, again_optimizer = trained(0)
+    again.load_state_dict(checkpoint.model)
+    again_optimizer.load_state_dict(checkpoint.optimizer)
+    for m, o in ((model, optimizer), (again, again_optimizer)):
+        o.zero_grad()
+        m(torch.ones(1, 3)).sum().backward()
+        o.step()
+    assert torch.equal(model.weight, again.weight)
+
+
+def test_the_newest_two_are_kept(tmp_path):
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, *trained(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step00000002", "step00000003"]
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path):
+    for step in (1, 2):
+        save_checkpoint(tmp_path, step, *trained(step))
+    weights = tmp_path / "step00000002" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
+    assert checkpoint.step == 1
+    assert "step00000002" in notes[0]
+    assert "checksum" in notes[0]
+
+
+def test_without_any_the_cell_starts_anew(tmp_path):
+    assert load_newest_checkpoint(tmp_path / "checkpoint", trained(0)[0]) == (None, [])
+
+
+def test_a_new_checkpoint_outlives_damaged_later_ones(tmp_path):
+    for step in (8, 9):
+        save_checkpoint(tmp_path, step, *trained(step))
+        (tmp_path / f"step{step:08d}" / "model.safetensors").write_bytes(b"")
+    save_checkpoint(tmp_path, 2, *trained(2))
+    checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
+    assert (checkpoint.step, notes) == (2, [])
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def edit_manifest(path, **changes):
+    manifest = path.parent / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: truncate(path / "model.safetensors"),
+        lambda path: truncate(path / "optimizer.pt"),
+        lambda path: truncate(path / "manifest.json"),
+        lambda path: (path / "manifest.json").write_text("[]"),
+        lambda path: (path / "manifest.json").unlink(),
+        lambda path: (path / "optimizer.pt").unlink(),
+        lambda path: edit_manifest(path / "model.safetensors", step=7),
+        lambda path: edit_manifest(path / "model.safetensors", sha256={"../../model.safetensors": "0" * 64}),
+        lambda path: edit_manifest(path / "model.safetensors", sha256={}),
+    ],
+)
+def test_any_damage_is_told_and_nothing_damaged_is_loaded(tmp_path, damage):
+    save_checkpoint(tmp_path, 1, *trained(1))
+    damage(tmp_path / "step00000001")
+    checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
+    assert checkpoint is None
+    assert len(notes) == 1
+    assert notes[0].startswith("checkpoint step00000001 is damaged and was passed over: ")
+
+
+def test_a_checkpoint_of_another_model_is_passed_over(tmp_path):
+    save_checkpoint(tmp_path, 1, *trained(1))
+    checkpoint, notes = load_newest_checkpoint(tmp_path, nn.Linear(3, 4))
+    assert checkpoint is None
+    assert "its weights are of another model (bias and 1 more differ)" in notes[0]
+
+
+class Payload:
+    """What a pickle that runs code looks like."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_checkpoint(tmp_path, 1, *trained(1))
+    path = tmp_path / "step00000001"
+    torch.save(Payload(), path / "optimizer.pt")
+    sha256 = {
+        name: hashlib.sha256((path / name).read_bytes()).hexdigest()
+        for name in json.loads((path / "manifest.json").read_text())["sha256"]
+    }
+    edit_manifest(path / "model.safetensors", sha256=sha256)
+    checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
+    assert checkpoint is None
+    assert "its content cannot be read" in notes[0]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it_and_nothing_half_written(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 1, *trained(1))
+    original = os.fsync
+    calls = []
+
+    def full_at_the_second_file(descriptor):
+        calls.append(descriptor)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        original(descriptor)
+
+    monkeypatch.setattr("os.fsync", full_at_the_second_file)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path, 2, *trained(2))
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["step00000001"]
+    assert load_newest_checkpoint(tmp_path, trained(0)[0])[0].step == 1

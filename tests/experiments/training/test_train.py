@@ -1,0 +1,237 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.data.corpus import build_corpus
+from experiments.presets import PRESETS
+from experiments.records.record import read_metrics
+from experiments.training.loop import CellFailed, CellStopped, evaluate, learning_rate_at, make_optimizer, train_cell
+from experiments.training.models import build_model
+from experiments.training.objectives import ByteLanguageModel
+from experiments.variants import VARIANTS
+
+CPU = torch.device("cpu")
+CONFIG = dataclasses.replace(
+    PRESETS["smoke"]().config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
+)
+WALL_CLOCK = ("seconds", "tokens_per_second")
+
+
+@pytest.fixture
+def task(toy_corpus):
+    return ByteLanguageModel(toy_corpus, CONFIG.context, CONFIG.batch_size)
+
+
+@pytest.fixture
+def toy_corpus():
+    words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
+    return build_corpus("text", "".join(words).encode(), "made by the test", "")
+
+
+def rows(directory):
+    return [
+        {key: value for key, value in row.items() if key not in WALL_CLOCK}
+        for row in read_metrics(directory / "metrics.jsonl")
+    ]
+
+
+def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
+    directory.mkdir(exist_ok=True)
+    train_cell(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+
+
+def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
+    config = dataclasses.replace(CONFIG, steps=60, learning_rate=5e-3)
+    seen = []
+    train(tmp_path, task, config=config, progress=lambda *arguments: seen.append(arguments))
+    recorded = rows(tmp_path)
+    of_split = {s: [r for r in recorded if r["split"] == s] for s in ("train", "validation", "test")}
+    assert [r["step"] for r in of_split["train"]] == list(range(2, 61, 2))
+    assert [r["step"] for r in of_split["validation"]] == list(range(0, 61, 4))
+    assert [r["step"] for r in of_split["test"]] == [60]
+    assert all(r["tokens"] == r["step"] * config.tokens_per_step for r in recorded)
+    first, last = (of_split["validation"][i]["bits_per_byte"] for i in (0, -1))
+    assert first == pytest.approx(8, abs=0.3)  # 256 equally likely bytes
+    assert last < first - 2
+    assert [step for step, _, _ in seen] == list(range(1, 61))
+    loss = of_split["train"][0]
+    assert loss["bits_per_byte"] == pytest.approx(loss["loss"] / math.log(2))
+
+
+@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after", "elu+1-rope-after", "favor+-learned"])
+@pytest.mark.parametrize("stop_at", [1, 5, 7])
+def test_a_stopped_cell_ends_with_the_same_metrics_and_weights(tmp_path, task, variant, stop_at):
+    config = dataclasses.replace(CONFIG, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
+    train(tmp_path / "whole", task, variant, config)
+    steps = []
+    with pytest.raises(CellStopped):
+        train(
+            tmp_path / "stopped", task, variant, config,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    notes = []
+    train(tmp_path / "stopped", task, variant, config, note=notes.append)
+    assert f"resumed at step {stop_at}" in notes
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    weights = [
+        (tmp_path / run / "checkpoint" / "step00000012" / "model.safetensors").read_bytes()
+        for run in ("stopped", "whole")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_cell_killed_between_checkpoints_repeats_no_row(tmp_path, task):
+    train(tmp_path / "whole", task)
+
+    class Killed(BaseException):
+        pass
+
+    def kill_at_nine(step, *_):
+        if step == 9:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", task, progress=kill_at_nine)
+    notes = []
+    train(tmp_path / "killed", task, note=notes.append)
+    assert "resumed at step 5" in notes
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [lambda row: row["step"] < 10, lambda row: (row["step"], row["split"]) != (8, "validation"), lambda row: False],
+    ids=["the end is gone", "an evaluation is gone", "all is gone"],
+)
+def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
+    train(tmp_path / "whole", task)
+    steps = []
+    with pytest.raises(CellStopped):
+        train(
+            tmp_path / "cut",
+            task,
+            progress=lambda step, *_: steps.append(step),
+            should_stop=lambda: len(steps) >= 11,
+        )
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in read_metrics(metrics) if kept(row)))
+    # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
+    notes = []
+    train(tmp_path / "cut", task, note=notes.append)
+    assert any("step00000010 was passed over: the records before it are not whole" in note for note in notes)
+    assert sorted(rows(tmp_path / "cut"), key=order) == sorted(rows(tmp_path / "whole"), key=order)
+
+
+def order(row):
+    return row["step"], row["split"]
+
+
+def test_denormal_numbers_are_zeros_while_a_cell_is_trained_and_no_longer(tmp_path, task):
+    def smallest() -> float:
+        return float(torch.tensor(1e-30) * torch.tensor(1e-10))
+
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot flush denormal numbers")
+    assert smallest() > 0
+    seen = []
+    train(tmp_path, task, progress=lambda *arguments: seen.append(smallest()))
+    assert set(seen) == {0.0}
+    assert smallest() > 0
+
+
+def test_a_finished_cell_trains_no_further(tmp_path, task):
+    train(tmp_path, task)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    train(tmp_path, task, progress=lambda *_: pytest.fail("a step was trained"))
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch):
+    seen = {}
+    original = ByteLanguageModel.batch
+
+    def recorded(self, seed, step):
+        batch = original(self, seed, step)
+        seen.setdefault(step, []).append(batch)
+        return batch
+
+    monkeypatch.setattr(ByteLanguageModel, "batch", recorded)
+    for variant in ("softmax-none", "favor+-rope-after", "performer-pytorch"):
+        train(tmp_path / variant, task, variant)
+    assert set(seen) == set(range(CONFIG.steps))
+    for batches in seen.values():
+        assert len(batches) == 3
+        assert all(torch.equal(batches[0], batch) for batch in batches)
+
+
+def test_a_loss_that_is_not_finite_stops_the_cell_before_the_update(tmp_path, task, monkeypatch):
+    import experiments.training.loop as module
+
+    original = module.next_token_logits
+    weights = []
+
+    def poisoned(model, tokens, config):
+        logits = original(model, tokens, config)
+        if not model.training:
+            return logits
+        weights.append(model.embedding.tokens.weight.detach().clone())
+        return logits * float("nan") if len(weights) == 4 else logits
+
+    monkeypatch.setattr(module, "next_token_logits", poisoned)
+    models = []
+    build = module.build_model
+    monkeypatch.setattr(module, "build_model", lambda *a: models.append(build(*a)) or models[-1])
+    with pytest.raises(CellFailed, match="nan at step 3"):
+        train(tmp_path, task)
+    assert torch.equal(models[0].embedding.tokens.weight, weights[-1])
+
+
+def test_the_learning_rate_warms_up_and_ends_at_a_tenth():
+    config = dataclasses.replace(CONFIG, steps=100, warmup_steps=10, learning_rate=1.0)
+    rates = [learning_rate_at(step, config) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.55)
+    assert rates[100] == pytest.approx(0.1)
+
+
+def test_weight_decay_is_on_matrices_only():
+    model = build_model(VARIANTS["softmax-none"], CONFIG, 0)
+    decayed, kept = make_optimizer(model, CONFIG).param_groups
+    assert {p.dim() for p in decayed["params"]} == {2}
+    assert {p.dim() for p in kept["params"]} == {1}
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (CONFIG.weight_decay, 0.0)
+
+
+def test_evaluation_weighs_every_window_equally(task):
+    model = build_model(VARIANTS["softmax-none"], CONFIG, 0)
+    in_fours = evaluate(model, task, "validation", 6, CONFIG)
+    one_by_one = evaluate(model, task, "validation", 6, dataclasses.replace(CONFIG, batch_size=1))
+    assert in_fours == pytest.approx(one_by_one, rel=1e-6)  # float32 sums in another order
+
+
+def test_an_evaluation_that_is_not_finite_fails_the_cell_and_is_not_recorded(tmp_path, task, monkeypatch):
+    import experiments.training.loop as module
+
+    original = module.mean_loss
+    monkeypatch.setattr(
+        module,
+        "mean_loss",
+        lambda logits, targets: original(logits, targets) * (1 if logits.requires_grad else float("inf")),
+    )
+    with pytest.raises(CellFailed, match="validation split is inf after step 0"):
+        train(tmp_path, task)
+    assert rows(tmp_path) == []
+
+
+def test_a_cell_stops_within_an_evaluation_too(tmp_path, task):
+    train(tmp_path / "whole", task)
+    asked = iter([False] * 3)
+    with pytest.raises(CellStopped):
+        train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
+    train(tmp_path / "stopped", task)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
