@@ -1,6 +1,6 @@
 """The command line: ``python -m experiments run|report|claims|list|doctor|data``.
 
-Exit status: 0 done, 1 a cell failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
+Exit status: 0 done, 1 a run failed (or doctor found something missing), 2 wrong use, 130 or 143 stopped by a signal.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ class RunCommand:
     preset: Literal["smoke", "cpu", "gpu", "paper"] = "cpu"
     """size of the run; every value of it can be overridden below"""
     variants: str | None = None
-    """comma-separated arms; default: the experiment's own"""
+    """comma-separated variants; default: the experiment's own"""
     seeds: int | None = None
     """number of seeds, 0 to K-1; default: the preset's"""
     learning_rates: str | None = None
-    """comma-separated grid: every arm gets the rate at which its first seed ends with the lowest validation loss"""
+    """comma-separated grid: every variant gets the rate at which its first seed ends with the lowest validation loss"""
     reuse: Path | None = None
-    """directory of comparisons; cells that are trained there already, with all the same, are taken over"""
+    """directory of comparisons; runs that are trained there already, with all the same, are taken over"""
     out: Path | None = None
     """directory of the comparison; default: results/runs/EXPERIMENT"""
     data_dir: Path | None = None
@@ -58,13 +58,13 @@ class RunCommand:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to train and measure"""
     workers: int | None = None
-    """cells trained at the same time; default: one a core on the CPU, one on a GPU"""
-    cell_timeout: float = 1800
-    """seconds without a sign of life (a step, a batch of an evaluation) after which a cell is killed and fails"""
+    """runs trained at the same time; default: one a core on the CPU, one on a GPU"""
+    run_timeout: float = 1800
+    """seconds without a sign of life (a step, a batch of an evaluation) after which a run is killed and fails"""
     dry_run: bool = False
-    """print the cells, tokens, parameters and an estimate of the time, and train nothing"""
+    """print the runs, tokens, parameters and an estimate of the time, and train nothing"""
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
-    """what every cell is trained with"""
+    """what every run is trained with"""
 
 
 @dataclass(frozen=True)
@@ -192,11 +192,11 @@ def _dispatch(command: object, arguments: list[str]) -> int:
 
         return doctor(command.data_dir)
     from experiments.commands.catalogue import print_list
-    from experiments.studies.registry import EXPERIMENTS
+    from experiments.studies.registry import STUDIES
     from experiments.variants import VARIANTS
 
     print_list(
-        {name: module.QUESTION for name, module in EXPERIMENTS.items()},
+        {name: module.QUESTION for name, module in STUDIES.items()},
         [f"{name} ({make().description})" for name, make in PRESETS.items()],
         {name: variant.description for name, variant in VARIANTS.items()},
     )

@@ -1,4 +1,4 @@
-"""What one cell (a variant trained with one seed) is: every value that shapes a training run."""
+"""What one run (a variant trained with one seed) is: every value that shapes a training run."""
 
 import itertools
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def check_range(name: str, value: int, smallest: int, largest: int) -> None:
 
 @dataclass(frozen=True)
 class Config:
-    """The resolved settings of a comparison; equal for all its cells. Presets are in presets.py.
+    """The resolved settings of a comparison; equal for all its runs. Presets are in presets.py.
 
     Raises:
         ValueError: a value of the wrong type, out of its range, or that does not fit another; the message names it.
@@ -59,7 +59,7 @@ class Config:
     heads: int = 4
     """attention heads; divides dim"""
     num_features: int = 64
-    """random features M per head for the FAVOR+ arms; even (elu+1 and relu have M = dim / heads)"""
+    """random features M per head for the FAVOR+ variants; even (elu+1 and relu have M = dim / heads)"""
     context: int = 256
     """sequence length N in tokens (bytes)"""
     batch_size: int = 4
@@ -67,7 +67,7 @@ class Config:
     steps: int = 360
     """optimiser steps"""
     learning_rate: float = 2e-3
-    """peak learning rate of AdamW; the same for every arm"""
+    """peak learning rate of AdamW; the same for every variant"""
     warmup_steps: int = 40
     """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
     weight_decay: float = 0.1

@@ -131,7 +131,7 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
         "smoke": _own("smoke", "seconds: does everything run?", diagnose_windows=2),
         "cpu": _own(
             "cpu",
-            "a minute a cell",
+            "a minute a run",
             steps=400,
             log_every=5,
             evaluate_every=25,
@@ -143,28 +143,28 @@ OWN: dict[str, dict[str, Callable[[], Preset]]] = {
     },
     "length": {
         "smoke": smoke,
-        "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
+        "cpu": _own("cpu", "two minutes a run", steps=800, warmup_steps=80, seeds=5),
         "gpu": gpu,
     },
     "mask": {
         "smoke": smoke,
-        "cpu": _own("cpu", "three minutes a cell", steps=1250, warmup_steps=100, evaluate_every=70, seeds=5),
+        "cpu": _own("cpu", "three minutes a run", steps=1250, warmup_steps=100, evaluate_every=70, seeds=5),
         "gpu": gpu,
     },
     "pairing": {
         "smoke": smoke,
-        "cpu": _own("cpu", "two minutes a cell", steps=800, warmup_steps=80, seeds=5),
+        "cpu": _own("cpu", "two minutes a run", steps=800, warmup_steps=80, seeds=5),
         "gpu": gpu,
     },
     "copying": {
         "smoke": _own("smoke", "seconds: does everything run?", data="copying-32"),
-        "cpu": _own("cpu", "three minutes a cell: up to 32 symbols", **_SYNTHETIC, data="copying-32"),
+        "cpu": _own("cpu", "three minutes a run: up to 32 symbols", **_SYNTHETIC, data="copying-32"),
         "gpu": _own("gpu", "hours on one GPU: up to 128 symbols", **_SYNTHETIC_GPU, data="copying-128"),
     },
     "recall": {
         "smoke": _own("smoke", "seconds: does everything run?", data="recall-64"),
         "cpu": _own(
-            "cpu", "six minutes a cell: four pairs in 64 tokens", **(_SYNTHETIC | {"steps": 6000}), data="recall-64"
+            "cpu", "six minutes a run: four pairs in 64 tokens", **(_SYNTHETIC | {"steps": 6000}), data="recall-64"
         ),
         "gpu": _own("gpu", "hours on one GPU: sixteen pairs in 256 tokens", **_SYNTHETIC_GPU, data="recall-256"),
     },

@@ -1,8 +1,8 @@
-"""The arms of a comparison: every attention kernel with every way of telling it positions.
+"""The variants of a comparison: every attention kernel with every way of telling it positions.
 
 Names are `<attention>[-<feature map>]-<position>`. A new feature map or position encoding is one entry in
 ``KERNELS`` or ``POSITIONS``, besides what linear_rope needs to know of it. A name may go on with settings in which the
-arm differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
+variant differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ KERNELS: dict[str, str] = {
     "elu+1": "Linear attention with the feature map elu(x) + 1 (Katharopoulos et al. 2020). No random features.",
     "elu+1+paired": (
         "Linear attention with the feature map elu(x) + 1 whose every feature is both members of a rotated pair: twice "
-        "as many features. Without RoPE after the map it is elu+1 itself, so it has no other arm."
+        "as many features. Without RoPE after the map it is elu+1 itself, so it has no other variant."
     ),
     "relu": "Linear attention with the feature map relu(x). No random features.",
 }
@@ -54,20 +54,21 @@ SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
 SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
 
 PEER = "performer-pytorch"
-"""the kernel and the name of the arm whose attention is another library's"""
+"""the kernel and the name of the variant whose attention is another library's"""
 PERFORMER_PYTORCH = (
     "performer-pytorch's own SelfAttention inside this suite's model, rotated before its feature map by its own rotary "
-    "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this arm does not, so that only "
+    "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this variant does not, so that "
+    "only "
     "the attention differs. Known: in causal mode its stabiliser is a maximum over all keys, so a little of the "
-    "future leaks into the past, and so its loss is compared with no other arm's."
+    "future leaks into the past, and so its loss is compared with no other variant's."
 )
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One arm. ``baseline`` is what its gain is measured against: the same kernel without positions, or itself.
+    """One variant. ``baseline`` is what its gain is measured against: the same kernel without positions, or itself.
 
-    With settings it is the same arm without them; those in ``SIZES`` the baseline has too.
+    With settings it is the same variant without them; those in ``SIZES`` the baseline has too.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Variant:
         return self.kernel == "softmax"
 
     def config(self, config: Config) -> Config:
-        """The configuration that this arm is trained with in a comparison. Raises ValueError if they do not fit."""
+        """The configuration that this variant is trained with in a comparison. Raises ValueError if they do not fit."""
         try:
             return replace(config, **self.settings)
         except ValueError as error:
@@ -115,7 +116,7 @@ def _all_variants() -> dict[str, Variant]:
 
 VARIANTS: dict[str, Variant] = _all_variants()
 
-DEFAULT_ARMS = (
+DEFAULT_VARIANTS = (
     "softmax-none",
     "softmax-rope",
     "favor+-none",
@@ -128,15 +129,15 @@ DEFAULT_ARMS = (
 
 
 SIZES = ("dim", "heads")
-"""settings that make a model of another size; their arms are compared with each other"""
+"""settings that make a model of another size; their variants are compared with each other"""
 SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator")
-"""what may differ between the arms of a comparison: the batches, their number and the text may not"""
+"""what may differ between the variants of a comparison: the batches, their number and the text may not"""
 
 
 def get_variant(name: str) -> Variant:
-    """The arm of a name, with its settings.
+    """The variant of a name, with its settings.
 
-    Raises ValueError that names what is unknown, or does not fit the arm, and lists what there is.
+    Raises ValueError that names what is unknown, or does not fit the variant, and lists what there is.
     """
     base, *parts = name.split("@")
     if base not in VARIANTS:
@@ -147,7 +148,7 @@ def get_variant(name: str) -> Variant:
         setting, _, text = part.partition("=")
         if setting not in SETTINGS:
             raise ValueError(
-                f"--variants: {name}: an arm has no setting {setting!r}; choose from {', '.join(SETTINGS)}"
+                f"--variants: {name}: a variant has no setting {setting!r}; choose from {', '.join(SETTINGS)}"
             )
         if setting in settings:
             raise ValueError(f"--variants: {name}: {setting} is set twice; set it once")
@@ -168,7 +169,7 @@ def get_variant(name: str) -> Variant:
 
 
 def is_variant(name: str) -> bool:
-    """Whether there is such an arm."""
+    """Whether there is such a variant."""
     try:
         get_variant(name)
     except ValueError:
@@ -203,7 +204,7 @@ def _check_settings(name: str, variant: Variant, settings: dict[str, Any]) -> No
     if "denominator" in settings and variant.position != "rope-after":
         raise ValueError(
             f"--variants: {name}: the denominator is a question of rope-after only; leave it out, or choose a "
-            "rope-after arm"
+            "rope-after variant"
         )
 
 
@@ -221,17 +222,19 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
     return tuple(chosen)
 
 
-def check_arms_differ(variants: Iterable[Variant], config: Config) -> None:
-    """Raises ValueError if two arms are the same in a comparison with this configuration, and would be trained twice.
+def check_variants_differ(variants: Iterable[Variant], config: Config) -> None:
+    """Raises ValueError if two variants are the same in a comparison with this configuration, and would be trained
+    twice.
 
     Settings in another order, a number written in another way, and a setting that says what the configuration says
-    anyway make another name of the same arm.
+    anyway make another name of the same variant.
     """
     names: dict[tuple[str, Position, Config], str] = {}
     for variant in variants:
         first = names.setdefault((variant.kernel, variant.position, variant.config(config)), variant.name)
         if first != variant.name:
             raise ValueError(
-                f"--variants: {first} and {variant.name} are the same arm here; leave one of them out, or give them "
+                f"--variants: {first} and {variant.name} are the same variant here; leave one of them out, or give "
+                "them "
                 "settings that differ"
             )

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.statistics import Spread
 
 BITS_PER_BYTE = 1e-6
@@ -61,8 +61,8 @@ class Sample:
         return self.planned - len(self.values) - len(self.lost)
 
 
-ReadSample = Callable[[Path, dict[str, Any], Cells], Sample | None]
-"""(directory, comparison, cells) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
+ReadSample = Callable[[Path, dict[str, Any], Runs], Sample | None]
+"""(directory, comparison, runs) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
 file."""
 
 
@@ -94,7 +94,8 @@ class Claim:
     """Holm's correction is within a comparison and family"""
     kind: Kind = "measured"
     """what the values are. "measured": they scatter, and equal ones do not say how much. "count": -1, 0 or 1, the
-    outcome of two paired arms (1: the first failed and the other did not), which only a sign test can judge. "exact":
+    outcome of two paired variants (1: the first failed and the other did not), which only a sign test can judge.
+    "exact":
     they follow from a definition, as a number of bytes, and are certain: no test, all have to agree"""
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an

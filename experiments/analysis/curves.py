@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.records.record import cell_directory, cell_status, comparison_cells, read_metrics
+from experiments.records.record import comparison_runs, read_metrics, run_directory, run_status
 from experiments.records.schema import METRIC_INDEX
 
 CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
@@ -14,15 +14,15 @@ CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"
 def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:
     """Every recorded number of a comparison as a long table with the columns of curves.csv.
 
-    Raises ValueError that names the file and line if the records of a finished cell are damaged; those of another cell
+    Raises ValueError that names the file and line if the records of a finished run are damaged; those of another run
     are left out: it is not finished, and its status says what is known of it.
     """
     records = []
-    for variant, seed in comparison_cells(comparison):
+    for variant, seed in comparison_runs(comparison):
         try:
-            rows = read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
+            rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
         except ValueError:
-            if cell_status(root, variant, seed)["state"] == "done":
+            if run_status(root, variant, seed)["state"] == "done":
                 raise
             continue
         records += [

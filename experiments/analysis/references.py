@@ -18,41 +18,47 @@ class Reference(NamedTuple):
     """keys of the claims that are judged on it; None: all of the experiment's"""
 
 
-def _arms(kernels: dict[str, tuple[str, ...]]) -> str:
+def _variants(kernels: dict[str, tuple[str, ...]]) -> str:
     return ",".join(f"{kernel}-{position}" for kernel, positions in kernels.items() for position in positions)
 
 
 EQUAL_TEXT = "--seeds 5 --steps 800 --warmup-steps 80 --evaluate-every 40 --test-windows 781 --checkpoint-every 200"
 TUNED_TEXT = f"{EQUAL_TEXT} --learning-rates 0.001,0.002,0.004"
-"""equal settings, so that cells of one reference are the cells of another"""
+"""equal settings, so that runs of one reference are the runs of another"""
 
 ABSOLUTE, ROPE = ("none", "learned", "sinusoidal"), ("rope-before", "rope-after")
-ALL_ARMS = _arms({"softmax": (*ABSOLUTE, "rope"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1", "relu")}})
-IMDB_ARMS = _arms(
+ALL_VARIANTS = _variants(
+    {"softmax": (*ABSOLUTE, "rope"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1", "relu")}}
+)
+IMDB_VARIANTS = _variants(
     {
         "softmax": ("none", "learned", "rope"),
         "favor+": ("none", "learned", *ROPE),
         "elu+1": ("none", *ROPE),
     }
 )
-LONG_ARMS = _arms({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
-ROPE_ARMS = _arms({"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}})
-NARROW_ARMS = ",".join(
-    f"{arm}@dim=32"
-    for arm in _arms(
+LONG_VARIANTS = _variants({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
+ROPE_VARIANTS = _variants(
+    {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
+)
+NARROW_VARIANTS = ",".join(
+    f"{variant}@dim=32"
+    for variant in _variants(
         {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1")}}
     ).split(",")
 )
-RECALL_ARMS = _arms(
+RECALL_VARIANTS = _variants(
     {"softmax": ("none", "learned", "rope"), **{k: ("none", "learned", *ROPE) for k in ("favor+", "elu+1", "relu")}}
 )
-LENGTH_ARMS = _arms({"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}})
+LENGTH_VARIANTS = _variants(
+    {"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}}
+)
 
 REFERENCES: dict[str, Reference] = {
-    "convergence": Reference("convergence", f"--data enwik8-4MB {TUNED_TEXT} --variants {ALL_ARMS}"),
+    "convergence": Reference("convergence", f"--data enwik8-4MB {TUNED_TEXT} --variants {ALL_VARIANTS}"),
     "convergence-imdb": Reference(
         "convergence",
-        f"--data imdb {EQUAL_TEXT} --variants {IMDB_ARMS}",
+        f"--data imdb {EQUAL_TEXT} --variants {IMDB_VARIANTS}",
         claims=(
             "softmax-learned-none-loss",
             "softmax-rope-learned-loss",
@@ -74,7 +80,7 @@ REFERENCES: dict[str, Reference] = {
     "convergence-long": Reference(
         "convergence",
         "--data enwik8-4MB --seeds 3 --steps 1600 --warmup-steps 100 --evaluate-every 80 --test-windows 781 "
-        f"--variants {LONG_ARMS}",
+        f"--variants {LONG_VARIANTS}",
         claims=(
             "favor+-order",
             "elu+1-order",
@@ -90,10 +96,10 @@ REFERENCES: dict[str, Reference] = {
     ),
     "denominator": Reference("denominator", "--data enwik8-4MB"),
     "mask": Reference("mask", "--data enwik8-4MB"),
-    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {ROPE_ARMS}"),
-    "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_ARMS}"),
+    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {ROPE_VARIANTS}"),
+    "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_VARIANTS}"),
     "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
-    "recall": Reference("recall", f"--variants {RECALL_ARMS},{NARROW_ARMS}"),
+    "recall": Reference("recall", f"--variants {RECALL_VARIANTS},{NARROW_VARIANTS}"),
     "copying": Reference("copying", ""),
     "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
     "speed": Reference("speed", ""),

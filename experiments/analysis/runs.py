@@ -1,4 +1,4 @@
-"""The recorded numbers of a comparison's cells, as the samples of claims need them."""
+"""The recorded numbers of a comparison's runs, as the samples of claims need them."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.statistics import cell_states
+from experiments.analysis.statistics import run_states
 from experiments.config import recorded_steps
 
 
 class NotRecorded(Exception):
-    """A finished cell lacks a number that a quantity is made of: it has to be measured yet."""
+    """A finished run lacks a number that a quantity is made of: it has to be measured yet."""
 
 
-class Cell:
-    """The recorded numbers of one finished cell."""
+class RunRecord:
+    """The recorded numbers of one finished run."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
@@ -49,16 +49,16 @@ class Cell:
         return float(np.trapezoid(curve.to_numpy(), steps) / (steps[-1] - steps[0]))
 
 
-class Cells:
-    """The cells of a comparison: what became of each, and its numbers. Each is worked out once, when asked for."""
+class Runs:
+    """The runs of a comparison: what became of each, and its numbers. Each is worked out once, when asked for."""
 
     def __init__(self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> None:
         self._root, self._comparison, self._curves = root, comparison, curves
 
     @cached_property
     def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
-        """(arm, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
-        states: Any = cell_states(self._root, self._comparison, self._curves).itertuples(index=False)
+        """(variant, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
+        states: Any = run_states(self._root, self._comparison, self._curves).itertuples(index=False)
         losses = self._curves[self._curves["metric"] == "bits_per_byte"]
         grouped: Any = losses.groupby(["variant", "seed", "split"], sort=False)["step"]
         recorded = {place: set(steps) for place, steps in grouped}
@@ -72,7 +72,7 @@ class Cells:
         return fates
 
     def _lacking(self, recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int) -> str:
-        """The first record that a finished cell ought to have and lacks, in words; empty if it has all."""
+        """The first record that a finished run ought to have and lacks, in words; empty if it has all."""
         config = self._comparison["config"]
         for split in ("train", "validation", "test"):
             have = recorded.get((variant, seed, split), set())
@@ -82,7 +82,7 @@ class Cells:
         return ""
 
     @cached_property
-    def numbers(self) -> dict[tuple[str, int], Cell]:
-        """(arm, seed) -> its numbers"""
+    def numbers(self) -> dict[tuple[str, int], RunRecord]:
+        """(variant, seed) -> its numbers"""
         grouped: Any = self._curves.groupby(["variant", "seed"], sort=False)
-        return {cell: Cell(rows) for cell, rows in grouped}
+        return {run: RunRecord(rows) for run, rows in grouped}

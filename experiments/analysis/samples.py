@@ -1,7 +1,8 @@
-"""The samples that most claims need: a quantity of one or more arms for each seed.
+"""The samples that most claims need: a quantity of one or more variants for each seed.
 
 Every function here returns what ``Claim.sample`` is: a function of a comparison's directory, its comparison.json and
-its cells. It gives None if the comparison lacks an arm, and counts the seeds at which an arm failed or is unfinished.
+its runs. It gives None if the comparison lacks a variant, and counts the seeds at which a variant failed or is
+unfinished.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from experiments.analysis.claims import ReadSample, Sample
-from experiments.analysis.runs import Cell, Cells, NotRecorded
+from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
 
 
@@ -25,21 +26,21 @@ class Noted(NamedTuple):
     note: str
 
 
-def per_seed(arms: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
-    """``quantity(*cells)`` for each seed at which all these arms finished; the cells are in the arms' order.
+def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
+    """``quantity(*runs)`` for each seed at which all these variants finished; the runs are in the variants' order.
 
     ``quantity`` may raise NotRecorded or Undefined.
     """
 
-    def read(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
-        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
             return None
-        finished, lost = _finished_seeds(arms, comparison, cells)
+        finished, lost = _finished_seeds(variants, comparison, runs)
         values: dict[int, float] = {}
         notes: dict[str, list[int]] = {}
         for seed in finished:
             try:
-                found = quantity(*(cells.numbers[arm, seed] for arm in arms))
+                found = quantity(*(runs.numbers[variant, seed] for variant in variants))
             except NotRecorded:
                 continue
             except Undefined as error:
@@ -59,27 +60,29 @@ ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
 """(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
 
 
-def from_table(arms: tuple[str, ...], read: ReadTable) -> ReadSample:
-    """What a table has for each seed at which all these arms finished; its rows of other cells do not count."""
+def from_table(variants: tuple[str, ...], read: ReadTable) -> ReadSample:
+    """What a table has for each seed at which all these variants finished; its rows of other runs do not count."""
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
-        if not set(arms) <= {variant["name"] for variant in comparison["variants"]}:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
             return None
         found = read(root, comparison)
-        finished, lost = _finished_seeds(arms, comparison, cells)
+        finished, lost = _finished_seeds(variants, comparison, runs)
         values = {seed: value for seed in finished if (value := found(seed)) is not None}
         return Sample(values, len(comparison["seeds"]), tuple(lost))
 
     return sample
 
 
-def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Cells) -> tuple[list[int], list[str]]:
-    """The seeds at which all these arms finished, and a sentence for each at which one failed."""
+def _finished_seeds(variants: tuple[str, ...], comparison: dict[str, Any], runs: Runs) -> tuple[list[int], list[str]]:
+    """The seeds at which all these variants finished, and a sentence for each at which one failed."""
     finished, lost = [], []
     for seed in comparison["seeds"]:
-        fates = [(arm, *cells.fates[arm, seed]) for arm in dict.fromkeys(arms)]
+        fates = [(variant, *runs.fates[variant, seed]) for variant in dict.fromkeys(variants)]
         failed = [
-            f"{arm} failed: {reason or 'no reason recorded'}" for arm, state, reason in fates if state == "failed"
+            f"{variant} failed: {reason or 'no reason recorded'}"
+            for variant, state, reason in fates
+            if state == "failed"
         ]
         if failed:
             lost.append(f"seed {seed}: {', '.join(failed)}")
@@ -88,18 +91,18 @@ def _finished_seeds(arms: tuple[str, ...], comparison: dict[str, Any], cells: Ce
     return finished, lost
 
 
-def paired(arm: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
-    """The last value of a metric, arm minus other, by seed."""
-    return per_seed((arm, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
+def paired(variant: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """The last value of a metric, variant minus other, by seed."""
+    return per_seed((variant, other), lambda mine, theirs: mine.last(metric) - theirs.last(metric))
 
 
-def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
-    """The last accuracy, arm minus other, by seed; not defined where the task is not learnt, and nothing compares.
+def paired_answers(variant: str, other: str, metric: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
+    """The last accuracy, variant minus other, by seed; not defined where the task is not learnt, and nothing compares.
 
-    Learnt is an accuracy of ``learnt`` or more: of at least one of the two, or of the other arm.
+    Learnt is an accuracy of ``learnt`` or more: of at least one of the two, or of the other variant.
     """
 
-    def difference(mine: Cell, theirs: Cell) -> float:
+    def difference(mine: RunRecord, theirs: RunRecord) -> float:
         accuracy, reference = mine.last(metric), theirs.last(metric)
         if by == "other" and reference < learnt:
             raise Undefined(f"{other} has not learnt the task ({reference:.0%}, less than {learnt:.0%})")
@@ -107,65 +110,68 @@ def paired_answers(arm: str, other: str, metric: str, learnt: float, by: Literal
             raise Undefined(f"neither has begun to learn the task ({accuracy:.0%} and {reference:.0%})")
         return accuracy - reference
 
-    return per_seed((arm, other), difference)
+    return per_seed((variant, other), difference)
 
 
-def with_all_arms(read: ReadSample, metric: str, factor: float) -> ReadSample:
-    """The sample with ``factor`` times the spread of a metric's last value within arms, all of them together.
+def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSample:
+    """The sample with ``factor`` times the spread of a metric's last value within variants, all of them together.
 
-    Without values until every cell of the comparison has finished, and not judged where one failed: a spread that lacks
+    Without values until every run of the comparison has finished, and not judged where one failed: a spread that lacks
     some could be smaller.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
-        found = read(root, comparison, cells)
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+        found = read(root, comparison, runs)
         if found is None:
             return None
-        by_arm = _values_by_arm(cells, metric)
-        if by_arm is None:
-            return Sample({}, found.planned, notes=("it is judged when all arms have finished", *found.lost))
+        by_variant = _values_by_variant(runs, metric)
+        if by_variant is None:
+            return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
         failed = [
-            f"{arm} failed at seed {seed}" for (arm, seed), (state, _) in cells.fates.items() if state == "failed"
+            f"{variant} failed at seed {seed}"
+            for (variant, seed), (state, _) in runs.fates.items()
+            if state == "failed"
         ]
         if failed:
-            return replace(found, unjudged=f"the spread of all arms is not known, as {' and '.join(failed)}")
-        pooled = pooled_spread(by_arm)
+            return replace(found, unjudged=f"the spread of all variants is not known, as {' and '.join(failed)}")
+        pooled = pooled_spread(by_variant)
         if pooled is None:
             return found
         pooled = Spread(factor * pooled.std, pooled.degrees)
-        note = f"judged by the spread of all arms, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
+        note = f"judged by the spread of all variants, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
         return replace(found, pooled=pooled, notes=(*found.notes, note))
 
     return sample
 
 
-def _values_by_arm(cells: Cells, metric: str) -> list[list[float]] | None:
-    """The last value of every cell that did not fail, for each arm; None if one is unfinished."""
+def _values_by_variant(runs: Runs, metric: str) -> list[list[float]] | None:
+    """The last value of every run that did not fail, for each variant; None if one is unfinished."""
     values: dict[str, list[float]] = {}
-    for (arm, seed), (state, _) in cells.fates.items():
+    for (variant, seed), (state, _) in runs.fates.items():
         if state == "failed":
             continue
         if state != "done":
             return None
         try:
-            values.setdefault(arm, []).append(cells.numbers[arm, seed].last(metric))
+            values.setdefault(variant, []).append(runs.numbers[variant, seed].last(metric))
         except NotRecorded:
             return None
     return list(values.values())
 
 
-def paired_average(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
-    """The average of a metric over the steps of training (the area under its curve), arm minus other, by seed."""
-    return per_seed((arm, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
+def paired_average(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The average of a metric over the steps of training (the area under its curve), variant minus other, by seed."""
+    return per_seed((variant, other), lambda mine, theirs: mine.average(metric) - theirs.average(metric))
 
 
-def steps_saved(arm: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
-    """The share of its steps that the other arm's final value costs the arm less: 1 - (first step at or below) / steps.
+def steps_saved(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:
+    """The share of its steps that the other variant's final value costs the variant less: 1 - (first step at or below)
+    / steps.
 
-    0 where the arm never comes down to it, and it is said.
+    0 where the variant never comes down to it, and it is said.
     """
 
-    def share(mine: Cell, theirs: Cell) -> float | Noted:
+    def share(mine: RunRecord, theirs: RunRecord) -> float | Noted:
         baseline = theirs.curve(metric)
         steps = int(baseline.index[-1])
         if steps == 0:
@@ -175,16 +181,18 @@ def steps_saved(arm: str, other: str, metric: str = "validation_bits_per_byte") 
             return Noted(0.0, f"never came down to {other}'s final loss and count as 0")
         return 1 - step / steps
 
-    return per_seed((arm, other), share)
+    return per_seed((variant, other), share)
 
 
-def gap_closed(arm: str, baseline: str, goal: str, metric: str = "test_bits_per_byte") -> ReadSample:
-    """(baseline - arm) / (baseline - goal) by seed; not defined where the goal's value is not below the baseline's."""
+def gap_closed(variant: str, baseline: str, goal: str, metric: str = "test_bits_per_byte") -> ReadSample:
+    """(baseline - variant) / (baseline - goal) by seed; not defined where the goal's value is not below the
+    baseline's.
+    """
 
-    def share(mine: Cell, base: Cell, best: Cell) -> float:
+    def share(mine: RunRecord, base: RunRecord, best: RunRecord) -> float:
         gap = base.last(metric) - best.last(metric)
         if gap <= 0:
             raise Undefined(f"{goal} is not better than {baseline}, so there is no gap to close")
         return (base.last(metric) - mine.last(metric)) / gap
 
-    return per_seed((arm, baseline, goal), share)
+    return per_seed((variant, baseline, goal), share)

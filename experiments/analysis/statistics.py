@@ -1,6 +1,7 @@
-"""The numbers of a comparison: one value per finished cell, then mean and interval per arm.
+"""The numbers of a comparison: one value per finished run, then mean and interval per variant.
 
-Seeds are the sample. Everything that compares two arms is paired by seed, because both arms saw the same batches and
+Seeds are the sample. Everything that compares two variants is paired by seed, because both variants saw the same
+batches and
 started from the same shared weights. Intervals are two-sided 95 % Student's t intervals of the mean. Below three seeds
 there is none: with one degree of freedom it says nothing, and percentile bootstraps of so few values cover too little.
 """
@@ -16,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from experiments.analysis.curves import read_curves
-from experiments.records.record import cell_status, comparison_cells
+from experiments.records.record import comparison_runs, run_status
 
 CONFIDENCE = 0.95
 SMALLEST_SAMPLE = 3
@@ -97,9 +98,9 @@ def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread 
     return Estimate(n, mean, mean - half, mean + half, std)
 
 
-def paired_differences(arm: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
-    """Arm minus baseline for each seed that both have."""
-    return {seed: value - baseline[seed] for seed, value in arm.items() if seed in baseline}
+def paired_differences(variant: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
+    """Variant minus baseline for each seed that both have."""
+    return {seed: value - baseline[seed] for seed, value in variant.items() if seed in baseline}
 
 
 def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
@@ -109,17 +110,17 @@ def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
     return None if reached.empty else int(reached.index[0])
 
 
-def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
-    """Every cell with its ``state`` and ``reason``.
+def run_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+    """Every run with its ``state`` and ``reason``.
 
-    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A cell
+    The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
     """
     tested = set(_values(curves, "test", "bits_per_byte"))
-    unrecorded = {(cell["variant"], cell["seed"]): cell for cell in comparison.get("unrecorded", [])}
+    unrecorded = {(run["variant"], run["seed"]): run for run in comparison.get("unrecorded", [])}
     rows = []
-    for variant, seed in comparison_cells(comparison):
-        status = unrecorded.get((variant, seed)) or cell_status(root, variant, seed)
+    for variant, seed in comparison_runs(comparison):
+        status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
         state, reason = status["state"], status.get("reason")
         if state == "done" and (variant, seed) not in tested:
             state, reason = "unfinished", "its status is done, but no test figure is on record"
@@ -128,25 +129,25 @@ def cell_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) ->
 
 
 def finished_values(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
-    """``cell_values`` of the cells that are done."""
-    states = cell_states(root, comparison, curves)
+    """``run_values`` of the runs that are done."""
+    states = run_states(root, comparison, curves)
     done = states[states["state"] == "done"]
-    return cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    return run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
 
 
-def cell_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[tuple[str, int]]) -> pd.DataFrame:
-    """One row per value of a finished cell: variant, metric, seed, value.
+def run_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[tuple[str, int]]) -> pd.DataFrame:
+    """One row per value of a finished run: variant, metric, seed, value.
 
-    ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every cell whose baseline finished with the same
-    seed; the value is NaN where the cell never came down to the baseline's final validation figure.
+    ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
+    seed; the value is NaN where the run never came down to the baseline's final validation figure.
     """
-    by_cell = curves.set_index(["variant", "seed"])
-    curves = by_cell[by_cell.index.isin(finished)].reset_index()
+    by_run = curves.set_index(["variant", "seed"])
+    curves = by_run[by_run.index.isin(finished)].reset_index()
     test = _values(curves, "test", "bits_per_byte")
-    validation = _curves_by_cell(curves, "validation", "bits_per_byte")
-    speed = {cell: curve.median() for cell, curve in _curves_by_cell(curves, "train", "tokens_per_second").items()}
+    validation = _curves_by_run(curves, "validation", "bits_per_byte")
+    speed = {run: curve.median() for run, curve in _curves_by_run(curves, "train", "tokens_per_second").items()}
     tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
-    final = {cell: curve.iloc[-1] for cell, curve in validation.items()}
+    final = {run: curve.iloc[-1] for run, curve in validation.items()}
 
     values: dict[tuple[str, str], dict[int, float]] = {}
     for variant in comparison["variants"]:
@@ -175,10 +176,11 @@ def cell_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[
 
 
 def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple[str, str]]:
-    """The paired differences reported for an arm, as (metric, name of the arm subtracted).
+    """The paired differences reported for a variant, as (metric, name of the variant subtracted).
 
-    Every arm against its baseline, and RoPE after the map against RoPE before it, where both arms were run. Those two
-    have the same settings, but for a learning rate that was found for each arm.
+    Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
+    Those two
+    have the same settings, but for a learning rate that was found for each variant.
     """
     others = {other["name"]: other for other in comparison["variants"] if other["name"] != variant["name"]}
     found = []
@@ -195,7 +197,7 @@ def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple
 
 
 def _settings(variant: dict[str, Any]) -> dict[str, Any]:
-    """An arm's settings, without a learning rate that its name does not fix: that one was found by tuning."""
+    """A variant's settings, without a learning rate that its name does not fix: that one was found by tuning."""
     settings = dict(variant.get("settings", {}))
     if "@learning_rate=" not in variant["name"]:
         settings.pop("learning_rate", None)
@@ -203,27 +205,28 @@ def _settings(variant: dict[str, Any]) -> dict[str, Any]:
 
 
 def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The table of summary.csv: one row per arm and metric.
+    """The table of summary.csv: one row per variant and metric.
 
-    ``n`` counts finished cells only (for paired metrics: seeds finished in both arms) and ``seeds`` names them.
-    ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the arm's other cells. ``reached`` is set
+    ``n`` counts finished runs only (for paired metrics: seeds finished in both variants) and ``seeds`` names them.
+    ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the variant's other runs. ``reached`` is
+    set
     for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given only
-    when all did, because the mean of those that happened to would flatter the arm.
+    when all did, because the mean of those that happened to would flatter the variant.
     """
     curves = read_curves(root, comparison) if curves is None else curves
-    states = cell_states(root, comparison, curves)
+    states = run_states(root, comparison, curves)
     done = states[states["state"] == "done"]
-    values = cell_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    values = run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
     rows = []
     for variant in comparison["variants"]:
         mine = values[values["variant"] == variant["name"]]
-        cells = states[states["variant"] == variant["name"]]
-        failed, unfinished = cells[cells["state"] == "failed"], cells[~cells["state"].isin(["done", "failed"])]
+        runs = states[states["variant"] == variant["name"]]
+        failed, unfinished = runs[runs["state"] == "failed"], runs[~runs["state"].isin(["done", "failed"])]
         fate = {
-            "planned": len(cells),
+            "planned": len(runs),
             "failed": len(failed),
             "unfinished": len(unfinished),
-            "reasons": _reasons(cells[cells["state"] != "done"]),
+            "reasons": _reasons(runs[runs["state"] != "done"]),
         }
         asked = {metric for metric, _ in contrasts(variant, comparison)}
         for metric, unit in UNITS.items():
@@ -237,7 +240,7 @@ def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | Non
 
 
 def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
-    """The statistics of one arm's values of one metric, as columns of the summary."""
+    """The statistics of one variant's values of one metric, as columns of the summary."""
     row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(str(seed) for seed in sample["seed"])}
     reached = sample["value"].dropna()
     if metric in TO_BASELINE:
@@ -248,24 +251,24 @@ def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
     return row
 
 
-def _reasons(cells: pd.DataFrame) -> str:
-    """What became of these cells, equal reasons told once."""
+def _reasons(runs: pd.DataFrame) -> str:
+    """What became of these runs, equal reasons told once."""
     seeds: dict[str, list[str]] = {}
-    for cell in cells.to_dict("records"):
-        seeds.setdefault(cell["reason"] or cell["state"], []).append(str(cell["seed"]))
+    for run in runs.to_dict("records"):
+        seeds.setdefault(run["reason"] or run["state"], []).append(str(run["seed"]))
     return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds.items())
 
 
-def _curves_by_cell(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], "pd.Series[float]"]:
+def _curves_by_run(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], "pd.Series[float]"]:
     """For each (variant, seed) the metric as a series over ascending steps."""
     rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
     grouped: Any = rows.groupby(["variant", "seed"], sort=False)
-    return {cell: group.set_index("step")["value"].sort_index() for cell, group in grouped}
+    return {run: group.set_index("step")["value"].sort_index() for run, group in grouped}
 
 
 def _values(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], float]:
-    return {cell: curve.iloc[-1] for cell, curve in _curves_by_cell(curves, split, metric).items()}
+    return {run: curve.iloc[-1] for run, curve in _curves_by_run(curves, split, metric).items()}
 
 
-def _of(by_cell: Mapping[tuple[str, int], Any], variant: str) -> dict[int, Any]:
-    return {seed: value for (name, seed), value in by_cell.items() if name == variant}
+def _of(by_run: Mapping[tuple[str, int], Any], variant: str) -> dict[int, Any]:
+    return {seed: value for (name, seed), value in by_run.items() if name == variant}

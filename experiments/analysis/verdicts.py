@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis.claims import Claim, Sample
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.significance import adjust, certainties, p_values, sign_test
 from experiments.analysis.statistics import SMALLEST_SAMPLE, Estimate, estimate
 
@@ -27,11 +27,13 @@ RULE = (
     "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
     "deviation is taken to be no less.",
     "A run begins to recall or does not, and three seeds that happen to be alike say little of "
-    "their spread. Recall's accuracies are judged by the spread within arms, too, of all arms of the comparison "
-    "together (as in an analysis of variance, with its degrees of freedom; of a difference of two arms √2 times as "
-    "much): the larger p counts, and the wider interval is shown. This takes all arms to vary alike: it does not "
-    "guard against an arm that alone is unreliable, and one that is widens the intervals of all others.",
-    "An outcome that is -1, 0 or 1 (of two paired arms, which one failed) is judged by the exact two-sided sign test "
+    "their spread. Recall's accuracies are judged by the spread within variants, too, of all variants of the "
+    "comparison "
+    "together (as in an analysis of variance, with its degrees of freedom; of a difference of two variants √2 times as "
+    "much): the larger p counts, and the wider interval is shown. This takes all variants to vary alike: it does not "
+    "guard against a variant that alone is unreliable, and one that is widens the intervals of all others.",
+    "An outcome that is -1, 0 or 1 (of two paired variants, which one failed) is judged by the exact two-sided sign "
+    "test "
     "instead, on those that are not 0. It needs six of them.",
     "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
     "lie in the range, or all outside.",
@@ -118,9 +120,9 @@ def evaluate(
         raise ValueError(f"CLAIMS has a key twice: {', '.join(sorted({key for key in keys if keys.count(key) > 1}))}")
     samples: list[Sample | None] = [None] * len(claims)
     if comparison is not None and curves is not None:
-        cells = Cells(root, comparison, curves)
+        runs = Runs(root, comparison, curves)
         claims = [claim.of(comparison) for claim in claims]
-        samples = [claim.sample(root, comparison, cells) for claim in claims]
+        samples = [claim.sample(root, comparison, runs) for claim in claims]
     sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
     adjusted: dict[int, tuple[float, float]] = {}
     for family in {claim.family for claim in claims}:
@@ -155,7 +157,7 @@ def size(comparison: dict[str, Any]) -> str:
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
     tokens = config["batch_size"] * config["context"]
     rates = comparison.get("learning_rates")
-    tuned = f"each arm's best of {len(rates)} learning rates" if rates else "one learning rate for all arms"
+    tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
     return (
         f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, context "
         f"{config['context']:,}, {tuned}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from experiments.config import Config
 from experiments.data.corpus import Corpus
 from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import CellFailed, make_optimizer, training_step
+from experiments.training.loop import RunFailed, make_optimizer, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import Variant, get_variant
@@ -27,7 +27,7 @@ def print_head(
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
         f"{len(comparison['variants'])} variants x {len(comparison['seeds'])} seeds, {config['steps']:,} steps of "
-        f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a cell), {workers} at a time on "
+        f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a run), {workers} at a time on "
         f"{comparison['machine']['device']}; linear attention: the chunked form in pure PyTorch, on "
         f"{device.type}",
         soft_wrap=True,
@@ -47,14 +47,14 @@ def print_plan(
     print_head(console, comparison, corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
     seeds, rates = len(comparison["seeds"]), comparison.get("learning_rates", [])
-    table = Table("variant", "cells", "parameters", "position table", "tokens a cell", "estimated time a cell")
-    total, cells, trials = 0.0, 0, 0
+    table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
+    total, runs, trials = 0.0, 0, 0
     for variant, described in zip(variants, comparison["variants"], strict=True):
         seconds = _estimated_seconds(variant, variant.config(config), task, device)
         tried = 0 if "learning_rate" in variant.settings else len(rates)
-        # The best trial is the arm's first seed.
+        # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
-        total, cells, trials = total + seconds * mine, cells + mine, trials + tried
+        total, runs, trials = total + seconds * mine, runs + mine, trials + tried
         table.add_row(
             variant.name,
             str(mine),
@@ -66,18 +66,19 @@ def print_plan(
     console.print(table)
     if trials:
         console.print(
-            f"{trials} of the cells are trials of learning rates ({', '.join(map(str, rates))}); an arm's best one is "
+            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}); a variant's best one "
+            "is "
             "its first seed",
             soft_wrap=True,
         )
     console.print(
-        f"{cells} cells, {cells * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
-        f"time: {_duration(total / min(workers, cells))}. No comparison was written."
+        f"{runs} runs, {runs * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
+        f"time: {_duration(total / min(workers, runs))}. No comparison was written."
     )
 
 
 def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
-    """Seconds of a cell, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
+    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
     trial, sequences = _trial_step(variant, config, task, device)
     times = []
@@ -109,16 +110,16 @@ def _trial_step(
 def nondeterministic(
     comparison: dict[str, Any], config: Config, task: ByteLanguageModel, device: torch.device
 ) -> list[str]:
-    """The operations of the arms that give other bits when they are run again, by PyTorch's account."""
+    """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
     found: list[str] = []
-    for arm in comparison["variants"]:
+    for variant in comparison["variants"]:
         try:
-            variant = get_variant(arm["name"])
+            variant = get_variant(variant["name"])
             trial, _ = _trial_step(variant, variant.config(config), task, device)
             found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
-        except (RuntimeError, CellFailed) as error:
-            # Out of memory, say: its cell will tell the same, and the others go on.
-            found.append(f"of {arm['name']} it could not be found out ({type(error).__name__})")
+        except (RuntimeError, RunFailed) as error:
+            # Out of memory, say: its run will tell the same, and the others go on.
+            found.append(f"of {variant['name']} it could not be found out ({type(error).__name__})")
     return list(dict.fromkeys(found))
 
 

@@ -15,14 +15,14 @@ from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.config import Config, check_range
 from experiments.data.corpus import load_corpus
-from experiments.launch.local import Failure, run_cells
+from experiments.launch.local import Failure, launch_runs
 from experiments.launch.progress import make_display
-from experiments.launch.reuse import Trained, other_code, take_over, trained_cells
-from experiments.launch.worker import Cell, Job, log_path
+from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
+from experiments.launch.worker import Job, Run, log_path
 from experiments.presets import get_preset
 from experiments.records.lock import only_one_run
 from experiments.records.record import (
-    comparison_cells,
+    comparison_runs,
     is_finished,
     remove_leftovers,
     write_json,
@@ -49,7 +49,7 @@ from experiments.training.models import (
 )
 from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import Variant, check_arms_differ, parse_variants
+from experiments.variants import Variant, check_variants_differ, parse_variants
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
 
@@ -75,19 +75,19 @@ def run(command: RunCommand, command_line: str) -> int:
     if workers is None:
         workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
     check_range("--workers", workers, 1, MOST_WORKERS)
-    if not command.cell_timeout > 0:
-        raise ValueError(f"--cell-timeout is {command.cell_timeout}; give a positive number of seconds")
+    if not command.run_timeout > 0:
+        raise ValueError(f"--run-timeout is {command.run_timeout}; give a positive number of seconds")
     configs = {variant.name: variant.config(config) for variant in variants}
-    check_arms_differ(variants, config)
+    check_variants_differ(variants, config)
     if device.type == "cpu":
-        check_memory(max(configs.values(), key=lambda arm: arm.dim), min(workers, seeds * len(variants)))
+        check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
     parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
-    for size in {(arm.dim, arm.heads) for arm in configs.values()}:
+    for size in {(variant.dim, variant.heads) for variant in configs.values()}:
         check_parameters_match(
-            {name: parameters[name] for name, arm in configs.items() if (arm.dim, arm.heads) == size}
+            {name: parameters[name] for name, variant in configs.items() if (variant.dim, variant.heads) == size}
         )
     passed_over: list[str] = []
-    reusable = {} if command.reuse is None else trained_cells(command.reuse, passed_over)
+    reusable = {} if command.reuse is None else trained_runs(command.reuse, passed_over)
     corpus = load_corpus(config.data, command.data_dir, command.data_file)
     task = make_task(corpus, config.context, config.batch_size)
 
@@ -114,10 +114,10 @@ def run(command: RunCommand, command_line: str) -> int:
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
-            return _run_comparison(console, root, comparison, command, task, device, workers, reusable)
+            return _train_and_report(console, root, comparison, command, task, device, workers, reusable)
 
 
-def _run_comparison(
+def _train_and_report(
     console: Console,
     root: Path,
     comparison: dict[str, Any],
@@ -133,35 +133,35 @@ def _run_comparison(
     write_json(root / "comparison.json", comparison)
     config = Config(**comparison["config"])
 
-    def train(at: Path, what: dict[str, Any]) -> dict[Cell, Failure]:
+    def train(at: Path, what: dict[str, Any]) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
         settings = {variant["name"]: variant.get("settings", {}) for variant in what["variants"]}
         job = Job(at, config, command.data_dir, command.data_file, task.corpus.sha256, device.type, settings)
-        cells = [Cell(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
-        taken = take_over(job, cells, reusable)
-        for cell, there in taken.items():
-            console.print(f"{cell}: taken over from {there.root} ({there.cell})", markup=False, soft_wrap=True)
-        sentence = other_code(taken, "cells" if at == root else "trials of learning rates")
+        runs = [Run(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
+        taken = take_over(job, runs, reusable)
+        for run, there in taken.items():
+            console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
+        sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
         add_notes(comparison, [] if sentence is None else [sentence])
-        return _train(console, job, cells, workers, command.cell_timeout)
+        return _train(console, job, runs, workers, command.run_timeout)
 
     print_head(console, comparison, task.corpus, device, workers)
     for note in (*comparison["notes"], *_short_of_the_peak(config)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     failures = _tune(console, root, comparison, train)
-    cells = list(comparison_cells(comparison))
-    if device.type == "cuda" and not all(is_finished(root, *cell, config.steps) for cell in cells):
+    runs = list(comparison_runs(comparison))
+    if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
         comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
         write_json(root / "comparison.json", comparison)
     if (root / tuning.DIRECTORY).is_dir():
-        reusable = trained_cells(root / tuning.DIRECTORY, comparison["notes"]) | reusable
+        reusable = trained_runs(root / tuning.DIRECTORY, comparison["notes"]) | reusable
     waiting = untuned(comparison)
-    ready = [arm for arm in comparison["variants"] if arm not in waiting]
+    ready = [variant for variant in comparison["variants"] if variant not in waiting]
     if ready:
-        failures |= {(root, cell): failure for cell, failure in train(root, {**comparison, "variants": ready}).items()}
+        failures |= {(root, run): failure for run, failure in train(root, {**comparison, "variants": ready}).items()}
     comparison["unrecorded"] = [
-        {"variant": cell.variant, "seed": cell.seed, "state": failure.ended.state, "reason": failure.reason}
-        for (at, cell), failure in failures.items()
+        {"variant": run.variant, "seed": run.seed, "state": failure.ended.state, "reason": failure.reason}
+        for (at, run), failure in failures.items()
         if not failure.recorded and at == root
     ]
 
@@ -172,9 +172,9 @@ def _run_comparison(
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
-    for (at, cell), failure in failures.items():
-        console.print(f"{failure.ended.state}: {cell}: {failure.reason}", markup=False, soft_wrap=True)
-        console.print(f"  its log: {log_path(at, cell)}", markup=False, soft_wrap=True)
+    for (at, run), failure in failures.items():
+        console.print(f"{failure.ended.state}: {run}: {failure.reason}", markup=False, soft_wrap=True)
+        console.print(f"  its log: {log_path(at, run)}", markup=False, soft_wrap=True)
     if failures:
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
@@ -199,50 +199,52 @@ def _tune(
     console: Console,
     root: Path,
     comparison: dict[str, Any],
-    train: Callable[[Path, dict[str, Any]], dict[Cell, Failure]],
-) -> dict[tuple[Path, Cell], Failure]:
-    """Find the learning rate of every arm that is to have its own; returns the trials that failed, by cell.
+    train: Callable[[Path, dict[str, Any]], dict[Run, Failure]],
+) -> dict[tuple[Path, Run], Failure]:
+    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
 
-    A rate at which an arm diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
-    the rate is recorded with the arm, so that all its cells have the same, now and when the comparison goes on. An arm
+    A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
+    the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
+    variant
     one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
-    arms = untuned(comparison)
-    if not arms:
+    variants = untuned(comparison)
+    if not variants:
         return {}
     at = root / tuning.DIRECTORY
     console.print(
-        f"learning rates: {len(arms)} arms at {', '.join(map(str, comparison['learning_rates']))}, seed {tuning.SEED}",
+        f"learning rates: {len(variants)} variants at {', '.join(map(str, comparison['learning_rates']))}, seed "
+        f"{tuning.SEED}",
         soft_wrap=True,
     )
     make_directory(at)
     write_json(at / "comparison.json", tuning.trials(comparison))
-    failures = train(at, tuning.trials({**comparison, "variants": arms}))
-    for arm in arms:
-        if not tuning.have_ended(root, comparison, arm["name"]):
-            console.print(f"  {arm['name']}: not yet, for a trial failed", markup=False, soft_wrap=True)
+    failures = train(at, tuning.trials({**comparison, "variants": variants}))
+    for variant in variants:
+        if not tuning.have_ended(root, comparison, variant["name"]):
+            console.print(f"  {variant['name']}: not yet, for a trial failed", markup=False, soft_wrap=True)
             continue
-        rate = tuning.choose(root, comparison, arm["name"])
+        rate = tuning.choose(root, comparison, variant["name"])
         remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
         rate = comparison["config"]["learning_rate"] if rate is None else rate
-        arm["settings"] = arm.get("settings", {}) | {"learning_rate": rate}
-        console.print(f"  {arm['name']}: {rate}{remark}", markup=False, soft_wrap=True)
+        variant["settings"] = variant.get("settings", {}) | {"learning_rate": rate}
+        console.print(f"  {variant['name']}: {rate}{remark}", markup=False, soft_wrap=True)
     write_json(root / "comparison.json", comparison)
-    return {(at, cell): failure for cell, failure in failures.items()}
+    return {(at, run): failure for run, failure in failures.items()}
 
 
 def _train(
     console: Console,
     job: Job,
-    cells: list[Cell],
+    runs: list[Run],
     workers: int,
-    cell_timeout: float,
-) -> dict[Cell, Failure]:
-    done = sum(is_finished(job.root, cell.variant, cell.seed, job.config.steps) for cell in cells)
+    run_timeout: float,
+) -> dict[Run, Failure]:
+    done = sum(is_finished(job.root, run.variant, run.seed, job.config.steps) for run in runs)
     if done:
-        console.print(f"{done} of {len(cells)} cells are done already")
-    with make_display(console, cells, done, job.config.steps) as display:
-        return run_cells(job, cells, workers, display, cell_timeout)
+        console.print(f"{done} of {len(runs)} runs are done already")
+    with make_display(console, runs, done, job.config.steps) as display:
+        return launch_runs(job, runs, workers, display, run_timeout)
 
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """``run all``: every comparison that the claims are judged on, one after the other, by the commands of references.py.
 
-Each is a run of its own: what is done is not repeated, so the same command goes on after a stop. A cell that several
+Each is a run of its own: what is done is not repeated, so the same command goes on after a stop. A run that several
 of them need, with all the same, is trained once.
 """
 
@@ -15,15 +15,16 @@ from experiments.cli import EXIT_FAILED
 from experiments.commands.catalogue import make_console
 from experiments.commands.run_measurements import OPTIONS as MEASURED_OPTIONS
 from experiments.errors import RunFailed
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
-EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--cell-timeout", "--dry-run")
+EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--run-timeout", "--dry-run")
 """options of ``run all``; they go to every run"""
 RUNS = Path("results/runs")
 
 
 def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]) -> int:
-    """Run every reference, or at another preset than cpu every experiment with its own arms. Returns the exit status.
+    """Run every reference, or at another preset than cpu every experiment with its own variants. Returns the exit
+    status.
 
     Args:
         options: what was given behind ``run all``.
@@ -46,7 +47,7 @@ def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]
     if "--dry-run" not in given:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
     for number, (name, words) in enumerate(commands.items(), start=1):
-        experiment = EXPERIMENTS[words[1]]
+        experiment = STUDIES[words[1]]
         words = [*words, *_fitting(options, trains=bool(experiment.VARIANTS))]
         if experiment.VARIANTS and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
@@ -64,7 +65,7 @@ def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]
 def _commands(preset: str) -> dict[str, list[str]]:
     if preset == "cpu":
         return {name: references.arguments(name) for name in references.REFERENCES}
-    return {name: ["run", name, "--out", str(RUNS / preset / name)] for name in EXPERIMENTS}
+    return {name: ["run", name, "--out", str(RUNS / preset / name)] for name in STUDIES}
 
 
 def _fitting(options: list[str], *, trains: bool) -> list[str]:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.style import MUTED, arm_style, by_kernel, label
+from experiments.figures.style import MUTED, by_kernel, label, variant_style
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -15,17 +15,17 @@ POINTS = 25
 MARKS = 7
 """markers along a mean curve"""
 
-Cells = dict[str, dict[int, "pd.Series[float]"]]
+Runs = dict[str, dict[int, "pd.Series[float]"]]
 
 
 def finished_seeds(summary: pd.DataFrame) -> dict[str, set[int]]:
-    """For each arm the seeds that count: those with a final test figure."""
+    """For each variant the seeds that count: those with a final test figure."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
     return {row["variant"]: {int(seed) for seed in row["seeds"].split()} for row in tested.to_dict("records")}
 
 
 def failures(summary: pd.DataFrame) -> dict[str, str]:
-    """For each arm with cells that failed or are not finished, how many of how many."""
+    """For each variant with runs that failed or are not finished, how many of how many."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
     notes = {}
     for row in tested.to_dict("records"):
@@ -45,36 +45,38 @@ def smoothing(curves: pd.DataFrame, split: str) -> int:
 def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], split: str) -> Figure:
     """Bits per byte of a split against optimiser steps, every seed thin and the mean of the finished seeds thick."""
     width = smoothing(curves, split)
-    cells = _cells(curves, split, width)
-    low, high = _vertical_range(cells, finished_seeds(summary), SCALE_FROM)
+    runs = _runs(curves, split, width)
+    low, high = _vertical_range(runs, finished_seeds(summary), SCALE_FROM)
     note = f"{split} split. {_what_lines_are(comparison)}"
     if width > 1:
         note += f" Each point: mean of {width} records."
-    if any(curve.max() > high for seeds in cells.values() for curve in seeds.values()):
+    if any(curve.max() > high for seeds in runs.values() for curve in seeds.values()):
         note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
-    return _panels(cells, summary, comparison, (low, high), "bits per byte", note)
+    return _panels(runs, summary, comparison, (low, high), "bits per byte", note)
 
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
     """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
-    by_arm, finished = gains(curves, summary, comparison), finished_seeds(summary)
+    by_variant, finished = gains(curves, summary, comparison), finished_seeds(summary)
     shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = "bits per byte minus the\nbaseline's (below 0: better)"
-    return _panels(by_arm, summary, shown, _vertical_range(by_arm, finished, 0), quantity, note, references=False)
+    return _panels(
+        by_variant, summary, shown, _vertical_range(by_variant, finished, 0), quantity, note, references=False
+    )
 
 
-def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Cells:
-    """By arm and seed the difference to the same seed's baseline, at the steps that both were validated at."""
-    cells = _cells(curves, "validation", 1)
+def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Runs:
+    """By variant and seed the difference to the same seed's baseline, at the steps that both were validated at."""
+    runs = _runs(curves, "validation", 1)
     finished = finished_seeds(summary)
-    found: Cells = {}
+    found: Runs = {}
     for variant in comparison["variants"]:
         name, baseline = variant["name"], variant["baseline"]
         if baseline == name:
             continue
-        paired = finished.get(baseline, set()) & cells.get(name, {}).keys() & cells.get(baseline, {}).keys()
-        differences = {seed: (cells[name][seed] - cells[baseline][seed]).dropna() for seed in sorted(paired)}
+        paired = finished.get(baseline, set()) & runs.get(name, {}).keys() & runs.get(baseline, {}).keys()
+        differences = {seed: (runs[name][seed] - runs[baseline][seed]).dropna() for seed in sorted(paired)}
         differences = {seed: difference for seed, difference in differences.items() if len(difference)}
         if differences:
             found[name] = differences
@@ -82,7 +84,7 @@ def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any
 
 
 def _panels(
-    cells: Cells,
+    runs: Runs,
     summary: pd.DataFrame,
     comparison: dict[str, Any],
     vertical_range: tuple[float, float],
@@ -97,11 +99,11 @@ def _panels(
         axes.set_title(label(kernel))
         axes.set_ylim(vertical_range)
         if references:
-            _draw_arms(axes, _references(variants, comparison["variants"]), variants, cells, summary)
+            _draw_variants(axes, _references(variants, comparison["variants"]), variants, runs, summary)
         else:
             axes.axhline(0, color=MUTED, linewidth=1.0)
-            _draw_arms(axes, [], variants, cells, summary)
-    last = max(curve.index[-1] for seeds in cells.values() for curve in seeds.values())
+            _draw_variants(axes, [], variants, runs, summary)
+    last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
     figure.supylabel(quantity, fontsize=10)
@@ -109,20 +111,20 @@ def _panels(
     return figure
 
 
-def _draw_arms(
+def _draw_variants(
     axes: Axes,
     references: list[dict[str, Any]],
     variants: list[dict[str, Any]],
-    cells: Cells,
+    runs: Runs,
     summary: pd.DataFrame,
 ) -> None:
-    """Draw the arms of a kernel and, thinner, the arms of other panels that it is measured against."""
+    """Draw the variants of a kernel and, thinner, the variants of other panels that it is measured against."""
     finished, failed = finished_seeds(summary), failures(summary)
     entries = []
     for number, variant in enumerate([*references, *variants]):
-        name, look, is_reference = variant["name"], arm_style(variant), variant in references
-        whole = [curve for seed, curve in cells.get(name, {}).items() if seed in finished[name]]
-        for seed, curve in {} if is_reference else cells.get(name, {}).items():
+        name, look, is_reference = variant["name"], variant_style(variant), variant in references
+        whole = [curve for seed, curve in runs.get(name, {}).items() if seed in finished[name]]
+        for seed, curve in {} if is_reference else runs.get(name, {}).items():
             if len(whole) > 1 or seed not in finished[name]:
                 axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.45)
             if seed not in finished[name]:
@@ -131,7 +133,7 @@ def _draw_arms(
         interval = max(1, len(mean) // MARKS)
         weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
         shown = f"{label(name)} (reference)" if is_reference else label(name)
-        remark = failed.get(name) or ("" if name in cells else "nothing to compare")
+        remark = failed.get(name) or ("" if name in runs else "nothing to compare")
         (line,) = axes.plot(
             mean.index,
             mean,
@@ -149,7 +151,7 @@ def _draw_arms(
 
 
 def _references(variants: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Softmax attention with RoPE (or else the first softmax arm), and baselines that belong to another panel."""
+    """Softmax attention with RoPE (or else the first softmax variant), and baselines that belong to another panel."""
     if variants[0]["kernel"] == "softmax":
         return []
     softmax = sorted((v for v in every if v["kernel"] == "softmax"), key=lambda v: v["position"] != "rope-before")
@@ -166,21 +168,21 @@ def _mark_end(axes: Axes, curve: "pd.Series[float]", colour: str) -> None:
     )
 
 
-def _cells(curves: pd.DataFrame, split: str, width: int) -> Cells:
-    """Per arm and seed the plotted curve: means of ``width`` consecutive records, at their mean step."""
+def _runs(curves: pd.DataFrame, split: str, width: int) -> Runs:
+    """Per variant and seed the plotted curve: means of ``width`` consecutive records, at their mean step."""
     rows = curves[(curves["split"] == split) & (curves["metric"] == "bits_per_byte")]
-    cells: Cells = {}
+    runs: Runs = {}
     grouped: Any = rows.groupby(["variant", "seed"], sort=False)
     for (name, seed), group in grouped:
         ordered = group[["step", "value"]].sort_values("step").reset_index(drop=True)
         binned = ordered.groupby(ordered.index // width).mean()
-        cells.setdefault(name, {})[seed] = binned.set_index("step")["value"]
-    return cells
+        runs.setdefault(name, {})[seed] = binned.set_index("step")["value"]
+    return runs
 
 
-def _vertical_range(cells: Cells, finished: dict[str, set[int]], start: float) -> tuple[float, float]:
-    """Room for everything after the share ``start`` of the run, of finished cells where there are any."""
-    every = [(curve, seed in finished[name]) for name, seeds in cells.items() for seed, curve in seeds.items()]
+def _vertical_range(runs: Runs, finished: dict[str, set[int]], start: float) -> tuple[float, float]:
+    """Room for everything after the share ``start`` of the run, of finished runs where there are any."""
+    every = [(curve, seed in finished[name]) for name, seeds in runs.items() for seed, curve in seeds.items()]
     shown = [curve for curve, is_finished in every if is_finished] or [curve for curve, _ in every]
     last = max(curve.index[-1] for curve in shown)
     late = pd.concat([curve[curve.index >= start * last] for curve in shown])

@@ -1,4 +1,4 @@
-"""Final figures: one row per arm with every seed, the mean and its interval."""
+"""Final figures: one row per variant with every seed, the mean and its interval."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from experiments.figures.curves import data_names, failures, tokens_per_step
-from experiments.figures.style import MUTED, arm_style, by_kernel, kernel_colour, label
+from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
 
 ROW_INCHES = 0.42
 SEED_OFFSET = 0.24
@@ -18,7 +18,7 @@ EQUAL_OFFSET = 0.1
 
 
 class Rows:
-    """The vertical places of the arms: grouped by kernel, first at the top, a gap between kernels."""
+    """The vertical places of the variants: grouped by kernel, first at the top, a gap between kernels."""
 
     def __init__(self, comparison: dict[str, Any], summary: pd.DataFrame) -> None:
         notes = failures(summary)
@@ -48,7 +48,7 @@ class Rows:
 
 
 def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Test bits per byte of every arm and, beside it, the paired difference to the arm's baseline."""
+    """Test bits per byte of every variant and, beside it, the paired difference to the variant's baseline."""
     rows = Rows(comparison, summary)
     difference = "test_bits_per_byte_minus_baseline"
     has_baselines = difference in set(summary["metric"])
@@ -93,12 +93,12 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
 
 
 def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Median training throughput of every cell, from zero."""
+    """Median training throughput of every run, from zero."""
     rows = Rows(comparison, summary)
     figure, (axes,) = rows.figure(1, _note(comparison, "training"))
     _dots(axes, rows, values, summary, "tokens_per_second")
     axes.set_xlim(left=0)
-    axes.set_xlabel("tokens per second and cell (median over the run)")
+    axes.set_xlabel("tokens per second and run (median over the run)")
     axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
     means = summary[summary["metric"] == "tokens_per_second"].set_index("variant")["mean"]
     for variant, height in zip(rows.variants, rows.heights, strict=True):
@@ -109,10 +109,10 @@ def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: d
 
 
 def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, metric: str) -> None:
-    """Every seed as a small dot, the mean as the arm's marker, the interval as a line with caps."""
+    """Every seed as a small dot, the mean as the variant's marker, the interval as a line with caps."""
     means = summary[summary["metric"] == metric].set_index("variant")
     for variant, height in zip(rows.variants, rows.heights, strict=True):
-        name, look = variant["name"], arm_style(variant)
+        name, look = variant["name"], variant_style(variant)
         if name not in means.index:
             continue
         mine = values[(values["variant"] == name) & (values["metric"] == metric)]["value"].dropna()

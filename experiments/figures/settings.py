@@ -1,4 +1,6 @@
-"""Figures for arms that differ in their settings: one panel per kernel and position encoding, a line per setting."""
+"""Figures for variants that differ in their settings: one panel per kernel and position encoding, a line per
+setting.
+"""
 
 from typing import Any
 
@@ -17,7 +19,7 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#CC79A7", "linestyle": (0, (3, 1)), "marker": "v"},
     {"color": "#56B4E9", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
 )
-"""by the settings of the arm; where there are more of them, by its place in its panel"""
+"""by the settings of the variant; where there are more of them, by its place in its panel"""
 COLUMNS = 3
 WORDS = {
     "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
@@ -28,17 +30,17 @@ MARKS = 6
 
 
 def base_name(variant: dict[str, Any]) -> str:
-    """The arm without its settings."""
+    """The variant without its settings."""
     return str(variant["name"]).partition("@")[0]
 
 
 def named_settings(variant: dict[str, Any]) -> dict[str, str]:
-    """The settings in an arm's name."""
+    """The settings in a variant's name."""
     return dict(part.split("=", 1) for part in variant["name"].split("@")[1:])
 
 
 def panels_of(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The arms by what they are without their settings, in order of appearance."""
+    """The variants by what they are without their settings, in order of appearance."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for variant in comparison["variants"]:
         groups.setdefault(base_name(variant), []).append(variant)
@@ -46,7 +48,7 @@ def panels_of(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def setting_label(variant: dict[str, Any], comparison: dict[str, Any]) -> str:
-    """What distinguishes an arm in its panel, such as "redrawn every 100 steps"."""
+    """What distinguishes a variant in its panel, such as "redrawn every 100 steps"."""
     varied = dict.fromkeys(key for other in comparison["variants"] for key in named_settings(other))
     own = named_settings(variant)
     values = {key: own.get(key, str(comparison["config"][key])) for key in varied}
@@ -112,14 +114,14 @@ def _legends(figure: Figure, panels: list[Axes]) -> None:
 
 
 def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """Test bits per byte of every seed (dots) with mean and interval, a row per arm, grouped by panel."""
+    """Test bits per byte of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
     groups = panels_of(comparison)
-    arms = [variant for variants in groups.values() for variant in variants]
+    variants = [variant for variants in groups.values() for variant in variants]
     tested = summary[summary["metric"] == "test_bits_per_byte"].set_index("variant")
-    figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(arms)))
+    figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(variants)))
     axes = figure.subplots()
     names = []
-    for height, variant in enumerate(arms):
+    for height, variant in enumerate(variants):
         colour, row = kernel_colour(variant["kernel"]), tested.loc[variant["name"]]
         mine = values[(values["variant"] == variant["name"]) & (values["metric"] == "test_bits_per_byte")]["value"]
         axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
@@ -130,8 +132,8 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: di
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
         names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
-    axes.set_yticks(range(len(arms)), names)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.set_yticks(range(len(variants)), names)
+    axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.set_xlabel("test bits per byte (lower is better)")
     note = f"{data_names(comparison)}, test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t)."
     figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)

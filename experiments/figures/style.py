@@ -1,6 +1,6 @@
-"""What all figures of the suite share: their look, how arms are told apart, and how they are saved.
+"""What all figures of the suite share: their look, how variants are told apart, and how they are saved.
 
-An arm's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
+A variant's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
 Within a panel there is one kernel (and thin references), so that a figure also reads in grey. The colours are those of
 Okabe and Ito, and a brown.
 """
@@ -83,7 +83,7 @@ class FigureEntry:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table that an experiment adds to its report; every cell is shown as its string."""
+    """A table that an experiment adds to its report; every run is shown as its string."""
 
     title: str
     table: pd.DataFrame
@@ -132,13 +132,13 @@ def kernel_colour(kernel: str) -> str:
     return KERNEL_COLOURS.get(kernel, OTHER_COLOUR)
 
 
-def arm_style(variant: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of ``Axes.plot`` for an arm, given as an entry of comparison.json's ``variants``."""
+def variant_style(variant: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for a variant, given as an entry of comparison.json's ``variants``."""
     return {"color": kernel_colour(variant["kernel"])} | POSITION_STYLES.get(variant["position"], OTHER_POSITION)
 
 
 def by_kernel(variants: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The arms grouped by kernel, in the order in which kernels and arms first appear."""
+    """The variants grouped by kernel, in the order in which kernels and variants first appear."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for variant in variants:
         groups.setdefault(variant["kernel"], []).append(variant)

@@ -1,6 +1,6 @@
-"""Running the cells of a comparison: each in a process of its own, several at a time (worker.py).
+"""Running the runs of a comparison: each in a process of its own, several at a time (worker.py).
 
-Whatever ends a cell's process, the others go on, and its status.json says what happened.
+Whatever ends a run's process, the others go on, and its status.json says what happened.
 """
 
 import multiprocessing
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from experiments.launch.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected
-from experiments.launch.worker import Advanced, Cell, Ended, Job, run_cell, write_cell_config, write_status
-from experiments.records.record import cell_directory, cell_status, is_finished
+from experiments.launch.worker import Advanced, Ended, Job, Run, work, write_run_config, write_status
+from experiments.records.record import is_finished, run_directory, run_status
 
 RESERVE_BYTES = 8 * 2**20
 """more than the statuses and the report of a comparison of a few thousand steps take"""
 LONGEST_PAUSE = 5
-"""seconds; the loop that listens to the cells comes round in half a second, unless its process was stopped"""
+"""seconds; the loop that listens to the runs comes round in half a second, unless its process was stopped"""
 KILL_SECONDS = 5
 """to wait for a killed process: it may hang in the system, where no signal reaches it"""
 
@@ -31,14 +31,14 @@ KILL_SECONDS = 5
 class Display(Protocol):
     """Who is told what happens; see progress.py."""
 
-    def started(self, cell: Cell) -> None: ...
-    def advanced(self, cell: Cell, step: int, loss: float, tokens_per_second: float) -> None: ...
-    def ended(self, cell: Cell, state: str, reason: str | None) -> None: ...
+    def started(self, run: Run) -> None: ...
+    def advanced(self, run: Run, step: int, loss: float, tokens_per_second: float) -> None: ...
+    def ended(self, run: Run, state: str, reason: str | None) -> None: ...
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A cell that is not done; ``recorded`` tells whether its status.json says so."""
+    """A run that is not done; ``recorded`` tells whether its status.json says so."""
 
     ended: Ended
     recorded: bool = True
@@ -49,22 +49,22 @@ class Failure:
 
 
 class _Patient:
-    """A display whose output may go nowhere, to a full disk say: the cells are more important."""
+    """A display whose output may go nowhere, to a full disk say: the runs are more important."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
 
-    def started(self, cell: Cell) -> None:
+    def started(self, run: Run) -> None:
         with suppress(OSError):
-            self._display.started(cell)
+            self._display.started(run)
 
-    def advanced(self, cell: Cell, step: int, loss: float, tokens_per_second: float) -> None:
+    def advanced(self, run: Run, step: int, loss: float, tokens_per_second: float) -> None:
         with suppress(OSError):
-            self._display.advanced(cell, step, loss, tokens_per_second)
+            self._display.advanced(run, step, loss, tokens_per_second)
 
-    def ended(self, cell: Cell, state: str, reason: str | None) -> None:
+    def ended(self, run: Run, state: str, reason: str | None) -> None:
         with suppress(OSError):
-            self._display.ended(cell, state, reason)
+            self._display.ended(run, state, reason)
 
 
 @dataclass
@@ -92,105 +92,105 @@ class _Running:
             os.kill(self.process.pid, number)
 
 
-def run_cells(
-    job: Job, cells: list[Cell], workers: int, display: Display, cell_timeout: float = float("inf")
-) -> dict[Cell, Failure]:
-    """Run every cell that is not done; returns the failed ones by cell (an empty dict if all is well).
+def launch_runs(
+    job: Job, runs: list[Run], workers: int, display: Display, run_timeout: float = float("inf")
+) -> dict[Run, Failure]:
+    """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
 
-    A cell that gives no sign of life (a step, a batch of an evaluation) for ``cell_timeout`` seconds is killed and
+    A run that gives no sign of life (a step, a batch of an evaluation) for ``run_timeout`` seconds is killed and
     counts as failed.
 
     Raises:
         Stopped: SIGINT or SIGTERM came.
     """
-    failures: dict[Cell, Failure] = {}
+    failures: dict[Run, Failure] = {}
     with _room_for_the_end(job.root):
-        _run(job, cells, workers, _Patient(display), cell_timeout, failures)
-    for cell, failure in failures.items():
+        _run(job, runs, workers, _Patient(display), run_timeout, failures)
+    for run, failure in failures.items():
         if not failure.recorded:
-            failures[cell] = _record(job, cell, failure.ended) or failure
+            failures[run] = _record(job, run, failure.ended) or failure
     return failures
 
 
 def _run(
     job: Job,
-    cells: list[Cell],
+    runs: list[Run],
     workers: int,
     display: Display,
-    cell_timeout: float,
-    failures: dict[Cell, Failure],
+    run_timeout: float,
+    failures: dict[Run, Failure],
 ) -> None:
     # A fork server imports PyTorch once; the processes forked from it start in milliseconds.
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
     if hasattr(context, "set_forkserver_preload"):
         context.set_forkserver_preload(["experiments.training.loop", "experiments.data.registry"])
         resource_tracker.ensure_running()  # before signals are blocked: it unblocks them when it starts
-    queue: list[Cell] = []
-    running: dict[Cell, _Running] = {}
-    for cell in cells:
+    queue: list[Run] = []
+    running: dict[Run, _Running] = {}
+    for run in runs:
         try:
-            if _prepare(job, cell):
-                queue.append(cell)
+            if _prepare(job, run):
+                queue.append(run)
         except OSError as error:
             ended = Ended("failed", f"{type(error).__name__}: {error}")
-            failures[cell] = Failure(ended, recorded=False)
-            display.started(cell)
-            display.ended(cell, ended.state, ended.reason)
+            failures[run] = Failure(ended, recorded=False)
+            display.started(run)
+            display.ended(run, ended.state, ended.reason)
     with stop_signals_are_collected() as stop:
         looked = time.monotonic()
         while queue or running:
             if stop.numbers:
-                _stop_all(running, stop.numbers, cell_timeout)
+                _stop_all(running, stop.numbers, run_timeout)
                 raise Stopped(stop.numbers[0])
             while queue and len(running) < workers and not stop.numbers:
-                cell = queue.pop(0)
-                display.started(cell)
+                run = queue.pop(0)
+                display.started(run)
                 try:
-                    running[cell] = _start(context, job, cell)
+                    running[run] = _start(context, job, run)
                 except (OSError, EOFError) as error:
                     ended = Ended("failed", f"its process could not be started ({type(error).__name__}: {error})")
-                    failures[cell] = _record(job, cell, ended) or Failure(ended)
-                    display.ended(cell, ended.state, ended.reason)
+                    failures[run] = _record(job, run, ended) or Failure(ended)
+                    display.ended(run, ended.state, ended.reason)
             wait([stop.ready, *(entry.sign for entry in running.values())], timeout=0.5)
             asleep, looked = time.monotonic() - looked, time.monotonic()
             if asleep > LONGEST_PAUSE:
                 # This process was stopped for a while, and heard nobody.
                 for entry in running.values():
                     entry.heard += asleep
-            for cell, entry in list(running.items()):
-                _listen(cell, entry, display)
-                if entry.is_alive and time.monotonic() - entry.heard > cell_timeout:
-                    _kill_silent(entry, cell_timeout)
+            for run, entry in list(running.items()):
+                _listen(run, entry, display)
+                if entry.is_alive and time.monotonic() - entry.heard > run_timeout:
+                    _kill_silent(entry, run_timeout)
                 if entry.cut_off or not entry.is_alive:
-                    del running[cell]
+                    del running[run]
                     ended = entry.ended or _unexpected_end(entry.process.exitcode)
-                    failure = _record(job, cell, ended)
+                    failure = _record(job, run, ended)
                     if failure is not None:
-                        failures[cell] = failure
+                        failures[run] = failure
                         ended = failure.ended
-                    display.ended(cell, ended.state, ended.reason)
+                    display.ended(run, ended.state, ended.reason)
         if stop.numbers:
             raise Stopped(stop.numbers[0])
 
 
-def _prepare(job: Job, cell: Cell) -> bool:
-    """Write what is known of a cell before it runs; False if it is done. Raises OSError if it cannot be written."""
-    if is_finished(job.root, cell.variant, cell.seed, job.config.steps):
+def _prepare(job: Job, run: Run) -> bool:
+    """Write what is known of a run before it runs; False if it is done. Raises OSError if it cannot be written."""
+    if is_finished(job.root, run.variant, run.seed, job.config.steps):
         return False
-    directory = cell_directory(job.root, cell.variant, cell.seed)
+    directory = run_directory(job.root, run.variant, run.seed)
     directory.mkdir(parents=True, exist_ok=True)
-    write_cell_config(job, cell)
-    write_status(job, cell, "queued")
+    write_run_config(job, run)
+    write_status(job, run, "queued")
     return True
 
 
-def _start(context: Any, job: Job, cell: Cell) -> _Running:
+def _start(context: Any, job: Job, run: Run) -> _Running:
     """Raises OSError or EOFError if there is no process to be had."""
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=run_cell, args=(job, cell, sender), name=str(cell))
+    process = context.Process(target=work, args=(job, run, sender), name=str(run))
     with stop_signals_are_blocked():
         # A terminal sends its signals to the fork server too, which would die of one while it imports. What is started
-        # here inherits that they are blocked; a cell unblocks them when it can handle them.
+        # here inherits that they are blocked; a run unblocks them when it can handle them.
         if hasattr(context, "set_forkserver_preload"):
             forkserver.ensure_running()
     process.start()
@@ -198,8 +198,8 @@ def _start(context: Any, job: Job, cell: Cell) -> _Running:
     return _Running(process, receiver)
 
 
-def _listen(cell: Cell, entry: _Running, display: Display) -> None:
-    """Hear all that a cell has said; only the newest progress is shown."""
+def _listen(run: Run, entry: _Running, display: Display) -> None:
+    """Hear all that a run has said; only the newest progress is shown."""
     latest = None
     for message in _drain(entry):
         entry.heard = time.monotonic()
@@ -209,7 +209,7 @@ def _listen(cell: Cell, entry: _Running, display: Display) -> None:
         elif isinstance(message, Ended):
             entry.ended = message
     if latest is not None:
-        display.advanced(cell, latest.step, latest.loss, latest.tokens_per_second)
+        display.advanced(run, latest.step, latest.loss, latest.tokens_per_second)
 
 
 def _drain(entry: _Running) -> list[Any]:
@@ -222,14 +222,14 @@ def _drain(entry: _Running) -> list[Any]:
     return messages
 
 
-def _kill_silent(entry: _Running, cell_timeout: float) -> None:
+def _kill_silent(entry: _Running, run_timeout: float) -> None:
     entry.send_signal(signal.SIGUSR1)  # it writes to its log where it hangs
     time.sleep(0.2)
     entry.send_signal(signal.SIGKILL)
     entry.process.join(timeout=KILL_SECONDS)
     entry.cut_off = True
     entry.ended = entry.ended or Ended(
-        "failed", f"no sign of life for {cell_timeout:g} s after step {entry.step} (--cell-timeout), so it was killed"
+        "failed", f"no sign of life for {run_timeout:g} s after step {entry.step} (--run-timeout), so it was killed"
     )
 
 
@@ -244,29 +244,29 @@ def _unexpected_end(exitcode: int | None) -> Ended:
     return Ended("failed", f"its process {cause}")
 
 
-def _record(job: Job, cell: Cell, ended: Ended) -> Failure | None:
-    """See to it that status.json says how a cell ended; None if it is done and on record as such."""
+def _record(job: Job, run: Run, ended: Ended) -> Failure | None:
+    """See to it that status.json says how a run ended; None if it is done and on record as such."""
     try:
         try:
-            status = cell_status(job.root, cell.variant, cell.seed)
+            status = run_status(job.root, run.variant, run.seed)
             recorded = Ended(status["state"], status.get("reason"))
         except ValueError:
             recorded = Ended("damaged", None)
         if recorded != ended:
-            write_status(job, cell, ended.state, ended.reason)
+            write_status(job, run, ended.state, ended.reason)
     except OSError as error:
         return Failure(Ended("failed", ended.reason or f"it is done, but that could not be recorded: {error}"), False)
     return None if ended.state == "done" else Failure(ended)
 
 
-def _stop_all(running: dict[Cell, _Running], received: list[int], cell_timeout: float) -> None:
-    """Let every cell stop after a checkpoint; a second signal, or the time a cell may be silent, ends the waiting."""
+def _stop_all(running: dict[Run, _Running], received: list[int], run_timeout: float) -> None:
+    """Let every run stop after a checkpoint; a second signal, or the time a run may be silent, ends the waiting."""
     begun = time.monotonic()
     killed = None
     for entry in running.values():
         entry.send_signal(signal.SIGTERM)
     while alive := [entry for entry in running.values() if entry.is_alive]:
-        if killed is None and (len(received) > 1 or time.monotonic() - begun > cell_timeout):
+        if killed is None and (len(received) > 1 or time.monotonic() - begun > run_timeout):
             killed = time.monotonic()
             for entry in alive:
                 entry.send_signal(signal.SIGKILL)
@@ -279,7 +279,7 @@ def _stop_all(running: dict[Cell, _Running], received: list[int], cell_timeout: 
 
 @contextmanager
 def _room_for_the_end(root: Path) -> Iterator[None]:
-    """Hold some of the disk while cells train, so that on a full one there is room to write down what failed."""
+    """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
     reserve = root / ".reserve"
     try:
         try:
@@ -287,7 +287,7 @@ def _room_for_the_end(root: Path) -> Iterator[None]:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
-            _remove(reserve)  # there is not that much; the room is better used by the cells
+            _remove(reserve)  # there is not that much; the room is better used by the runs
         yield
     finally:
         _remove(reserve)

@@ -1,7 +1,7 @@
-"""Cells that another comparison has trained already, taken over instead of trained again.
+"""Runs that another comparison has trained already, taken over instead of trained again.
 
-A cell is a pure function of its arm, its configuration, its seed and its data. Only what ``--reuse`` names is looked
-at, and a cell that was taken over says so in its status and so in the report.
+A run is a pure function of its variant, its configuration, its seed and its data. Only what ``--reuse`` names is looked
+at, and a run that was taken over says so in its status and so in the report.
 """
 
 import json
@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.launch.worker import Cell, Job, write_cell_config, write_status
+from experiments.launch.worker import Job, Run, write_run_config, write_status
 from experiments.records import environment
 from experiments.records.record import (
-    cell_config,
-    cell_directory,
-    comparison_cells,
+    comparison_runs,
     is_finished,
+    run_config,
+    run_directory,
     sync_directory,
     write_atomically,
 )
@@ -27,22 +27,22 @@ from experiments.training.checkpoint import checkpoint_path, is_whole
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
-"""how the directory that cells are copied into begins; the number of the process follows"""
+"""how the directory that runs are copied into begins; the number of the process follows"""
 
 
 class Trained(NamedTuple):
-    """A finished cell of another comparison."""
+    """A finished run of another comparison."""
 
     root: Path
-    cell: Cell
+    run: Run
     commit: str
     code_sha256: str
 
 
-def trained_cells(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
-    """Every finished cell of the comparisons in a directory, at any depth, by what it is (``_identity``).
+def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
+    """Every finished run of the comparisons in a directory, at any depth, by what it is (``_identity``).
 
-    A cell whose final weights are gone is left out: what is measured on trained models needs them. So is a comparison
+    A run whose final weights are gone is left out: what is measured on trained models needs them. So is a comparison
     with a damaged record, and ``passed_over`` gets a sentence on it. Raises ValueError if there is no such directory.
     """
     if not directory.is_dir():
@@ -50,33 +50,33 @@ def trained_cells(directory: Path, passed_over: list[str]) -> dict[str, Trained]
     found: dict[str, Trained] = {}
     for path in sorted(directory.rglob("comparison.json")):
         try:
-            of_comparison = _trained_cells_of(path.parent)
+            of_comparison = _trained_runs_of(path.parent)
         except ValueError as error:
-            passed_over.append(f"no cells are taken over from {path.parent}: {error}")
+            passed_over.append(f"no runs are taken over from {path.parent}: {error}")
             continue
         found = of_comparison | found
     return found
 
 
-def _trained_cells_of(root: Path) -> dict[str, Trained]:
+def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
     git, machine = comparison["git"], _machine_of(comparison)
-    for name, seed in comparison_cells(comparison):
-        made_with = cell_config(root, name, seed)
+    for name, seed in comparison_runs(comparison):
+        made_with = run_config(root, name, seed)
         if made_with is None or not is_variant(name):
             continue
         steps = made_with["config"].get("steps")
         if not isinstance(steps, int) or not is_finished(root, name, seed, steps):
             continue
-        if checkpoint_path(cell_directory(root, name, seed) / "checkpoint", steps).is_dir():
+        if checkpoint_path(run_directory(root, name, seed) / "checkpoint", steps).is_dir():
             identity = _identity(name, made_with["config"], seed, made_with["data_sha256"], machine)
-            found[identity] = Trained(root, Cell(name, seed), git["commit"], git.get("code_sha256", ""))
+            found[identity] = Trained(root, Run(name, seed), git["commit"], git.get("code_sha256", ""))
     return found
 
 
-def take_over(job: Job, cells: list[Cell], trained: dict[str, Trained]) -> dict[Cell, Trained]:
-    """Copy what is there of ``cells``; returns where each was. A cell that has begun is left alone.
+def take_over(job: Job, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
+    """Copy what is there of ``runs``; returns where each was. A run that has begun is left alone.
 
     So is one whose weights are damaged there. Raises OSError if something cannot be read or written; what was taken
     over until then is whole.
@@ -85,36 +85,36 @@ def take_over(job: Job, cells: list[Cell], trained: dict[str, Trained]) -> dict[
         shutil.rmtree(leftover)
     taken = {}
     machine = {"cpu": job.device == "cpu", "torch": environment.versions()["torch"]}
-    for cell in cells:
-        config = asdict(job.config_of(cell.variant))
-        there = trained.get(_identity(cell.variant, config, cell.seed, job.data_sha256, machine))
-        has_begun = (cell_directory(job.root, cell.variant, cell.seed) / "metrics.jsonl").exists()
-        if there is not None and not has_begun and is_whole(_weights(there.root, there.cell, job.config.steps)):
-            _copy(job, cell, there)
-            taken[cell] = there
+    for run in runs:
+        config = asdict(job.config_of(run.variant))
+        there = trained.get(_identity(run.variant, config, run.seed, job.data_sha256, machine))
+        has_begun = (run_directory(job.root, run.variant, run.seed) / "metrics.jsonl").exists()
+        if there is not None and not has_begun and is_whole(_weights(there.root, there.run, job.config.steps)):
+            _copy(job, run, there)
+            taken[run] = there
     return taken
 
 
-def _copy(job: Job, cell: Cell, there: Trained) -> None:
-    """Make the cell under another name, then rename it: at any moment all of it is there, or nothing."""
-    source = cell_directory(there.root, there.cell.variant, there.cell.seed)
-    directory = cell_directory(job.root, cell.variant, cell.seed)
+def _copy(job: Job, run: Run, there: Trained) -> None:
+    """Make the run under another name, then rename it: at any moment all of it is there, or nothing."""
+    source = run_directory(there.root, there.run.variant, there.run.seed)
+    directory = run_directory(job.root, run.variant, run.seed)
     elsewhere = replace(job, root=job.root / f"{UNFINISHED}{os.getpid()}")
     made, weights = (
-        cell_directory(elsewhere.root, cell.variant, cell.seed),
-        _weights(elsewhere.root, cell, job.config.steps),
+        run_directory(elsewhere.root, run.variant, run.seed),
+        _weights(elsewhere.root, run, job.config.steps),
     )
     try:
         weights.mkdir(parents=True)
-        write_cell_config(elsewhere, cell)
-        for path in _weights(there.root, there.cell, job.config.steps).iterdir():
+        write_run_config(elsewhere, run)
+        for path in _weights(there.root, there.run, job.config.steps).iterdir():
             write_atomically(weights / path.name, path.read_bytes())
         write_atomically(made / "metrics.jsonl", (source / "metrics.jsonl").read_bytes())
-        where = f"{there.root.name}, {there.cell}"
+        where = f"{there.root.name}, {there.run}"
         note = f"taken over from {where}, trained there at commit {there.commit[:12]}"
-        write_status(elsewhere, cell, "done", note=note)
+        write_status(elsewhere, run, "done", note=note)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        # What a run left that was stopped before the cell's first record.
+        # What a run left that was stopped before the run's first record.
         shutil.rmtree(directory, ignore_errors=True)
         os.replace(made, directory)
         sync_directory(directory.parent)
@@ -122,12 +122,12 @@ def _copy(job: Job, cell: Cell, there: Trained) -> None:
         shutil.rmtree(elsewhere.root, ignore_errors=True)
 
 
-def _weights(root: Path, cell: Cell, steps: int) -> Path:
-    """The cell's checkpoint after so many steps."""
-    return checkpoint_path(cell_directory(root, cell.variant, cell.seed) / "checkpoint", steps)
+def _weights(root: Path, run: Run, steps: int) -> Path:
+    """The run's checkpoint after so many steps."""
+    return checkpoint_path(run_directory(root, run.variant, run.seed) / "checkpoint", steps)
 
 
-def other_code(taken: dict[Cell, Trained], what: str = "cells") -> str | None:
+def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     """A sentence on those that were trained by other code than this, in words for what they are; None for none."""
     code = environment.git()["code_sha256"]
     others = [there for there in taken.values() if there.code_sha256 != code]
@@ -138,10 +138,10 @@ def other_code(taken: dict[Cell, Trained], what: str = "cells") -> str | None:
 
 
 def _machine_of(comparison: dict[str, Any]) -> dict[str, Any]:
-    """What changes the bits of a trained cell besides its configuration."""
+    """What changes the bits of a trained run besides its configuration."""
     return {"cpu": comparison["machine"].get("device") == "cpu", "torch": comparison["versions"].get("torch")}
 
 
-def _identity(variant: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:
-    arm = get_variant(variant)
-    return json.dumps([arm.kernel, arm.position, DEFAULTS | config, seed, data_sha256, machine], sort_keys=True)
+def _identity(name: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:
+    variant = get_variant(name)
+    return json.dumps([variant.kernel, variant.position, DEFAULTS | config, seed, data_sha256, machine], sort_keys=True)

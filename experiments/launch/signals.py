@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM came; the cells that ran wrote a checkpoint first. The message is the signal's name."""
+    """SIGINT or SIGTERM came; the runs that ran wrote a checkpoint first. The message is the signal's name."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)

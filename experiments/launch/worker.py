@@ -1,4 +1,4 @@
-"""A cell's process: it trains one variant with one seed, says that it lives, and always says how it ended.
+"""A run's process: it trains one variant with one seed, says that it lives, and always says how it ended.
 
 What it tells goes through a pipe to the process that started it (launch.py), and what must last into ``status.json``
 and ``log.txt``. It stops by itself, after a checkpoint, on SIGTERM or when nobody listens any more.
@@ -21,16 +21,16 @@ from filelock import FileLock, Timeout
 
 from experiments.config import Config
 from experiments.launch.signals import STOP_SIGNALS
-from experiments.records.record import cell_directory, cell_status, remove_leftovers, write_json
+from experiments.records.record import remove_leftovers, run_directory, run_status, write_json
 
 LOCK_SECONDS = 300
 SIGN_SECONDS = 0.2
-"""between two messages of a cell at least"""
+"""between two messages of a run at least"""
 LONGEST_REASON = 400
 
 
 @dataclass(frozen=True)
-class Cell:
+class Run:
     """A variant's name and a seed."""
 
     variant: str
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """What a cell's process needs to know; all of it can be sent to another process."""
+    """What a run's process needs to know; all of it can be sent to another process."""
 
     root: Path
     config: Config
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Alive:
-    """The cell made progress, if only a batch of an evaluation."""
+    """The run made progress, if only a batch of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,23 @@ class Advanced:
 
 @dataclass(frozen=True)
 class Ended:
-    """The cell's last word: done, failed, or queued if it was stopped."""
+    """The run's last word: done, failed, or queued if it was stopped."""
 
     state: str
     reason: str | None
 
 
-def run_cell(job: Job, cell: Cell, sender: Connection) -> None:
-    """The body of a cell's process."""
+def work(job: Job, run: Run, sender: Connection) -> None:
+    """The body of a run's process."""
     stop: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the process that this one was forked from blocks them
     parent = _Parent(sender, stop)
     # Held to the end of the process, so that nobody else's status is overwritten.
-    lock = FileLock(cell_directory(job.root, cell.variant, cell.seed) / ".lock")
+    lock = FileLock(run_directory(job.root, run.variant, run.seed) / ".lock")
     try:
-        log = open(log_path(job.root, cell), "a")  # noqa: SIM115 - to the end of the process
+        log = open(log_path(job.root, run), "a")  # noqa: SIM115 - to the end of the process
     except OSError as error:
         parent.tell(Ended("failed", _reason(error)))
         return
@@ -98,44 +98,44 @@ def run_cell(job: Job, cell: Cell, sender: Connection) -> None:
         os.dup2(log.fileno(), 2)
         faulthandler.enable()
         if hasattr(faulthandler, "register"):
-            # The parent asks for it before it kills a cell that gives no sign of life.
+            # The parent asks for it before it kills a run that gives no sign of life.
             faulthandler.register(signal.SIGUSR1)
-        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}: {cell}", flush=True)
-        ended = _train(job, cell, lock, parent, stop)
+        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}: {run}", flush=True)
+        ended = _train(job, run, lock, parent, stop)
     except Exception as error:
         ended = Ended("failed", _reason(error))
         with suppress(OSError):  # of a full disk, with the log on it; the reason goes through the pipe
             traceback.print_exc()
     # The parent is told first: if the status cannot be written, it knows why.
     parent.tell(ended)
-    write_status(job, cell, ended.state, ended.reason)
+    write_status(job, run, ended.state, ended.reason)
 
 
-def write_status(job: Job, cell: Cell, state: str, reason: str | None = None, note: str | None = None) -> None:
-    """Write a cell's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
+def write_status(job: Job, run: Run, state: str, reason: str | None = None, note: str | None = None) -> None:
+    """Write a run's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
     try:
-        notes = list(cell_status(job.root, cell.variant, cell.seed).get("notes", []))
+        notes = list(run_status(job.root, run.variant, run.seed).get("notes", []))
     except ValueError:
         notes = ["its status.json was damaged and was written anew"]
     if note is not None and note not in notes:
         notes.append(note)
-    directory = cell_directory(job.root, cell.variant, cell.seed)
+    directory = run_directory(job.root, run.variant, run.seed)
     write_json(directory / "status.json", {"state": state, "reason": reason, "notes": notes, "time": time.time()})
 
 
-def write_cell_config(job: Job, cell: Cell) -> None:
-    """Write a cell's config.json. Raises OSError if it cannot be written."""
-    description = {"variant": cell.variant, "seed": cell.seed, "data_sha256": job.data_sha256}
-    config = asdict(job.config_of(cell.variant))
-    write_json(cell_directory(job.root, cell.variant, cell.seed) / "config.json", description | {"config": config})
+def write_run_config(job: Job, run: Run) -> None:
+    """Write a run's config.json. Raises OSError if it cannot be written."""
+    description = {"variant": run.variant, "seed": run.seed, "data_sha256": job.data_sha256}
+    config = asdict(job.config_of(run.variant))
+    write_json(run_directory(job.root, run.variant, run.seed) / "config.json", description | {"config": config})
 
 
-def log_path(root: Path, cell: Cell) -> Path:
-    return cell_directory(root, cell.variant, cell.seed) / "log.txt"
+def log_path(root: Path, run: Run) -> Path:
+    return run_directory(root, run.variant, run.seed) / "log.txt"
 
 
 class _Parent:
-    """The pipe to the parent. When nobody reads it any more, the cell is to stop."""
+    """The pipe to the parent. When nobody reads it any more, the run is to stop."""
 
     def __init__(self, sender: Connection, stop: list[int]) -> None:
         self._sender = sender
@@ -154,11 +154,11 @@ class _Parent:
             self.tell(message)
 
 
-def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int]) -> Ended:
+def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int]) -> Ended:
     import torch
 
     from experiments.data.corpus import load_corpus
-    from experiments.training.loop import CellFailed, CellStopped, train_cell
+    from experiments.training.loop import RunFailed, RunStopped, train_run
     from experiments.training.objectives import make_task
     from experiments.variants import get_variant
 
@@ -172,54 +172,54 @@ def _train(job: Job, cell: Cell, lock: FileLock, parent: _Parent, stop: list[int
 
     def note(sentence: str) -> None:
         print(sentence, flush=True)
-        write_status(job, cell, "running", note=sentence)
+        write_status(job, run, "running", note=sentence)
 
-    directory = cell_directory(job.root, cell.variant, cell.seed)
+    directory = run_directory(job.root, run.variant, run.seed)
     try:
         _acquire(lock, should_stop)
         remove_leftovers(directory)
-        write_status(job, cell, "running")
+        write_status(job, run, "running")
         corpus = load_corpus(job.config.data, job.data_dir, job.data_file)
         if corpus.sha256 != job.data_sha256:
-            raise CellFailed("the data set changed while the comparison ran")
+            raise RunFailed("the data set changed while the comparison ran")
         task = make_task(corpus, job.config.context, job.config.batch_size)
-        train_cell(
+        train_run(
             directory,
-            get_variant(cell.variant),
-            cell.seed,
-            job.config_of(cell.variant),
+            get_variant(run.variant),
+            run.seed,
+            job.config_of(run.variant),
             task,
             torch.device(job.device),
             progress=progress,
             should_stop=should_stop,
             note=note,
         )
-    except CellStopped as error:
+    except RunStopped as error:
         return Ended("queued", str(error))
-    except CellFailed as error:
+    except RunFailed as error:
         return Ended("failed", str(error))
     return Ended("done", None)
 
 
 def _acquire(lock: FileLock, should_stop: Callable[[], bool]) -> None:
-    """Take the cell's lock; the orphan of a killed run lets go of it within a step.
+    """Take the run's lock; the orphan of a killed run lets go of it within a step.
 
     Raises:
-        CellStopped: this process is to stop.
-        CellFailed: the lock was not to be had.
+        RunStopped: this process is to stop.
+        RunFailed: the lock was not to be had.
     """
-    from experiments.training.loop import CellFailed, CellStopped
+    from experiments.training.loop import RunFailed, RunStopped
 
     deadline = time.monotonic() + LOCK_SECONDS
     while time.monotonic() < deadline:
         if should_stop():
-            raise CellStopped("stopped before its first step")
+            raise RunStopped("stopped before its first step")
         try:
             lock.acquire(timeout=0.5)
             return
         except Timeout:
             continue
-    raise CellFailed(f"another process has been training it in the same directory for {LOCK_SECONDS} s")
+    raise RunFailed(f"another process has been training it in the same directory for {LOCK_SECONDS} s")
 
 
 def _reason(error: Exception) -> str:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.records.schema import check_cell_config, check_metrics_row, check_status
+from experiments.records.schema import check_metrics_row, check_run_config, check_status
 from experiments.records.strict_json import Source, parse_json
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""
 
 
-def cell_directory(root: Path, variant: str, seed: int) -> Path:
+def run_directory(root: Path, variant: str, seed: int) -> Path:
     return root / variant / f"seed{seed}"
 
 
@@ -96,7 +96,7 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[Any, Source]]:
         yield parse_json(line, source), source
 
 
-def read_metrics(path: Path, remedy: str = "remove the cell's directory") -> list[dict[str, Any]]:
+def read_metrics(path: Path, remedy: str = "remove the run's directory") -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, as ``schema.MetricsRow`` says; an unfinished last line is left out.
 
     Raises ValueError that names a damaged line, or one whose step and split were there before, and says what to do.
@@ -111,19 +111,19 @@ def read_metrics(path: Path, remedy: str = "remove the cell's directory") -> lis
     return list(rows.values())
 
 
-def comparison_cells(comparison: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """(variant name, seed) of every cell of a parsed comparison.json."""
+def comparison_runs(comparison: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """(variant name, seed) of every run of a parsed comparison.json."""
     for variant in comparison["variants"]:
         for seed in comparison["seeds"]:
             yield variant["name"], seed
 
 
-def cell_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
-    """The parsed status.json of a cell: ``state`` is queued, running, done or failed; ``reason`` says why failed.
+def run_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
+    """The parsed status.json of a run: ``state`` is queued, running, done or failed; ``reason`` says why failed.
 
     Raises ValueError that names the file if it is not as ``schema.Status`` says.
     """
-    path = cell_directory(root, variant, seed) / "status.json"
+    path = run_directory(root, variant, seed) / "status.json"
     if not path.exists():
         return {"state": "queued", "reason": None}
     status = read_json(path)
@@ -132,39 +132,39 @@ def cell_status(root: Path, variant: str, seed: int) -> dict[str, Any]:
 
 
 def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:
-    """Whether a cell's status is done and its test figure, after ``steps`` steps, is on record.
+    """Whether a run's status is done and its test figure, after ``steps`` steps, is on record.
 
     Raises ValueError that names the file if its status is damaged.
     """
-    if cell_status(root, variant, seed)["state"] != "done":
+    if run_status(root, variant, seed)["state"] != "done":
         return False
     try:
-        rows = read_metrics(cell_directory(root, variant, seed) / "metrics.jsonl")
+        rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
     except ValueError:
         return False
     return any((row["step"], row["split"]) == (steps, "test") for row in rows)
 
 
-def cell_config(root: Path, variant: str, seed: int) -> dict[str, Any] | None:
-    """The parsed config.json of a cell; None if there is none.
+def run_config(root: Path, variant: str, seed: int) -> dict[str, Any] | None:
+    """The parsed config.json of a run; None if there is none.
 
-    Raises ValueError that names the file if it is not as ``schema.CellConfig`` says, or is that of another cell.
+    Raises ValueError that names the file if it is not as ``schema.RunConfig`` says, or is that of another run.
     """
-    path = cell_directory(root, variant, seed) / "config.json"
+    path = run_directory(root, variant, seed) / "config.json"
     if not path.exists():
         return None
     source = Source(str(path), "remove it and run again")
     config = read_json(path)
-    check_cell_config(config, source)
+    check_run_config(config, source)
     if (config["variant"], config["seed"]) != (variant, seed):
         raise source.error(f" is that of {config['variant']} seed {config['seed']}, not of {variant} seed {seed}")
     return dict(config)
 
 
 class MetricsLog:
-    """The metrics.jsonl of a cell, open for appending. A row that is already there is not written twice.
+    """The metrics.jsonl of a run, open for appending. A row that is already there is not written twice.
 
-    So a cell that resumes from a checkpoint older than its last row repeats the steps, and only the rows after that
+    So a run that resumes from a checkpoint older than its last row repeats the steps, and only the rows after that
     row are new. The repeated ones must equal the recorded ones, as they do on the CPU; ``note`` is told if not.
     """
 

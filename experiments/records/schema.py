@@ -5,7 +5,7 @@ named has to be as it says, and what is wrong is told in one line with the file,
 
 =====================================  ================================================
 comparison.json                        ``Comparison``
-<variant>/seed<k>/config.json          ``CellConfig``
+<variant>/seed<k>/config.json          ``RunConfig``
 <variant>/seed<k>/status.json          ``Status``
 <variant>/seed<k>/metrics.jsonl        a ``MetricsRow`` a line
 measurements.jsonl                     a ``TimeMeasurement`` or ``MemoryMeasurement`` a line
@@ -48,7 +48,7 @@ class GitRecord(TypedDict):
 
 
 class VariantRecord(TypedDict):
-    """An arm; ``name`` is also its directory, which may be a path of several parts inside the comparison's."""
+    """A variant; ``name`` is also its directory, which may be a path of several parts inside the comparison's."""
 
     name: Annotated[str, Meta(min_length=1)]
     description: str
@@ -58,7 +58,7 @@ class VariantRecord(TypedDict):
     parameters: Natural
     position_parameters: Natural
     settings: NotRequired[dict[str, Value]]
-    """values of the configuration in which the arm differs from the comparison's"""
+    """values of the configuration in which the variant differs from the comparison's"""
 
 
 class DataRecord(TypedDict):
@@ -88,8 +88,8 @@ class EvaluatedWindows(TypedDict):
     validation: Natural
 
 
-class UnrecordedCell(TypedDict):
-    """What became of a cell whose status.json could not be written."""
+class UnrecordedRun(TypedDict):
+    """What became of a run whose status.json could not be written."""
 
     variant: str
     seed: Natural
@@ -120,14 +120,14 @@ class Comparison(TypedDict):
     created: str
     notes: list[str]
     learning_rates: NotRequired[list[Number]]
-    """the grid of which every arm has its best"""
-    unrecorded: NotRequired[list[UnrecordedCell]]
+    """the grid of which every variant has its best"""
+    unrecorded: NotRequired[list[UnrecordedRun]]
     nondeterministic: NotRequired[list[str]]
-    """operations of the arms that give other bits when they are run again"""
+    """operations of the variants that give other bits when they are run again"""
 
 
-class CellConfig(TypedDict):
-    """A cell's config.json: what it is trained with, and the sha256 of its data."""
+class RunConfig(TypedDict):
+    """A run's config.json: what it is trained with, and the sha256 of its data."""
 
     variant: str
     seed: Natural
@@ -136,7 +136,7 @@ class CellConfig(TypedDict):
 
 
 class Status(TypedDict):
-    """A cell's status.json; ``reason`` says why it failed or stopped, ``time`` is in seconds since 1970."""
+    """A run's status.json; ``reason`` says why it failed or stopped, ``time`` is in seconds since 1970."""
 
     state: State
     reason: NotRequired[str | None]
@@ -237,9 +237,9 @@ def check_comparison(value: Any, source: Source) -> None:
     _check_unique([variant["name"] for variant in value["variants"]], "$.variants", source)
 
 
-def check_cell_config(value: Any, source: Source) -> None:
-    """Raises ValueError if a value is not a ``CellConfig``."""
-    _check(value, CellConfig, source)
+def check_run_config(value: Any, source: Source) -> None:
+    """Raises ValueError if a value is not a ``RunConfig``."""
+    _check(value, RunConfig, source)
 
 
 def check_status(value: Any, source: Source) -> None:

@@ -17,7 +17,7 @@ from experiments.cli import RunCommand
 from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.records import environment
-from experiments.records.record import cell_config, cell_directory, comparison_cells, is_finished
+from experiments.records.record import comparison_runs, is_finished, run_config, run_directory
 from experiments.records.strict_json import visible
 from experiments.report.report import read_comparison
 from experiments.variants import VARIANTS, is_variant
@@ -25,7 +25,7 @@ from experiments.variants import VARIANTS, is_variant
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
-"""what a run writes, besides tables (.csv) and the directories of the arms"""
+"""what a run writes, besides tables (.csv) and the directories of the variants"""
 DEFAULTS = asdict(Config())
 LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
 """as long as any path of a comparison below its directory"""
@@ -133,7 +133,7 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
     refuse_if_differing(root, differing)
     unknown = [variant["name"] for variant in there["variants"] if not is_variant(variant["name"])]
     if unknown:
-        raise ValueError(f"--out {root} holds arms that this version does not have: {', '.join(unknown)}")
+        raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
     merged = dict(there)
     recorded = {variant["name"]: variant for variant in there["variants"]}
     for variant in comparison["variants"]:
@@ -144,10 +144,10 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
             refuse_if_differing(root / variant["name"], differing_settings(*settings))
     merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in recorded]
     merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
-    cells = list(comparison_cells(merged))
-    for cell in cells:
-        _check_cell(root, cell, merged, comparison)
-    all_done = all(is_finished(root, *cell, comparison["config"]["steps"]) for cell in cells)
+    runs = list(comparison_runs(merged))
+    for run in runs:
+        _check_run(root, run, merged, comparison)
+    all_done = all(is_finished(root, *run, comparison["config"]["steps"]) for run in runs)
     devices = [record["machine"].get("device") for record in (there, comparison)]
     if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
         refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
@@ -155,23 +155,23 @@ def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any
     return merged
 
 
-def _adopt_learning_rate(recorded: dict[str, Any], arm: dict[str, Any]) -> None:
+def _adopt_learning_rate(recorded: dict[str, Any], variant: dict[str, Any]) -> None:
     """The rate that was chosen when the comparison was run before."""
     if "learning_rate" in recorded.get("settings", {}):
-        arm["settings"] = arm.get("settings", {}) | {"learning_rate": recorded["settings"]["learning_rate"]}
+        variant["settings"] = variant.get("settings", {}) | {"learning_rate": recorded["settings"]["learning_rate"]}
 
 
-def _check_cell(root: Path, cell: tuple[str, int], merged: dict[str, Any], comparison: dict[str, Any]) -> None:
-    """Raises ValueError if a cell was made with something else: copied from another comparison, or edited."""
-    made_with = cell_config(root, *cell)
+def _check_run(root: Path, run: tuple[str, int], merged: dict[str, Any], comparison: dict[str, Any]) -> None:
+    """Raises ValueError if a run was made with something else: copied from another comparison, or edited."""
+    made_with = run_config(root, *run)
     if made_with is None:
         return
-    arm = next(variant for variant in merged["variants"] if variant["name"] == cell[0])
-    differing = differing_settings(made_with["config"], comparison["config"] | arm.get("settings", {}))
+    variant = next(variant for variant in merged["variants"] if variant["name"] == run[0])
+    differing = differing_settings(made_with["config"], comparison["config"] | variant.get("settings", {}))
     contents = made_with["data_sha256"][:12], comparison["data"][0]["sha256"][:12]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
-    refuse_if_differing(cell_directory(root, *cell), differing)
+    refuse_if_differing(run_directory(root, *run), differing)
 
 
 def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:

@@ -17,7 +17,7 @@ from experiments.errors import why
 from experiments.records.record import write_atomically
 from experiments.records.strict_json import visible
 from experiments.report.report import read_comparison, template_environment
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
 
@@ -59,7 +59,7 @@ def claims(results: Path, out: Path | None) -> None:
 def read_sections(results: Path) -> list[Section]:
     """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
     sections = []
-    for name, module in EXPERIMENTS.items():
+    for name, module in STUDIES.items():
         references = [reference for reference, made in REFERENCES.items() if made.experiment == name]
         rows = [row for reference in references for row in _rows(results / reference, name)]
         commands = {reference: command(reference) for reference in references}
@@ -107,7 +107,7 @@ def _rows(root: Path, experiment: str) -> list[Row]:
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)
-    claims = declared_claims(EXPERIMENTS[experiment].CLAIMS, root.name, experiment)
+    claims = declared_claims(STUDIES[experiment].CLAIMS, root.name, experiment)
     return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))
 
 
@@ -128,6 +128,6 @@ def _table(section: Section) -> Table:
             verdict.append(f"\n{visible(remark)}", style="not bold")
         number, counted, n_and_p = row.measured.partition(", n = ")
         measured = f"{row.claim.quantity}:\n{number}" + (f"\nn = {n_and_p}" if counted else "")
-        cells = (row.claim.statement, row.claim.published, measured, row.source)
-        table.add_row(*(Text(visible(cell)) for cell in cells), verdict)
+        runs = (row.claim.statement, row.claim.published, measured, row.source)
+        table.add_row(*(Text(visible(run)) for run in runs), verdict)
     return table

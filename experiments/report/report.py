@@ -21,7 +21,7 @@ from experiments.analysis.verdicts import RULE as CLAIMS_RULE
 from experiments.analysis.verdicts import evaluate
 from experiments.figures.style import FigureEntry, TableEntry
 from experiments.records.csv_files import to_csv
-from experiments.records.record import cell_config, comparison_cells, read_json, write_atomically
+from experiments.records.record import comparison_runs, read_json, run_config, write_atomically
 from experiments.records.schema import check_comparison
 from experiments.records.strict_json import Source, visible
 from experiments.report.tables import (
@@ -31,7 +31,7 @@ from experiments.report.tables import (
     repeatability,
     statements,
     terminal_table,
-    unfinished_cells,
+    unfinished_runs,
 )
 from experiments.training.tuning import RATES_CAPTION, rates_table
 
@@ -88,18 +88,18 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
         from experiments.studies import registry
 
         experiment = registry.get(comparison["experiment"])
-    for variant, seed in comparison_cells(comparison):
-        cell_config(root, variant, seed)
+    for variant, seed in comparison_runs(comparison):
+        run_config(root, variant, seed)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
-    cells = {"unfinished": unfinished_cells(root, comparison, curves), "happenings": happenings(root, comparison)}
+    runs = {"unfinished": unfinished_runs(root, comparison, curves), "happenings": happenings(root, comparison)}
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
         entries = experiment.figures(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
-        content = _content(output, comparison, summary, entries) | cells | _words(experiment)
+        content = _content(output, comparison, summary, entries) | runs | _words(experiment)
         claims = declared_claims(experiment.CLAIMS, comparison["name"], comparison["experiment"])
         content["claims"] = evaluate(
             claims, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
@@ -135,7 +135,7 @@ def result_table(root: Path) -> Table:
 def _content(
     output: Path, comparison: dict[str, Any], summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
 ) -> dict[str, Any]:
-    """What the two templates show of the numbers, besides the claims and what became of the cells."""
+    """What the two templates show of the numbers, besides the claims and what became of the runs."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
     return {
         "comparison": comparison,
@@ -166,7 +166,7 @@ def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
 
 def _rows(table: pd.DataFrame) -> list[list[str]]:
     """The header and the rows of a table, as strings."""
-    return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
+    return [[str(run) for run in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
 
 
 def template_environment(*, escape_html: bool) -> jinja2.Environment:

@@ -10,12 +10,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.statistics import SMALLEST_SAMPLE, cell_states, contrasts
-from experiments.records.record import cell_directory, cell_status, comparison_cells
+from experiments.analysis.statistics import SMALLEST_SAMPLE, contrasts, run_states
+from experiments.records.record import comparison_runs, run_directory, run_status
 from experiments.records.strict_json import visible
 
 RULE = (
-    "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the arm is called "
+    "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the variant is "
+    "called "
     "better or worse, where it includes 0 not distinguishable. Below three seeds there is no interval, and nothing is "
     "said. Each interval is judged by itself: about one in twenty excludes 0 where there is no difference. Verdicts on "
     "claims are corrected for their number, and may be inconclusive where this says better or worse."
@@ -25,14 +26,14 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence on one pair of arms; the verdict is better, worse, not distinguishable or no statement."""
+    """A sentence on one pair of variants; the verdict is better, worse, not distinguishable or no statement."""
 
     verdict: str
     text: str
 
 
 def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
-    """One row of strings per arm. A line break in a cell parts a number from what is told about it."""
+    """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
     metrics = summary.set_index(["variant", "metric"])
     names = {variant["name"] for variant in comparison["variants"]}
     rows = []
@@ -48,7 +49,7 @@ def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFram
         speed = metrics.loc[name, "tokens_per_second"]["mean"]
         rows.append(
             {
-                "arm": name,
+                "variant": name,
                 "n": f"{test['n']} of {test['planned']}",
                 "test bits per byte": _with_interval(test, ".3f"),
                 "minus baseline": difference,
@@ -62,7 +63,7 @@ def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFram
 
 
 def statements(summary: pd.DataFrame, comparison: dict[str, Any]) -> list[Statement]:
-    """What the paired differences say, by ``RULE``: one statement per arm and arm it is compared with."""
+    """What the paired differences say, by ``RULE``: one statement per variant and variant it is compared with."""
     metrics = summary.set_index(["variant", "metric"])
     said = []
     for variant in comparison["variants"]:
@@ -75,24 +76,24 @@ def statements(summary: pd.DataFrame, comparison: dict[str, Any]) -> list[Statem
     return said
 
 
-def unfinished_cells(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> list[dict[Any, Any]]:
+def unfinished_runs(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> list[dict[Any, Any]]:
     """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every cell that is not done."""
-    states = cell_states(root, comparison, curves)
+    states = run_states(root, comparison, curves)
     return [
-        cell
-        | {"reason": cell["reason"] or "no reason recorded"}
-        | {"log": (cell_directory(root, cell["variant"], cell["seed"]) / "log.txt").relative_to(root).as_posix()}
-        for cell in states[states["state"] != "done"].to_dict("records")
+        run
+        | {"reason": run["reason"] or "no reason recorded"}
+        | {"log": (run_directory(root, run["variant"], run["seed"]) / "log.txt").relative_to(root).as_posix()}
+        for run in states[states["state"] != "done"].to_dict("records")
     ]
 
 
 def happenings(root: Path, comparison: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """What the cells' processes noted on the way (resumptions, damaged files): each cell's name and its sentences."""
     noted = [
-        (f"{variant}, seed {seed}", cell_status(root, variant, seed).get("notes", []))
-        for variant, seed in comparison_cells(comparison)
+        (f"{variant}, seed {seed}", run_status(root, variant, seed).get("notes", []))
+        for variant, seed in comparison_runs(comparison)
     ]
-    return [(cell, notes) for cell, notes in noted if notes]
+    return [(run, notes) for run, notes in noted if notes]
 
 
 def repeatability(comparison: dict[str, Any]) -> str:
@@ -105,7 +106,7 @@ def repeatability(comparison: dict[str, Any]) -> str:
             "another order, and so differs in the last bits at first and visibly later."
         )
     found = comparison.get("nondeterministic", [])
-    named = f" PyTorch names in a training step of these arms: {'; '.join(found)}." if found else ""
+    named = f" PyTorch names in a training step of these variants: {'; '.join(found)}." if found else ""
     return (
         "Trained on a GPU: metrics are not the same bit for bit when the command is run again. Gradients that several "
         "threads add to one place (those of the token embedding and of attention) are added in an order that is not "
@@ -118,7 +119,7 @@ def repeatability(comparison: dict[str, Any]) -> str:
 def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
     """The main table for the end of a run in a terminal, with what did not finish below it."""
     rows = main_table(summary, comparison)
-    fates = [f"{arm}: {fate}" for arm, fate in zip(rows["arm"], rows["not finished"], strict=True) if fate]
+    fates = [f"{variant}: {fate}" for variant, fate in zip(rows["variant"], rows["not finished"], strict=True) if fate]
     table = Table(
         title=Text(f"{comparison['name']}: mean over seeds [95 % interval]"),
         title_justify="left",
@@ -128,8 +129,8 @@ def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
         collapse_padding=True,
         pad_edge=False,
     )
-    table.add_column("arm", no_wrap=True, min_width=max(map(len, rows["arm"])))
-    for column in rows.columns.drop(["arm", "parameters", "not finished"]):
+    table.add_column("variant", no_wrap=True, min_width=max(map(len, rows["variant"])))
+    for column in rows.columns.drop(["variant", "parameters", "not finished"]):
         table.add_column(textwrap.fill(column, 14), justify="right")
     for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
         table.add_row(*(Text(visible(cell)) for cell in row))
@@ -179,5 +180,5 @@ def _judge(row: "pd.Series[Any]", pair: str) -> tuple[str, str]:
 def _reached(row: "pd.Series[Any]", steps: int) -> str:
     if row["n"] == 0:
         return ""
-    text = f" It came down to that arm's final validation loss in {row['reached']} of {row['n']} seeds"
+    text = f" It came down to that variant's final validation loss in {row['reached']} of {row['n']} seeds"
     return f"{text}, on average at step {row['mean']:.0f} of {steps}." if row["reached"] == row["n"] else f"{text}."

@@ -24,7 +24,8 @@ METHOD = (
     "predicted from the right ones before it, on the fixed sequences of the test split after the last step; the curves "
     "are of the validation split. Elu+1 has as many features as a head has channels, favor+ as many as num_features "
     "says. The spread of the initial weights, the learning rate and the batch were found in trials on another task, "
-    "associative recall; no arm was tuned by itself. Linear attention is compared with softmax attention only where "
+    "associative recall; no variant was tuned by itself. Linear attention is compared with softmax attention only "
+    "where "
     "that has learnt the task. A token is kept in a byte, so what tables and figures call bits per byte are bits per "
     "scored symbol."
 )
@@ -32,9 +33,10 @@ METHOD = (
 NOT_SHOWN = (
     "The published setting: Katharopoulos et al. train four layers of eight heads on sequences of up to 128 tokens; "
     "here two layers with one head copy words of up to 32 symbols, in 64 tokens (copying-128 copies up to 128). One "
-    "number of steps and one learning rate serve all arms, so an arm that is low may need more steps and not be "
+    "number of steps and one learning rate serve all variants, so a variant that is low may need more steps and not be "
     "unable: its curve shows whether it was still rising. Copying is predicted symbol by symbol after right symbols, "
-    "so the symbol before tells where to look unless it came twice: an arm can do well with little sense of position."
+    "so the symbol before tells where to look unless it came twice: a variant can do well with little sense of "
+    "position."
 )
 
 VARIANTS = (
@@ -55,33 +57,33 @@ BEGUN = 0.2
 CLAIMS = (
     *(
         learns(
-            f"{arm}-copies",
+            f"{variant}-copies",
             f"Softmax attention with {positions} learns to copy.",
             published,
-            arm,
-            last_answers(arm),
+            variant,
+            last_answers(variant),
             family="copying",
             resolution_of=ONE_ANSWER,
         )
-        for arm, positions, published in (
+        for variant, positions, published in (
             ("softmax-learned", "learned positions", f"{KATHAROPOULOS}, which learns the task"),
             ("softmax-rope", "RoPE", "none found"),
         )
     ),
     *(
         Claim(
-            key=f"{arm}-copies-as-well",
+            key=f"{variant}-copies-as-well",
             statement=f"{name} copies as well as softmax attention with such positions.",
             published=published,
-            quantity=f"test accuracy, {arm} minus {other}",
+            quantity=f"test accuracy, {variant} minus {other}",
             region=(-0.02, inf),
             margin=0.005,
-            sample=paired_answers(arm, other, ACCURACY, LEARNT, by="other"),
+            sample=paired_answers(variant, other, ACCURACY, LEARNT, by="other"),
             pattern="+.1%",
             family="copying",
             resolution_of=ONE_ANSWER,
         )
-        for arm, other, name, published in (
+        for variant, other, name, published in (
             ("elu+1-learned", "softmax-learned", "Elu+1 with learned positions", KATHAROPOULOS),
             ("elu+1-rope-before", "softmax-rope", "Elu+1 with RoPE before the map", "none found"),
             ("elu+1-rope-after", "softmax-rope", "Elu+1 with RoPE after the map", "none found"),

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from experiments.analysis.claims import BITS_PER_BYTE, SEEN, Claim, ReadSample, Sample
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table, paired, per_seed
 from experiments.analysis.statistics import estimate, finished_values
 from experiments.config import Config
@@ -42,7 +42,7 @@ METHOD = (
 )
 NOT_SHOWN = (
     "Other numbers of features (with more of them one draw is nearer to the expectation), longer training, in which "
-    "a model may get used to being redrawn, and other learning rates: one serves all arms, unless there is a table "
+    "a model may get used to being redrawn, and other learning rates: one serves all variants, unless there is a table "
     "of them. Redrawing every 1000 steps happens once in a run this short. A model that is redrawn is trained with its "
     "last features for some steps before its loss is taken, at a small learning rate: what it then lacks is what it "
     "has not learnt again."
@@ -53,8 +53,8 @@ VARIANTS = (
     "favor+-none",
     "favor+-none@redraw_every=100",
     *(
-        f"{arm}{redraw}"
-        for arm in ("favor+-rope-before", "favor+-rope-after", "favor+paired-rope-after")
+        f"{variant}{redraw}"
+        for variant in ("favor+-rope-before", "favor+-rope-after", "favor+paired-rope-after")
         for redraw in REDRAWS
     ),
 )
@@ -105,7 +105,7 @@ def figures(
 
 
 def redrawn_table(redrawn: pd.DataFrame) -> pd.DataFrame:
-    """A row of strings per arm: its loss with its own features, and what new ones add."""
+    """A row of strings per variant: its loss with its own features, and what new ones add."""
     rows = []
     for name, mine in redrawn.groupby("variant", sort=False):
         own = mine[mine["draw"] == 0].set_index("seed")["bits_per_byte"]
@@ -114,7 +114,7 @@ def redrawn_table(redrawn: pd.DataFrame) -> pd.DataFrame:
         interval = f" [{found.low:+.3f}, {found.high:+.3f}]" if found.has_interval else ""
         rows.append(
             {
-                "arm": name,
+                "variant": name,
                 "seeds": str(found.n),
                 "own features": f"{own.mean():.3f}",
                 "new features minus own": f"{found.mean:+.3f}{interval}",
@@ -138,10 +138,10 @@ def _read(root: Path) -> pd.DataFrame | None:
 def _redrawn(every: int, sample: ReadSample) -> ReadSample:
     """The sample with a note on how often there was a redraw; None where training was too short for one."""
 
-    def read(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         steps = comparison["config"]["steps"]
         redraws = (steps - 1) // every
-        found = sample(root, comparison, cells) if redraws else None
+        found = sample(root, comparison, runs) if redraws else None
         if found is None:
             return None
         times = "once" if redraws == 1 else f"{redraws} times"
@@ -151,33 +151,35 @@ def _redrawn(every: int, sample: ReadSample) -> ReadSample:
     return read
 
 
-def _hurt_more(arm: str, other: str, every: int) -> ReadSample:
-    """What redrawing adds to the arm's test loss, minus what it adds to the other's, by seed."""
+def _hurt_more(variant: str, other: str, every: int) -> ReadSample:
+    """What redrawing adds to the variant's test loss, minus what it adds to the other's, by seed."""
     redraw = f"@redraw_every={every}"
     metric = "test_bits_per_byte"
     difference = per_seed(
-        (arm + redraw, arm, other + redraw, other),
+        (variant + redraw, variant, other + redraw, other),
         lambda a, b, c, d: a.last(metric) - b.last(metric) - (c.last(metric) - d.last(metric)),
     )
     return _redrawn(every, difference)
 
 
-def _lost_when_redrawn(arm: str, other: str | None = None) -> ReadSample:
-    """By seed: loss with new features (mean over draws) minus with its own; minus the other arm's, if there is one."""
+def _lost_when_redrawn(variant: str, other: str | None = None) -> ReadSample:
+    """By seed: loss with new features (mean over draws) minus with its own; minus the other variant's, if there is
+    one.
+    """
 
-    arms = (arm,) if other is None else (arm, other)
+    variants = (variant,) if other is None else (variant, other)
 
     def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         redrawn = _read(root)
 
         def difference(seed: int) -> float | None:
-            risen = [None if redrawn is None else _risen(redrawn, name, seed) for name in arms]
+            risen = [None if redrawn is None else _risen(redrawn, name, seed) for name in variants]
             known = [value for value in risen if value is not None]
-            return known[0] - sum(known[1:]) if len(known) == len(arms) else None
+            return known[0] - sum(known[1:]) if len(known) == len(variants) else None
 
         return difference
 
-    return from_table(arms, read)
+    return from_table(variants, read)
 
 
 def _risen(redrawn: pd.DataFrame, name: str, seed: int) -> float | None:
@@ -202,15 +204,15 @@ def _claims() -> tuple[Claim, ...]:
         "favor+paired-rope-after",
     )
 
-    def redrawn(key: str, statement: str, published: str, arm: str, every: int, helps: bool) -> Claim:
+    def redrawn(key: str, statement: str, published: str, variant: str, every: int, helps: bool) -> Claim:
         return Claim(
             key=key,
             statement=statement,
             published=published,
-            quantity=f"test loss, {arm} redrawn every {every} steps minus never redrawn, bits per byte",
+            quantity=f"test loss, {variant} redrawn every {every} steps minus never redrawn, bits per byte",
             region=(-inf, 0) if helps else (0, inf),
             margin=0.01,
-            sample=_redrawn(every, paired(f"{arm}@redraw_every={every}", arm)),
+            sample=_redrawn(every, paired(f"{variant}@redraw_every={every}", variant)),
             family="redraw",
             resolution=BITS_PER_BYTE,
         )
@@ -251,11 +253,11 @@ def _claims() -> tuple[Claim, ...]:
                 quantity=f"what redrawing every {every} steps adds to the loss, after minus {other}, bits per byte",
                 region=(0, inf),
                 margin=0.01,
-                sample=_hurt_more(after, f"favor+-{arm}", every),
+                sample=_hurt_more(after, f"favor+-{variant}", every),
                 family="seen",
                 resolution=BITS_PER_BYTE,
             )
-            for other, arm, words, every in (
+            for other, variant, words, every in (
                 ("before", "rope-before", "RoPE before it", 1000),
                 ("none", "none", "no positions", 100),
             )
@@ -306,7 +308,8 @@ _FINAL = FigureEntry(
 _CURVES = FigureEntry(
     "validation",
     "Validation loss with and without redraws",
-    "Bits per byte of the validation split, from a quarter of the run on. An arm that is redrawn is evaluated with the "
+    "Bits per byte of the validation split, from a quarter of the run on. A variant that is redrawn is evaluated with "
+    "the "
     "features it has at that step, which it may have had for few steps.",
 )
 _REDRAWN = (

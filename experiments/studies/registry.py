@@ -5,7 +5,7 @@ An experiment is a module with these names:
 * ``QUESTION`` (what it asks), ``METHOD`` (how it is measured) and ``NOT_SHOWN`` (what it does not show), sentences for
   the report;
 * ``CLAIMS``, a tuple of ``claims.Claim``, each judged on every comparison that references.py lists for the experiment;
-* ``VARIANTS``, the arms it trains by default (with the general presets, unless presets.py has some of its own);
+* ``VARIANTS``, the variants it trains by default (with the general presets, unless presets.py has some of its own);
 * ``measure(root, comparison, task)``: measures the trained models, into CSV files of ``root``; returns sentences about
   what could not be measured;
 * ``figures(root, output, comparison, curves, summary)``: its figures, from files of ``root`` alone, into ``output``.
@@ -27,7 +27,7 @@ from experiments.studies.pairing import study as pairing
 from experiments.studies.recall import study as recall
 from experiments.studies.speed import study as speed
 
-EXPERIMENTS: dict[str, ModuleType] = {
+STUDIES: dict[str, ModuleType] = {
     "convergence": convergence,
     "decay": decay,
     "denominator": denominator,
@@ -43,6 +43,6 @@ EXPERIMENTS: dict[str, ModuleType] = {
 
 def get(name: str) -> ModuleType:
     """The experiment of a name. Raises ValueError that lists the names there are."""
-    if name not in EXPERIMENTS:
-        raise ValueError(f"there is no experiment {name!r}; choose from {', '.join(EXPERIMENTS)}")
-    return EXPERIMENTS[name]
+    if name not in STUDIES:
+        raise ValueError(f"there is no experiment {name!r}; choose from {', '.join(STUDIES)}")
+    return STUDIES[name]

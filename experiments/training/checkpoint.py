@@ -1,6 +1,6 @@
 """Checkpoints that are whole or are not there.
 
-``<cell>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
+``<run>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
 ``manifest.json`` with the step and the sha256 of both. A new one is written under another name, flushed and renamed;
 the one before it is kept until then and beyond, so that a damaged newest one costs some steps and not the run.
 Nothing that is loaded is executed.
@@ -35,7 +35,7 @@ class Checkpoint:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """The checkpoint of ``step`` in a cell's directory of checkpoints."""
+    """The checkpoint of ``step`` in a run's directory of checkpoints."""
     return directory / f"step{step:08d}"
 
 

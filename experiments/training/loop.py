@@ -1,4 +1,4 @@
-"""The training loop of one cell: a variant, a seed.
+"""The training loop of one run: a variant, a seed.
 
 A step is a pure function of the weights, the configuration and its number: the batch comes from (seed, step), dropout
 from a generator seeded with (seed, step), the learning rate from the step. So a run that was stopped goes on from its
@@ -31,22 +31,22 @@ Progress = Callable[[int, float, float], None]
 
 
 DIVERGED = "diverged"
-"""how the reason of such a cell begins"""
+"""how the reason of such a run begins"""
 
 
-class CellFailed(Exception):
-    """A cell that cannot go on; the message is the reason that its status and every table show."""
+class RunFailed(Exception):
+    """A run that cannot go on; the message is the reason that its status and every table show."""
 
 
-class Diverged(CellFailed):
-    """A loss or a gradient that is not finite: the arm's own failure, and no other's."""
+class Diverged(RunFailed):
+    """A loss or a gradient that is not finite: the variant's own failure, and no other's."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{DIVERGED}: {what}")
 
 
-class CellStopped(Exception):
-    """A cell that was asked to stop, and did, after a checkpoint."""
+class RunStopped(Exception):
+    """A run that was asked to stop, and did, after a checkpoint."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def denormals_flushed() -> Iterator[None]:
 
 
 @denormals_flushed()
-def train_cell(
+def train_run(
     directory: Path,
     variant: Variant,
     seed: int,
@@ -84,7 +84,7 @@ def train_cell(
 
     Raises:
         Diverged: a loss or a gradient is not finite; the update of that step was not made.
-        CellStopped: ``should_stop`` said so; a checkpoint was written.
+        RunStopped: ``should_stop`` said so; a checkpoint was written.
         OSError: a record or a checkpoint could not be written; those written before are whole.
     """
     torch.set_num_threads(config.threads)
@@ -107,14 +107,14 @@ def train_cell(
         def stop_if_asked() -> None:
             if should_stop():
                 save()
-                raise CellStopped(f"stopped at step {step}")
+                raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: str, windows: int) -> None:
             values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
             if not math.isfinite(values["bits_per_byte"]):
                 raise Diverged(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
             if split == "validation" and config.diagnose_windows:
-                values |= attention_health(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
+                values |= attention_statistics(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
             log.append(step, step * config.tokens_per_step, split, values)
 
         while True:
@@ -248,7 +248,7 @@ def evaluate(
     return values | {"accuracy": right / (count * config.context)} if task.measures_accuracy else values
 
 
-def attention_health(model: CausalLM, tokens: Tensor) -> dict[str, float]:
+def attention_statistics(model: CausalLM, tokens: Tensor) -> dict[str, float]:
     """How the attention weighs: shares are means over the layers, row sums the extremes over all of them.
 
     Args:

@@ -16,7 +16,7 @@ BYTES_PER_PARAMETER = 16
 
 
 def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
-    """The language model of one cell. What two variants share starts with equal weights for equal seeds.
+    """The language model of one run. What two variants share starts with equal weights for equal seeds.
 
     Raises:
         ValueError: a setting that the variant cannot take.
@@ -69,9 +69,9 @@ def check_memory(config: Config, at_once: int) -> None:
 
 
 def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
-    """Raises ValueError unless the parameters of arms of one size, without position tables, are equal within 1 %.
+    """Raises ValueError unless the parameters of variants of one size, without position tables, are equal within 1 %.
 
-    The table of learned positions is what such an arm adds and is compared for; it is reported beside the others.
+    The table of learned positions is what such a variant adds and is compared for; it is reported beside the others.
     """
     without_tables = {name: total - table for name, (total, table) in parameters.items()}
     smallest, largest = min(without_tables.values()), max(without_tables.values())
@@ -84,12 +84,13 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 def _peer_attention(config: Config, seed: int):  # type: ignore[no-untyped-def]
     if config.redraw_every:
         raise ValueError(
-            f"redraw_every is {config.redraw_every}, but the performer-pytorch arm never redraws its features; "
-            "leave out the arm, or give --redraw-every 0"
+            f"redraw_every is {config.redraw_every}, but the performer-pytorch variant never redraws its features; "
+            "leave out the variant, or give --redraw-every 0"
         )
     if config.dropout:
         raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch arm has none; leave it out, or give --dropout 0"
+            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out, or give "
+            "--dropout 0"
         )
 
     def make(layer: int) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 
 from experiments.config import Config
 from experiments.launch.progress import counted
-from experiments.records.record import cell_directory, cell_status, comparison_cells
+from experiments.records.record import comparison_runs, run_directory, run_status
 from experiments.training.checkpoint import load_newest_checkpoint
 from experiments.training.models import build_model
 from experiments.variants import get_variant
@@ -25,17 +25,17 @@ def measuring_device(comparison: dict[str, Any]) -> torch.device:
 def trained_models(
     root: Path, comparison: dict[str, Any], measured: str, notes: list[str]
 ) -> Iterator[tuple[str, int, CausalLM]]:
-    """Variant, seed and model, in eval mode, of every finished cell.
+    """Variant, seed and model, in eval mode, of every finished run.
 
-    A cell whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
+    A run whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
     sentence's subject) leaves it out is added to ``notes``. How many are done is printed now and then.
     """
     config = Config(**comparison["config"])
     settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
-    done = [cell for cell in comparison_cells(comparison) if cell_status(root, *cell)["state"] == "done"]
+    done = [run for run in comparison_runs(comparison) if run_status(root, *run)["state"] == "done"]
     for name, seed in counted(done, f"{measured}: trained models"):
         model = build_model(get_variant(name), replace(config, **settings[name]), seed)
-        checkpoint, _ = load_newest_checkpoint(cell_directory(root, name, seed) / "checkpoint", model)
+        checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:
             notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")
             continue

@@ -1,8 +1,8 @@
-"""A learning rate for every arm: the best of a small grid, equal for all, by the loss on the validation split.
+"""A learning rate for every variant: the best of a small grid, equal for all, by the loss on the validation split.
 
-Each arm is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
+Each variant is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
 directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
-when all trials of an arm are done or have diverged, and recorded in comparison.json.
+when all trials of a variant are done or have diverged, and recorded in comparison.json.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.config import LARGEST_RATE
-from experiments.records.record import cell_directory, cell_status, read_metrics
+from experiments.records.record import read_metrics, run_directory, run_status
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
@@ -20,7 +20,8 @@ DIRECTORY = "tuning"
 SEED = 0
 MOST_RATES = 9
 RATES_CAPTION = (
-    "Final validation bits per byte of the trials, one seed each, by peak learning rate; the arm is trained with the "
+    "Final validation bits per byte of the trials, one seed each, by peak learning rate; the variant is trained with "
+    "the "
     "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
     "what is reported is measured on the test split; the seed of the trials is one of those reported."
 )
@@ -40,13 +41,13 @@ def parse_rates(text: str) -> list[float]:
     return rates
 
 
-def trial_name(arm: str, rate: float) -> str:
+def trial_name(variant: str, rate: float) -> str:
     # All digits, so that no two rates have one name.
-    return f"{arm}@learning_rate={rate!r}"
+    return f"{variant}@learning_rate={rate!r}"
 
 
 def trials(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The comparison in which every arm whose name does not fix its rate is trained at every rate of the grid."""
+    """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
     return {
         **{key: value for key, value in comparison.items() if key != "learning_rates"},
         "name": f"{comparison['name']}, learning rates",
@@ -54,65 +55,65 @@ def trials(comparison: dict[str, Any]) -> dict[str, Any]:
         "seeds": [SEED],
         "variants": [
             {
-                **arm,
-                "name": trial_name(arm["name"], rate),
-                "baseline": trial_name(arm["baseline"], rate),
-                "settings": arm.get("settings", {}) | {"learning_rate": rate},
+                **variant,
+                "name": trial_name(variant["name"], rate),
+                "baseline": trial_name(variant["baseline"], rate),
+                "settings": variant.get("settings", {}) | {"learning_rate": rate},
             }
-            for arm in comparison["variants"]
-            if "learning_rate" not in get_variant(arm["name"]).settings
+            for variant in comparison["variants"]
+            if "learning_rate" not in get_variant(variant["name"]).settings
             for rate in comparison["learning_rates"]
         ],
     }
 
 
 def untuned(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The arms whose learning rate is still to be found."""
+    """The variants whose learning rate is still to be found."""
     if not comparison.get("learning_rates"):
         return []
-    return [arm for arm in comparison["variants"] if "learning_rate" not in arm.get("settings", {})]
+    return [variant for variant in comparison["variants"] if "learning_rate" not in variant.get("settings", {})]
 
 
-def choose(root: Path, comparison: dict[str, Any], arm: str) -> float | None:
-    """The rate whose trial ended with the lowest validation loss; None if no trial of the arm is done."""
-    losses = {rate: loss for rate, loss in trial_losses(root, comparison, arm).items() if math.isfinite(loss)}
+def choose(root: Path, comparison: dict[str, Any], variant: str) -> float | None:
+    """The rate whose trial ended with the lowest validation loss; None if no trial of the variant is done."""
+    losses = {rate: loss for rate, loss in trial_losses(root, comparison, variant).items() if math.isfinite(loss)}
     return min(losses, key=losses.__getitem__) if losses else None
 
 
-def have_ended(root: Path, comparison: dict[str, Any], arm: str) -> bool:
-    """Whether every trial of an arm is done or diverged; one that failed otherwise (was killed, say) is repeated."""
+def have_ended(root: Path, comparison: dict[str, Any], variant: str) -> bool:
+    """Whether every trial of a variant is done or diverged; one that failed otherwise (was killed, say) is repeated."""
     for rate in comparison["learning_rates"]:
-        status = cell_status(root / DIRECTORY, trial_name(arm, rate), SEED)
+        status = run_status(root / DIRECTORY, trial_name(variant, rate), SEED)
         diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
         if status["state"] != "done" and not diverged:
             return False
     return True
 
 
-def trial_losses(root: Path, comparison: dict[str, Any], arm: str) -> dict[float, float]:
-    """For each rate of the grid the final validation bits per byte of the arm's trial; NaN if it is not done."""
+def trial_losses(root: Path, comparison: dict[str, Any], variant: str) -> dict[float, float]:
+    """For each rate of the grid the final validation bits per byte of the variant's trial; NaN if it is not done."""
     steps = comparison["config"]["steps"]
     losses = {}
     for rate in comparison["learning_rates"]:
-        name = trial_name(arm, rate)
+        name = trial_name(variant, rate)
         losses[rate] = math.nan
-        if cell_status(root / DIRECTORY, name, SEED)["state"] == "done":
-            for row in read_metrics(cell_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
+        if run_status(root / DIRECTORY, name, SEED)["state"] == "done":
+            for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
                 if (row["step"], row["split"]) == (steps, "validation"):
                     losses[rate] = row.get("bits_per_byte", math.nan)
     return losses
 
 
 def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
-    """A row of strings per tuned arm: its trials' validation loss by rate, and the rate it is trained with."""
+    """A row of strings per tuned variant: its trials' validation loss by rate, and the rate it is trained with."""
     if not comparison.get("learning_rates"):
         return None
     rows = []
-    for arm in comparison["variants"]:
-        losses = trial_losses(root, comparison, arm["name"])
+    for variant in comparison["variants"]:
+        losses = trial_losses(root, comparison, variant["name"])
         shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
-        chosen = arm.get("settings", {}).get("learning_rate")
+        chosen = variant.get("settings", {}).get("learning_rate")
         tried = not all(map(math.isnan, losses.values()))
         edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
-        rows.append({"arm": arm["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
+        rows.append({"variant": variant["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
     return pd.DataFrame(rows)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from experiments.config import Config
-from experiments.records.record import cell_directory, write_json
+from experiments.records.record import run_directory, write_json
 from experiments.variants import parse_variants
 
 Loss = Callable[[str, int, int], float]
 
 
 def made_up_loss(variant: str, seed: int, step: int) -> float:
-    """Bits per byte that fall from 8 to an end that depends on the arm, shifted by 0.01 per seed."""
+    """Bits per byte that fall from 8 to an end that depends on the variant, shifted by 0.01 per seed."""
     end = 2.0 + len(variant) / 20 + seed / 100
     return end + (8 - end) * 2 ** (-step / 20)
 
@@ -32,9 +32,9 @@ def write_comparison(
     stopped_at: int = 40,
     **other: Any,
 ) -> Path:
-    """Write comparison.json and every cell's files. ``fates`` maps a cell to a (state, reason) other than done."""
+    """Write comparison.json and every run's files. ``fates`` maps a run to a (state, reason) other than done."""
     config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32)
-    arms = parse_variants(variants)
+    variants = parse_variants(variants)
     comparison = {
         "name": "made-up",
         "experiment": "convergence",
@@ -42,10 +42,10 @@ def write_comparison(
         "command": "python -m experiments run convergence --preset smoke",
         "config": vars(config),
         "variants": [
-            vars(arm)
-            | {"parameters": 1000 + 64 * (arm.position == "learned")}
-            | {"position_parameters": 64 * (arm.position == "learned")}
-            for arm in arms
+            vars(variant)
+            | {"parameters": 1000 + 64 * (variant.position == "learned")}
+            | {"position_parameters": 64 * (variant.position == "learned")}
+            for variant in variants
         ],
         "seeds": list(range(seeds)),
         "git": {"commit": "0123abc", "dirty": False},
@@ -67,14 +67,16 @@ def write_comparison(
     }
     root.mkdir(parents=True, exist_ok=True)
     write_json(root / "comparison.json", comparison | other)
-    for arm in arms:
+    for variant in variants:
         for seed in range(seeds):
-            state, reason = (fates or {}).get((arm.name, seed), ("done", None))
-            _write_cell(cell_directory(root, arm.name, seed), arm.name, seed, config, loss, state, reason, stopped_at)
+            state, reason = (fates or {}).get((variant.name, seed), ("done", None))
+            _write_run(
+                run_directory(root, variant.name, seed), variant.name, seed, config, loss, state, reason, stopped_at
+            )
     return root
 
 
-def _write_cell(
+def _write_run(
     directory: Path, name: str, seed: int, config: Config, loss: Loss, state: str, reason: str | None, stopped_at: int
 ) -> None:
     directory.mkdir(parents=True)
@@ -101,7 +103,7 @@ def make_comparison() -> Callable[..., Path]:
 
 @pytest.fixture
 def make_reference(make_comparison, tmp_path):
-    """Makes results/convergence with two arms that differ by given amounts, seed by seed; returns results."""
+    """Makes results/convergence with two variants that differ by given amounts, seed by seed; returns results."""
 
     def make(differences, **other):
         def loss(name, seed, step):

@@ -52,7 +52,7 @@ def test_the_reference_says_how_it_was_made(name):
     assert [each["name"] for each in comparison["data"]] == [data] * bool(comparison["variants"])
 
 
-def test_the_convergence_reference_has_three_seeds_of_the_default_arms():
+def test_the_convergence_reference_has_three_seeds_of_the_default_variants():
     comparison = json.loads((REFERENCE / "convergence" / "comparison.json").read_text())
     assert len(comparison["seeds"]) >= 3
     names = {variant["name"] for variant in comparison["variants"]}

@@ -5,10 +5,10 @@ import torch
 
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
-from experiments.studies.convergence.study import VARIANTS as DEFAULT_ARMS
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.convergence.study import VARIANTS as DEFAULT_VARIANTS
+from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model, check_parameters_match, count_parameters
-from experiments.variants import SETTINGS, VARIANTS, check_arms_differ, get_variant, is_variant, parse_variants
+from experiments.variants import SETTINGS, VARIANTS, check_variants_differ, get_variant, is_variant, parse_variants
 
 SMOKE = PRESETS["smoke"]().config
 
@@ -16,8 +16,8 @@ SMOKE = PRESETS["smoke"]().config
 def test_the_contract_names_exist():
     names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
     assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert set(DEFAULT_ARMS) <= set(VARIANTS)
-    assert len(DEFAULT_ARMS) == 7
+    assert set(DEFAULT_VARIANTS) <= set(VARIANTS)
+    assert len(DEFAULT_VARIANTS) == 7
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -48,8 +48,8 @@ def test_another_seed_starts_elsewhere():
     assert not torch.equal(first.embedding.tokens.weight, second.embedding.tokens.weight)
 
 
-def test_the_seven_arms_match_in_parameters_within_one_per_cent():
-    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in DEFAULT_ARMS]
+def test_the_seven_variants_match_in_parameters_within_one_per_cent():
+    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in DEFAULT_VARIANTS]
     assert max(totals) <= 1.01 * min(totals)
 
 
@@ -105,13 +105,13 @@ def test_a_configuration_that_cannot_be_is_refused_by_name(change):
         dataclasses.replace(Config(), **change)
 
 
-def test_settings_are_what_an_arm_has_besides_the_comparison_s_configuration():
-    arm = get_variant("favor+-rope-after@redraw_every=100@num_features=128@learning_rate=1e-3@denominator=none")
+def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration():
+    variant = get_variant("favor+-rope-after@redraw_every=100@num_features=128@learning_rate=1e-3@denominator=none")
     settings = {"redraw_every": 100, "num_features": 128, "learning_rate": 1e-3, "denominator": "none"}
-    assert arm.settings == settings
-    assert (arm.kernel, arm.position) == ("favor+", "rope-after")
-    assert arm.config(Config(steps=7)) == dataclasses.replace(Config(steps=7), **settings)
-    assert "redraw_every 100, num_features 128" in arm.description
+    assert variant.settings == settings
+    assert (variant.kernel, variant.position) == ("favor+", "rope-after")
+    assert variant.config(Config(steps=7)) == dataclasses.replace(Config(steps=7), **settings)
+    assert "redraw_every 100, num_features 128" in variant.description
     assert get_variant("favor+-rope-after") is VARIANTS["favor+-rope-after"]
 
 
@@ -135,9 +135,9 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
     ("name", "said"),
     [
         ("favor-none@dim=64", "there is no variant 'favor-none'; choose from softmax-none, "),
-        ("softmax-none@", f"an arm has no setting ''; choose from {', '.join(SETTINGS)}"),
-        ("softmax-none@steps=5", "an arm has no setting 'steps'; choose from "),
-        ("softmax-none@Dim=64", "an arm has no setting 'Dim'; choose from "),
+        ("softmax-none@", f"a variant has no setting ''; choose from {', '.join(SETTINGS)}"),
+        ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
+        ("softmax-none@Dim=64", "a variant has no setting 'Dim'; choose from "),
         ("softmax-none@dim=64@dim=64", "dim is set twice; set it once"),
         ("softmax-none@dim", "dim is ''; give a whole number"),
         ("softmax-none@dim=", "dim is ''; give a whole number"),
@@ -148,10 +148,10 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("elu+1-rope-after@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("softmax-rope@redraw_every=5", "redraw_every says nothing; choose from the kernels favor+, "),
         ("performer-pytorch@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
-        ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after arm"),
+        ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
     ],
 )
-def test_a_name_that_is_no_arm_is_refused_with_what_would_do(name, said):
+def test_a_name_that_is_no_variant_is_refused_with_what_would_do(name, said):
     with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
         get_variant(name)
     assert said in str(refusal.value)
@@ -169,7 +169,7 @@ def test_a_name_that_is_no_arm_is_refused_with_what_would_do(name, said):
         ("favor+-none@redraw_every=-1", "redraw_every is -1; give 0 or more"),
     ],
 )
-def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_arm_s_name(name, said):
+def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_variant_s_name(name, said):
     with pytest.raises(ValueError, match=r"^--variants: ") as refusal:
         get_variant(name).config(SMOKE)
     assert f"{name}: {said}" in str(refusal.value)
@@ -185,21 +185,21 @@ def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_arm_s_n
         "elu+1-rope-after,elu+1-rope-after@denominator=unrotated",
     ],
 )
-def test_two_names_of_the_same_arm_are_refused(names):
+def test_two_names_of_the_same_variant_are_refused(names):
     first, second = names.split(",")
-    with pytest.raises(ValueError, match="are the same arm here; leave one of them out") as refusal:
-        check_arms_differ(parse_variants(names), SMOKE)
+    with pytest.raises(ValueError, match="are the same variant here; leave one of them out") as refusal:
+        check_variants_differ(parse_variants(names), SMOKE)
     assert first in str(refusal.value)
     assert second in str(refusal.value)
 
 
-def test_arms_that_differ_in_a_setting_are_two():
-    check_arms_differ(parse_variants("favor+-none,favor+-none@num_features=8,elu+1-none,elu+1-none@dim=16"), SMOKE)
+def test_variants_that_differ_in_a_setting_are_two():
+    check_variants_differ(parse_variants("favor+-none,favor+-none@num_features=8,elu+1-none,elu+1-none@dim=16"), SMOKE)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu"])
-def test_the_arms_of_every_experiment_fit_its_presets(name, preset):
-    experiment = EXPERIMENTS[name]
+def test_the_variants_of_every_experiment_fit_its_presets(name, preset):
+    experiment = STUDIES[name]
     if experiment.VARIANTS:
-        check_arms_differ(parse_variants(",".join(experiment.VARIANTS)), get_preset(preset, name).config)
+        check_variants_differ(parse_variants(",".join(experiment.VARIANTS)), get_preset(preset, name).config)

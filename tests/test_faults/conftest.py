@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.records.record import cell_status, read_metrics
+from experiments.records.record import read_metrics, run_status
 
 PROJECT = Path(__file__).parents[2]
 COUNTS = pytest.StashKey[Counter]()
@@ -65,9 +65,9 @@ def obey_permissions():
 
 
 class Comparison:
-    """A small comparison that real processes work on: three arms of about 80 records each, in ``out``."""
+    """A small comparison that real processes work on: three variants of about 80 records each, in ``out``."""
 
-    arms = ("softmax-rope", "favor+-rope-after", "elu+1-rope-after")
+    variants = ("softmax-rope", "favor+-rope-after", "elu+1-rope-after")
     steps = 60
     checkpoint_every = 4
     evaluate_every = 5
@@ -76,7 +76,7 @@ class Comparison:
         self.out = out
         self.output_path = output_path
         self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke"]
-        self.command += ["--data-file", str(text), "--variants", ",".join(self.arms), "--out", str(out)]
+        self.command += ["--data-file", str(text), "--variants", ",".join(self.variants), "--out", str(out)]
         self.command += ["--steps", str(self.steps), "--evaluate-every", str(self.evaluate_every), "--log-every", "1"]
         self.command += ["--checkpoint-every", str(self.checkpoint_every), "--evaluation-windows", "24", *options]
         self.process = None
@@ -112,41 +112,41 @@ class Comparison:
         os.killpg(self.process.pid, number)
 
     def workers(self):
-        """The cells' processes: children of the fork server, which is a child of the command."""
+        """The runs' processes: children of the fork server, which is a child of the command."""
         return [p for p in psutil.Process(self.process.pid).children(recursive=True) if p.ppid() != self.process.pid]
 
-    def directory(self, arm):
-        return self.out / arm / "seed0"
+    def directory(self, variant):
+        return self.out / variant / "seed0"
 
-    def rows(self, arm):
-        path = self.directory(arm) / "metrics.jsonl"
+    def rows(self, variant):
+        path = self.directory(variant) / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
-    def trained_step(self, arm):
+    def trained_step(self, variant):
         """The last step that is on record; every step is."""
-        return max(row["step"] for row in read_metrics(self.directory(arm) / "metrics.jsonl"))
+        return max(row["step"] for row in read_metrics(self.directory(variant) / "metrics.jsonl"))
 
-    def saved_step(self, arm):
-        saved = (self.directory(arm) / "checkpoint").glob("step*")
+    def saved_step(self, variant):
+        saved = (self.directory(variant) / "checkpoint").glob("step*")
         return max(int(path.name.removeprefix("step")) for path in saved)
 
     def all_rows(self):
-        return sum(self.rows(arm) for arm in self.arms)
+        return sum(self.rows(variant) for variant in self.variants)
 
-    def status(self, arm):
-        return cell_status(self.out, arm, 0)
+    def status(self, variant):
+        return run_status(self.out, variant, 0)
 
     def results(self):
         """All that must not depend on what happened on the way: the records, the summary, the final weights."""
         found = {}
-        for arm in self.arms:
-            found[arm, "metrics"] = [
+        for variant in self.variants:
+            found[variant, "metrics"] = [
                 {key: value for key, value in row.items() if key not in WALL_CLOCK}
-                for row in read_metrics(self.directory(arm) / "metrics.jsonl")
+                for row in read_metrics(self.directory(variant) / "metrics.jsonl")
             ]
             for name in ("model.safetensors", "optimizer.pt"):
-                checkpoint = self.directory(arm) / "checkpoint" / f"step{self.steps:08d}"
-                found[arm, name] = (checkpoint / name).read_bytes()
+                checkpoint = self.directory(variant) / "checkpoint" / f"step{self.steps:08d}"
+                found[variant, name] = (checkpoint / name).read_bytes()
         with open(self.out / "summary.csv", newline="") as file:
             found["summary"] = [row for row in csv.DictReader(file) if row["metric"] != "tokens_per_second"]
         found["attention"] = (self.out / "attention.csv").read_bytes()
@@ -190,8 +190,8 @@ def undisturbed(tmp_path_factory, text):
     whole = Comparison(directory / "whole", directory / "output", text, "--workers", "2").start()
     assert whole.wait() == 0, whole.output
     results = whole.results()
-    for arm in whole.arms:
-        recorded = [(row["step"], row["split"]) for row in results[arm, "metrics"]]
+    for variant in whole.variants:
+        recorded = [(row["step"], row["split"]) for row in results[variant, "metrics"]]
         assert len(set(recorded)) == len(recorded) == whole.steps + whole.steps // whole.evaluate_every + 2
     assert whole.leftovers() == []
     return results

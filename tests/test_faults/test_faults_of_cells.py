@@ -1,4 +1,4 @@
-"""What befalls one cell is told, and the others finish; the next run of the command does what is missing."""
+"""What befalls one run is told, and the others finish; the next run of the command does what is missing."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ FIRST, SECOND, THIRD = "softmax-rope", "favor+-rope-after", "elu+1-rope-after"
 
 @pytest.fixture
 def check_recovery(undisturbed, counts):
-    """Checks a comparison that ended with the second arm failed, and the next run of its command."""
+    """Checks a comparison that ended with the second variant failed, and the next run of its command."""
 
     def check(disturbed, reason):
         assert disturbed.process.returncode == 1, disturbed.output
@@ -27,14 +27,14 @@ def check_recovery(undisturbed, counts):
             assert "1 of 1 failed" in report
             assert reason in report
         before = {}
-        for arm in (FIRST, THIRD):
-            assert disturbed.status(arm)["state"] == "done"
-            before[arm] = (disturbed.directory(arm) / "metrics.jsonl").read_bytes()
+        for variant in (FIRST, THIRD):
+            assert disturbed.status(variant)["state"] == "done"
+            before[variant] = (disturbed.directory(variant) / "metrics.jsonl").read_bytes()
         assert disturbed.start().wait() == 0, disturbed.output
-        assert "2 of 3 cells are done already" in disturbed.output
-        assert {arm: (disturbed.directory(arm) / "metrics.jsonl").read_bytes() for arm in before} == before
+        assert "2 of 3 runs are done already" in disturbed.output
+        assert {variant: (disturbed.directory(variant) / "metrics.jsonl").read_bytes() for variant in before} == before
         assert disturbed.results() == undisturbed
-        counts["faults of one cell survived"] += 1
+        counts["faults of one run survived"] += 1
 
     return check
 
@@ -44,7 +44,7 @@ def wait_for_the_second(comparison):
 
 
 def killed_in_the_second(comparison):
-    """The comparison, all of its processes killed while its second arm trained."""
+    """The comparison, all of its processes killed while its second variant trained."""
     wait_for_the_second(comparison.start())
     comparison.signal_all(signal.SIGKILL)
     comparison.process.wait()
@@ -61,7 +61,7 @@ def test_a_worker_killed_for_memory(comparison, check_recovery):
 
 
 def test_a_worker_that_hangs(comparison, check_recovery):
-    disturbed = comparison("--workers", "1", "--cell-timeout", "15").start()
+    disturbed = comparison("--workers", "1", "--run-timeout", "15").start()
     wait_for_the_second(disturbed)
     (worker,) = disturbed.workers()
     worker.suspend()
@@ -85,7 +85,7 @@ def test_a_loss_that_is_not_a_number(comparison, check_recovery):
     check_recovery(disturbed, "nan")
 
 
-def test_an_exception_in_one_arm(comparison, check_recovery):
+def test_an_exception_in_one_variant(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
     metrics = disturbed.directory(SECOND) / "metrics.jsonl"
     kept = metrics.read_bytes()

@@ -36,7 +36,7 @@ def fill(disk):
 
 
 @pytest.mark.parametrize("stays_full", [False, True], ids=["for a while", "to the end"])
-def test_a_disk_that_fills_while_a_cell_trains(comparison, small_disk, undisturbed, counts, stays_full):
+def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed, counts, stays_full):
     disturbed = comparison("--workers", "1", out=small_disk / "comparison").start()
     assert disturbed.wait_until(lambda: disturbed.rows(SECOND) > 10), disturbed.output
     fill(small_disk)
@@ -45,7 +45,7 @@ def test_a_disk_that_fills_while_a_cell_trains(comparison, small_disk, undisturb
         (small_disk / "filler").unlink()
     assert disturbed.wait() == 1, disturbed.output
     assert "Traceback" not in disturbed.output
-    fates = {arm: disturbed.status(arm)["state"] for arm in disturbed.arms}
+    fates = {variant: disturbed.status(variant)["state"] for variant in disturbed.variants}
     assert fates == {FIRST: "done", SECOND: "failed", THIRD: "failed" if stays_full else "done"}
     assert "No space left on device" in disturbed.status(SECOND)["reason"]
     for name in ("report.md", "report.html"):
@@ -53,7 +53,7 @@ def test_a_disk_that_fills_while_a_cell_trains(comparison, small_disk, undisturb
     if stays_full:
         (small_disk / "filler").unlink()
     assert disturbed.start().wait() == 0, disturbed.output
-    assert f"{1 if stays_full else 2} of 3 cells are done already" in disturbed.output
+    assert f"{1 if stays_full else 2} of 3 runs are done already" in disturbed.output
     assert disturbed.results() == undisturbed
     assert disturbed.leftovers() == []
     counts["full disks survived"] += 1

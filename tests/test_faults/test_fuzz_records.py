@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from experiments.analysis.curves import read_curves
 from experiments.cli import main
 from experiments.figures import style as plots
-from experiments.records.record import cell_config, cell_status, read_json, read_metrics
+from experiments.records.record import read_json, read_metrics, run_config, run_status
 from experiments.records.strict_json import visible
 from experiments.report.report import read_comparison
 from experiments.studies.decay import tables as decay_tables
@@ -22,8 +22,8 @@ from experiments.studies.speed.records import read_records
 from experiments.studies.speed.settings import PRESETS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
-ARMS = ("elu+1-none", "elu+1-rope-after")
-CELL = Path("elu+1-none") / "seed0"
+VARIANTS = ("elu+1-none", "elu+1-rope-after")
+RUN = Path("elu+1-none") / "seed0"
 EXAMPLES = 330
 INPUTS = 27
 """of each example; every parser gets EXAMPLES * INPUTS"""
@@ -129,11 +129,11 @@ def check_json(value):
 
 
 def check_metrics(root):
-    rows = read_metrics(root / CELL / "metrics.jsonl")
+    rows = read_metrics(root / RUN / "metrics.jsonl")
     check_json(rows)
     assert all(row["step"] >= 0 <= row["tokens"] for row in rows)
     assert len({(row["step"], row["split"]) for row in rows}) == len(rows)
-    curves = read_curves(root, {"variants": [{"name": ARMS[0]}], "seeds": [0]})
+    curves = read_curves(root, {"variants": [{"name": VARIANTS[0]}], "seeds": [0]})
     assert curves["value"].abs().max() <= 1e100 or curves.empty
 
 
@@ -147,7 +147,7 @@ def check_comparison(root):
 
 
 def check_status(root):
-    status = cell_status(root, ARMS[0], 0)
+    status = run_status(root, VARIANTS[0], 0)
     check_json(status)
     assert status["state"] in ("queued", "running", "done", "failed")
 
@@ -172,9 +172,9 @@ def check_measurements(root):
 
 PARSERS = {
     "comparison.json": check_comparison,
-    str(CELL / "status.json"): check_status,
-    str(CELL / "config.json"): lambda root: check_json(cell_config(root, ARMS[0], 0)),
-    str(CELL / "metrics.jsonl"): check_metrics,
+    str(RUN / "status.json"): check_status,
+    str(RUN / "config.json"): lambda root: check_json(run_config(root, VARIANTS[0], 0)),
+    str(RUN / "metrics.jsonl"): check_metrics,
     "attention.csv": check_table("attention"),
     "mask.csv": check_table("mask"),
     "measurements.jsonl": check_measurements,
@@ -209,16 +209,16 @@ def records(tmp_path_factory):
     """Two directories of small valid records, cut from the committed ones: of trained models, and of speed."""
     trained, speed = (tmp_path_factory.mktemp(name) for name in ("trained", "speed"))
     comparison = read_json(REFERENCE / "decay" / "comparison.json")
-    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] in ARMS]
+    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] in VARIANTS]
     (trained / "comparison.json").write_text(json.dumps(comparison))
-    for arm in ARMS:
-        shutil.copytree(REFERENCE / "decay" / arm, trained / arm)
-        path = trained / arm / "seed0" / "metrics.jsonl"
+    for variant in VARIANTS:
+        shutil.copytree(REFERENCE / "decay" / variant, trained / variant)
+        path = trained / variant / "seed0" / "metrics.jsonl"
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join([lines[0], *lines[-6:]]))
     for name in ("attention", "mask", "bound"):
         lines = (REFERENCE / "decay" / f"{name}.csv").read_text().splitlines(keepends=True)
-        kept = [line for line in lines[1:] if name != "attention" or line.startswith(ARMS)]
+        kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 
     config = PRESETS["smoke"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from experiments.cli import ALL, COMMANDS, RunCommand, main
 from experiments.config import LIMITS, Config
 from experiments.data.registry import TASKS
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 from experiments.variants import is_variant
 
 EXAMPLES = 1500
@@ -125,7 +125,7 @@ NO_FRACTIONS = [text for text in NO_NUMBERS if text not in ("1.5", "1e3")]
 wrong_fractions = st.sampled_from(["learning_rate", "weight_decay", "gradient_clip", "dropout"]).flatmap(
     lambda name: value_of(name, [*NO_FRACTIONS, "inf", "-inf", "-1", "1e31", "-1e-9", "1e999"])
 )
-wrong_times = value_of("cell_timeout", [*NO_FRACTIONS, "0", "-0.0", "-1", "-inf", "-1e-9"])
+wrong_times = value_of("run_timeout", [*NO_FRACTIONS, "0", "-0.0", "-1", "-inf", "-1e-9"])
 wrong_counts = st.sampled_from(["seeds", "workers"]).flatmap(
     lambda name: value_of(name, [*NO_NUMBERS, "0", "-1", "10000000000", "9" * 5000])
 )
@@ -204,7 +204,7 @@ missing_values = st.tuples(
     ),
     st.sampled_from([[], ["--steps", "3"]]),
 ).map(lambda parts: ["run", "decay", *parts[0], flag(parts[1]), *parts[2]])
-wrong_experiments = not_among([ALL, *EXPERIMENTS]).map(lambda name: ["run", name])
+wrong_experiments = not_among([ALL, *STUDIES]).map(lambda name: ["run", name])
 wrong_reports = st.one_of(
     st.sampled_from([*NO_PATHS, "absent", "file", "pipe", "empty", "directory", "full", "/dev/zero"]).map(
         lambda path: ["report", path]

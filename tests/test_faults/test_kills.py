@@ -45,10 +45,10 @@ def is_saving(comparison):
 
 
 def is_evaluating(comparison):
-    """Whether the last row of an arm is that of a step after which the validation split is evaluated."""
+    """Whether the last row of a variant is that of a step after which the validation split is evaluated."""
     evaluated = {f'"step": {step},'.encode() for step in range(0, comparison.steps + 1, comparison.evaluate_every)}
-    for arm in comparison.arms:
-        path = comparison.directory(arm) / "metrics.jsonl"
+    for variant in comparison.variants:
+        path = comparison.directory(variant) / "metrics.jsonl"
         last = path.read_bytes().split(b"\n")[-2:] if path.exists() else []
         if last[1:] == [b""] and b'"split": "train"' in last[0] and any(step in last[0] for step in evaluated):
             return True
@@ -93,9 +93,11 @@ def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, un
         assert "  python -m experiments run convergence --preset smoke --data-file" in stopped.output
         # Each of the two workers ends its step, and has a row of training and one of validation at most to write.
         assert stopped.all_rows() <= reached + 2 * 2 * 2
-        for arm in stopped.arms:
-            if stopped.rows(arm):
-                assert stopped.saved_step(arm) == stopped.trained_step(arm), "the checkpoint is of the step it ended"
+        for variant in stopped.variants:
+            if stopped.rows(variant):
+                assert stopped.saved_step(variant) == stopped.trained_step(variant), (
+                    "the checkpoint is of the step it ended"
+                )
         counts["stops survived (SIGINT, SIGTERM)"] += 1
     assert stopped.start().wait() == 0, stopped.output
     assert stopped.results() == undisturbed

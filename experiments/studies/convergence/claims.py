@@ -25,23 +25,23 @@ SANA = "SANA-Video (2509.24695): RoPE before the ReLU filters position out, so i
 KERNELS = {"softmax": "softmax attention", "favor+": "the Performer", "elu+1": "elu+1", "relu": "relu"}
 
 
-def _place(arm: str) -> str:
-    return " before the map" if arm.endswith("-before") else " after the map" if arm.endswith("-after") else ""
+def _place(variant: str) -> str:
+    return " before the map" if variant.endswith("-before") else " after the map" if variant.endswith("-after") else ""
 
 
-def _kernel(arm: str) -> str:
-    return arm.partition("-rope")[0]
+def _kernel(variant: str) -> str:
+    return variant.partition("-rope")[0]
 
 
-def _difference(key: str, statement: str, published: str, arm: str, other: str, family: str) -> Claim:
+def _difference(key: str, statement: str, published: str, variant: str, other: str, family: str) -> Claim:
     return Claim(
         key=key,
         statement=statement,
         published=published,
-        quantity=f"test loss, {arm} minus {other}, bits per byte",
+        quantity=f"test loss, {variant} minus {other}, bits per byte",
         region=BELOW_0,
         margin=SMALLEST_DIFFERENCE,
-        sample=paired(arm, other),
+        sample=paired(variant, other),
         family=family,
         resolution=BITS_PER_BYTE,
     )
@@ -58,29 +58,29 @@ def _against_learned() -> list[Claim]:
     }
     return [
         _difference(
-            f"{arm}-learned-loss",
-            f"RoPE{_place(arm)} gives {KERNELS[_kernel(arm)]} a lower loss than learned positions.",
+            f"{variant}-learned-loss",
+            f"RoPE{_place(variant)} gives {KERNELS[_kernel(variant)]} a lower loss than learned positions.",
             words,
-            arm,
-            f"{_kernel(arm)}-learned",
+            variant,
+            f"{_kernel(variant)}-learned",
             "learned",
         )
-        for arm, words in published.items()
+        for variant, words in published.items()
     ]
 
 
 def _against_sinusoidal() -> list[Claim]:
-    arms = ("softmax-rope", "favor+-rope-before", "favor+-rope-after", "elu+1-rope-after", "relu-rope-after")
+    variants = ("softmax-rope", "favor+-rope-before", "favor+-rope-after", "elu+1-rope-after", "relu-rope-after")
     return [
         _difference(
-            f"{arm}-sinusoidal-loss",
-            f"RoPE{_place(arm)} gives {KERNELS[_kernel(arm)]} a lower loss than sinusoidal positions.",
+            f"{variant}-sinusoidal-loss",
+            f"RoPE{_place(variant)} gives {KERNELS[_kernel(variant)]} a lower loss than sinusoidal positions.",
             SEEN,
-            arm,
-            f"{_kernel(arm)}-sinusoidal",
+            variant,
+            f"{_kernel(variant)}-sinusoidal",
             "sinusoidal",
         )
-        for arm in arms
+        for variant in variants
     ]
 
 
@@ -99,17 +99,17 @@ def _learned_help() -> list[Claim]:
 
 
 def _against_none() -> list[Claim]:
-    arms = ("softmax-rope", "favor+-rope-before", "favor+-rope-after", "elu+1-rope-before", "elu+1-rope-after")
+    variants = ("softmax-rope", "favor+-rope-before", "favor+-rope-after", "elu+1-rope-before", "elu+1-rope-after")
     claims = [
         _difference(
-            f"{arm}-loss",
-            f"RoPE{_place(arm)} lowers the loss of {KERNELS[_kernel(arm)]}.",
+            f"{variant}-loss",
+            f"RoPE{_place(variant)} lowers the loss of {KERNELS[_kernel(variant)]}.",
             NONE_FOUND,
-            arm,
-            f"{_kernel(arm)}-none",
+            variant,
+            f"{_kernel(variant)}-none",
             "none",
         )
-        for arm in (*arms, "relu-rope-after")
+        for variant in (*variants, "relu-rope-after")
     ]
     filtered = Claim(
         key="relu-rope-before-loss",
@@ -151,26 +151,27 @@ def _fewer_steps() -> list[Claim]:
         "and the first evaluation at or below that loss counts, so the share is a lower bound"
     )
     claims = []
-    for key, arm, least, published in (
+    for key, variant, least, published in (
         ("softmax-steps", "softmax-rope", 0.2, f"{ELEUTHER}: about 30 % faster convergence"),
         ("performer-before-steps", "favor+-rope-before", 0.1, ROFORMER),
         ("performer-after-steps", "favor+-rope-after", 0.1, ROFORMER),
         ("elu+1-after-steps", "elu+1-rope-after", 0.1, NOT_FOUND),
         ("relu-after-steps", "relu-rope-after", 0.1, NOT_FOUND),
     ):
-        other = f"{_kernel(arm)}-learned"
+        other = f"{_kernel(variant)}-learned"
         claims.append(
             Claim(
                 key=key,
                 statement=(
-                    f"With RoPE{_place(arm)}, {KERNELS[_kernel(arm)]} needs at least {least:.0%} fewer steps than with "
+                    f"With RoPE{_place(variant)}, {KERNELS[_kernel(variant)]} needs at least {least:.0%} fewer steps "
+                    "than with "
                     "learned positions."
                 ),
                 published=f"{published} (the bound of {least:.0%} is ours)",
-                quantity=quantity.format(arm, other),
+                quantity=quantity.format(variant, other),
                 region=(least, inf),
                 margin=0.05,
-                sample=steps_saved(arm, other),
+                sample=steps_saved(variant, other),
                 pattern=".0%",
                 family="steps",
                 resolution_of=_evaluations_apart,
@@ -194,18 +195,19 @@ def _lower_curves() -> list[Claim]:
     }
     return [
         Claim(
-            key=f"{arm}-curve",
-            statement=f"RoPE{_place(arm)} makes {KERNELS[_kernel(arm)]} converge faster than learned positions: its "
+            key=f"{variant}-curve",
+            statement=f"RoPE{_place(variant)} makes {KERNELS[_kernel(variant)]} converge faster than "
+            f"learned positions: its "
             "validation loss is lower over training.",
             published=words,
-            quantity=f"average of the validation curve, {arm} minus {_kernel(arm)}-learned, bits per byte",
+            quantity=f"average of the validation curve, {variant} minus {_kernel(variant)}-learned, bits per byte",
             region=BELOW_0,
             margin=SMALLEST_DIFFERENCE,
-            sample=paired_average(arm, f"{_kernel(arm)}-learned"),
+            sample=paired_average(variant, f"{_kernel(variant)}-learned"),
             family="curve",
             resolution=BITS_PER_BYTE,
         )
-        for arm, words in published.items()
+        for variant, words in published.items()
     ]
 
 
@@ -216,19 +218,22 @@ def _the_gap() -> list[Claim]:
     )
     return [
         Claim(
-            key=f"{arm}-gap",
-            statement=f"RoPE{_place(arm)} does not close the gap from {KERNELS[_kernel(arm)]} to softmax attention "
+            key=f"{variant}-gap",
+            statement=f"RoPE{_place(variant)} does not close the gap from {KERNELS[_kernel(variant)]} "
+            f"to softmax attention "
             "with RoPE.",
-            published=published if _kernel(arm) == "favor+" else NOT_FOUND,
-            quantity=f"share of the gap in test loss from {_kernel(arm)}-none to softmax-rope that {arm} closes",
+            published=published if _kernel(variant) == "favor+" else NOT_FOUND,
+            quantity=(
+                f"share of the gap in test loss from {_kernel(variant)}-none to softmax-rope that {variant} closes"
+            ),
             region=(-inf, 1.0),
             margin=0.05,
-            sample=gap_closed(arm, f"{_kernel(arm)}-none", "softmax-rope"),
+            sample=gap_closed(variant, f"{_kernel(variant)}-none", "softmax-rope"),
             pattern=".0%",
             family="gap",
             resolution=BITS_PER_BYTE / SMALLEST_DIFFERENCE,
         )
-        for arm in ("favor+-rope-before", "favor+-rope-after", "elu+1-rope-after", "relu-rope-after")
+        for variant in ("favor+-rope-before", "favor+-rope-after", "elu+1-rope-after", "relu-rope-after")
     ]
 
 

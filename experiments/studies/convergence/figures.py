@@ -7,14 +7,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import cell_values
+from experiments.analysis.statistics import run_values
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing, tokens_per_step
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import FigureEntry, draw
 
 HOW_TO_READ_CURVES = (
-    "One panel per attention kernel, all on one vertical scale; lower is better. Line style and marker tell how an arm "
-    "is told positions; arms are listed in the order in which their curves end. Thin lines with hollow markers are "
+    "One panel per attention kernel, all on one vertical scale; lower is better. Line style and marker tell how a "
+    "variant "
+    "is told positions; variants are listed in the order in which their curves end. Thin lines with hollow markers are "
     "references from another panel. "
 )
 
@@ -25,10 +26,11 @@ def convergence_figures(
     """Draw and save the figures of a comparison of training runs into ``directory``, and return their entries.
 
     ``curves`` and ``summary`` are the tables of curves.csv and summary.csv. Curves of which nothing was recorded
-    are left out, and so are the final figures as long as no cell finished; an arm that failed is named in every figure.
+    are left out, and so are the final figures as long as no run finished; a variant that failed is named in every
+    figure.
     """
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = cell_values(curves, comparison, finished)
+    values = run_values(curves, comparison, finished)
     recorded = set(curves[curves["metric"] == "bits_per_byte"]["split"])
     tables = (curves, summary, comparison)
     entries = []
@@ -71,8 +73,9 @@ def _gain(comparison: dict[str, Any]) -> FigureEntry:
         "validation-gain",
         "Gain over the baseline during training",
         "Validation bits per byte minus those of the same kernel without positions, at the same step of the same seed; "
-        "below the line at 0 an arm is ahead of its baseline. Taking the difference seed by seed removes what the "
-        "batches and the initial weights do to both; what remains may be the learning rate too, where each arm has its "
+        "below the line at 0 a variant is ahead of its baseline. Taking the difference seed by seed removes what the "
+        "batches and the initial weights do to both; what remains may be the learning rate too, where each variant "
+        "has its "
         f"own. {_seeds(comparison)} Only seeds that finished in the baseline "
         "have a difference.",
     )
@@ -85,7 +88,7 @@ def _training(curves: pd.DataFrame, comparison: dict[str, Any]) -> FigureEntry:
         "training",
         "Training loss",
         f"{HOW_TO_READ_CURVES}{_seeds(comparison)} The loss is that of single batches, recorded every "
-        f"{comparison['config']['log_every']} steps; arms of one seed see the same batches, so their ups and downs "
+        f"{comparison['config']['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
         f"coincide. {smoothed}",
     )
 
@@ -94,10 +97,11 @@ def _final(comparison: dict[str, Any]) -> FigureEntry:
     return FigureEntry(
         "final",
         "Loss on the test split after training",
-        "Left: test bits per byte; farther left is better. Right: the same minus that of the arm's baseline, the same "
+        "Left: test bits per byte; farther left is better. Right: the same minus that of the variant's baseline, the "
+        "same "
         "kernel without positions, seed by seed; an interval that keeps clear of the line at 0 is a difference that "
         "the seeds agree on. The right panel is the one to judge by: seeds share their batches and initial weights, "
-        "so much of the spread on the left is common to all arms.",
+        "so much of the spread on the left is common to all variants.",
     )
 
 
@@ -105,7 +109,7 @@ def _steps(comparison: dict[str, Any]) -> FigureEntry:
     config = comparison["config"]
     return FigureEntry(
         "steps-to-baseline",
-        "How soon an arm reaches its baseline's final loss",
+        "How soon a variant reaches its baseline's final loss",
         "Steps until the first evaluation at or below the validation loss with which the same seed's baseline (the "
         "same kernel without positions) ends; farther left is faster. The loss is evaluated every "
         f"{config['evaluate_every']} steps ({config['evaluate_every'] * tokens_per_step(comparison):,} tokens), so "
@@ -118,7 +122,7 @@ def _throughput() -> FigureEntry:
     return FigureEntry(
         "throughput",
         "Training throughput",
-        "Median tokens per second of each cell's training records, on the machine named under Environment; farther "
-        "right is faster. Cells that ran at the same time shared that machine, so read this as a rough cost, not as a "
+        "Median tokens per second of each run's training records, on the machine named under Environment; farther "
+        "right is faster. Runs that ran at the same time shared that machine, so read this as a rough cost, not as a "
         "speed benchmark.",
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table
 from experiments.studies.decay.tables import (
     BOUND_FAR,
@@ -36,7 +36,7 @@ SMALLEST_FALL = 0.1
 SMALLEST_LOSS = 0.01
 """bits per byte: a sixth of the gap between the Performer and the Transformer on enwik8 (AFT, 2105.14103, table 4)"""
 
-ARMS = (
+VARIANTS = (
     "softmax-none",
     "softmax-learned",
     "softmax-rope",
@@ -57,7 +57,7 @@ Values = dict[int, float]
 def over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: int, unit: str = "draws") -> ReadSample:
     """``quantity`` of one of the tables of decay_tables.py that no training is part of."""
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         table = read(root, name)
         return None if table is None else Sample(quantity(table), planned, unit_of_sample=unit)
 
@@ -92,13 +92,13 @@ def mask_error(distance: int) -> Callable[[pd.DataFrame], Values]:
     return quantity
 
 
-def fall(attention: pd.DataFrame, arm: str, seed: int, config: dict[str, Any]) -> float | None:
+def fall(attention: pd.DataFrame, variant: str, seed: int, config: dict[str, Any]) -> float | None:
     """ln of the mean absolute weight far from the query over that near it, mean over layers.
 
     Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. None
     where a layer or a distance is missing, or the mean weight is 0.
     """
-    rows = attention[(attention["variant"] == arm) & (attention["seed"] == seed)]
+    rows = attention[(attention["variant"] == variant) & (attention["seed"] == seed)]
     by_place = rows.set_index(["layer", "distance"])["absolute"]
     context = config["context"]
     means = []
@@ -111,15 +111,17 @@ def fall(attention: pd.DataFrame, arm: str, seed: int, config: dict[str, Any]) -
     return log(far) - log(near) if near > 0 and far > 0 else None
 
 
-def over_seeds(name: str, arms: tuple[str, ...], quantity: Callable[..., float | None]) -> ReadSample:
-    """``quantity(table, seed, config)`` for each seed at which all these arms finished; None: not measured there."""
+def over_seeds(name: str, variants: tuple[str, ...], quantity: Callable[..., float | None]) -> ReadSample:
+    """``quantity(table, seed, config)`` for each seed at which all these variants finished; None: not measured
+    there.
+    """
 
     def read_quantity(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         table = read(root, name)
         config = comparison["config"]
         return lambda seed: None if table is None else quantity(table, seed, config)
 
-    return from_table(arms, read_quantity)
+    return from_table(variants, read_quantity)
 
 
 def _numbers(values: "pd.Series[float]") -> Values:
@@ -233,40 +235,42 @@ def _mask_claims() -> list[Claim]:
 def _attention_claims() -> list[Claim]:
     what = "ln(mean absolute weight at distances of 1/4 to 1/2 of the context / at 1 to 1/32 of it), mean over layers"
     claims = []
-    for arm in ARMS:
-        variant = get_variant(arm)
+    for name in VARIANTS:
+        variant = get_variant(name)
         if not variant.position.startswith("rope"):
             continue
         claims += [
             Claim(
-                key=f"{arm}-attention",
-                statement=f"In trained models attention falls with distance: {arm}.",
+                key=f"{name}-attention",
+                statement=f"In trained models attention falls with distance: {name}.",
                 published=f"none found measured on trained models; {ROFORMER} argues it from the bound",
                 quantity=what,
                 region=BELOW_0,
                 margin=SMALLEST_FALL,
                 sample=over_seeds(
-                    "attention", (arm,), lambda table, seed, config, arm=arm: fall(table, arm, seed, config)
+                    "attention",
+                    (name,),
+                    lambda table, seed, config, name=name: fall(table, name, seed, config),
                 ),
                 family="attention",
             ),
             Claim(
-                key=f"{arm}-steeper",
-                statement=f"With RoPE, attention falls more steeply than without positions: {arm}.",
+                key=f"{name}-steeper",
+                statement=f"With RoPE, attention falls more steeply than without positions: {name}.",
                 published=f"none found measured; {ROFORMER} gives decay as a reason for RoPE",
-                quantity=f"{what}: {arm} minus {variant.baseline}",
+                quantity=f"{what}: {name} minus {variant.baseline}",
                 region=BELOW_0,
                 margin=SMALLEST_FALL,
-                sample=over_seeds("attention", (arm, variant.baseline), _steeper(arm, variant.baseline)),
+                sample=over_seeds("attention", (name, variant.baseline), _steeper(name, variant.baseline)),
                 family="attention",
             ),
         ]
     return claims
 
 
-def _steeper(arm: str, baseline: str) -> Callable[..., float | None]:
+def _steeper(variant: str, baseline: str) -> Callable[..., float | None]:
     def quantity(table: pd.DataFrame, seed: int, config: dict[str, Any]) -> float | None:
-        mine, other = (fall(table, each, seed, config) for each in (arm, baseline))
+        mine, other = (fall(table, each, seed, config) for each in (variant, baseline))
         return None if mine is None or other is None else mine - other
 
     return quantity
@@ -275,23 +279,23 @@ def _steeper(arm: str, baseline: str) -> Callable[..., float | None]:
 def _loss_claims() -> list[Claim]:
     return [
         Claim(
-            key=f"{arm}-position-loss",
-            statement=f"The loss goes on falling with the position in the context: {arm}.",
+            key=f"{variant}-position-loss",
+            statement=f"The loss goes on falling with the position in the context: {variant}.",
             published="none found",
             quantity="test loss in the last half of the context minus that in the quarter before it, bits per byte",
             region=BELOW_0,
             margin=SMALLEST_LOSS,
-            sample=over_seeds("position_loss", (arm,), _last_step(arm)),
+            sample=over_seeds("position_loss", (variant,), _last_step(variant)),
             family="loss by position",
             resolution=BITS_PER_BYTE,
         )
-        for arm in ARMS
+        for variant in VARIANTS
     ]
 
 
-def _last_step(arm: str) -> Callable[..., float | None]:
+def _last_step(variant: str) -> Callable[..., float | None]:
     def quantity(table: pd.DataFrame, seed: int, config: dict[str, Any]) -> float | None:
-        rows = table[(table["variant"] == arm) & (table["seed"] == seed)].sort_values("first")
+        rows = table[(table["variant"] == variant) & (table["seed"] == seed)].sort_values("first")
         measured = list(zip(rows["first"], rows["last"], strict=True))
         losses = rows["bits_per_byte"].tolist()
         return losses[-1] - losses[-2] if len(losses) > 1 and measured == bins(config["context"]) else None

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names
-from experiments.figures.style import MUTED, arm_style, by_kernel, label, label_powers_of_ten
+from experiments.figures.style import MUTED, by_kernel, label, label_powers_of_ten, variant_style
 from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
@@ -91,10 +91,10 @@ def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Fig
     figure = Figure(figsize=(10, 2.7 * len(groups) + 0.8), layout="constrained")
     grid = figure.subplots(len(groups), 2, sharex=True, sharey="col", squeeze=False)
     for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
-        _arms(left, averaged, variants, "absolute")
+        _variants(left, averaged, variants, "absolute")
         left.set_title(f"{label(kernel)}, absolute weights")
         left.set_yscale("log")
-        _arms(right, averaged, variants, "signed")
+        _variants(right, averaged, variants, "signed")
         right.set_title(f"{label(kernel)}, signed weights")
         right.axhline(0, color=MUTED, linewidth=0.8)
         right.set_yscale("symlog", linthresh=1e-3)
@@ -118,7 +118,7 @@ def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure
         of_layer = attention[attention["layer"] == layer]
         averaged = of_layer.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
-            _arms(axes, averaged, variants, "absolute")
+            _variants(axes, averaged, variants, "absolute")
             axes.set_title(f"{label(kernel)}, layer {layer}")
             axes.set_yscale("log")
             label_powers_of_ten(axes)
@@ -147,7 +147,7 @@ def position_loss_figure(losses: pd.DataFrame, comparison: dict[str, Any]) -> Fi
             if mine.empty:
                 continue
             by_seed = mine.pivot(index="middle", columns="seed", values="bits_per_byte")
-            look = arm_style(variant)
+            look = variant_style(variant)
             if len(by_seed.columns) > 1:
                 axes.plot(by_seed.index, by_seed, color=look["color"], linewidth=0.6, alpha=0.4)
             axes.plot(by_seed.index, by_seed.mean(axis=1), label=label(variant["name"]), markersize=5, **look)
@@ -173,13 +173,13 @@ def _head(figure: Figure, comparison: dict[str, Any], note: str) -> None:
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
-def _arms(axes: Axes, averaged: pd.DataFrame, variants: list[dict[str, Any]], column: str) -> None:
+def _variants(axes: Axes, averaged: pd.DataFrame, variants: list[dict[str, Any]], column: str) -> None:
     for variant in variants:
         rows = averaged[averaged["variant"] == variant["name"]]
         if rows.empty:
             continue
         distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
-        axes.plot(distance, value, label=label(variant["name"]), markevery=3, markersize=4.5, **arm_style(variant))
+        axes.plot(distance, value, label=label(variant["name"]), markevery=3, markersize=4.5, **variant_style(variant))
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     half = int(averaged["distance"].max()) + 1
     uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()

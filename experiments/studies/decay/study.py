@@ -34,7 +34,7 @@ from experiments.studies.decay.tables import (
 from experiments.training.objectives import ByteLanguageModel, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
 from experiments.training.trained_models import trained_models
-from experiments.variants import DEFAULT_ARMS
+from experiments.variants import DEFAULT_VARIANTS
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, weight_by_distance
 
 __all__ = [
@@ -61,7 +61,8 @@ SPANS, SPAN_CONTEXTS = 8, 16
 METHOD = (
     "Five looks at it: the bound that the paper proves and plots; the scores of random content, of a key equal to its "
     "query and of an independent one; the mask over distance that RoPE after the FAVOR+ map is in expectation, against "
-    f"real draws; the attention weights of trained language models by distance, for every arm, on {WINDOWS} windows of "
+    f"real draws; the attention weights of trained language models by distance, for every variant, on {WINDOWS} "
+    "windows of "
     "the validation split; and their loss by position in the context, on overlapping windows of "
     f"{SPANS} stretches of the test split, each of {SPAN_CONTEXTS} contexts."
 )
@@ -75,7 +76,7 @@ NOT_SHOWN = (
     "models that were trained so briefly may be far from those of models trained long."
 )
 
-VARIANTS = DEFAULT_ARMS
+VARIANTS = DEFAULT_VARIANTS
 
 EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
 """what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""

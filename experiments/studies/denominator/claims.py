@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
-from experiments.analysis.runs import Cell, Cells, NotRecorded
+from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.samples import paired, per_seed
 from experiments.studies.denominator.initial import (
     ALL_KEYS,
@@ -22,7 +22,7 @@ from experiments.training.loop import DIVERGED
 KERNELS = ("favor+", "elu+1", "relu")
 
 
-class _Arms(NamedTuple):
+class _Variants(NamedTuple):
     """Of a kernel with RoPE after its map, by denominator."""
 
     plain: str
@@ -30,13 +30,13 @@ class _Arms(NamedTuple):
     without: str
 
 
-def _arms(kernel: str) -> _Arms:
+def _variants(kernel: str) -> _Variants:
     plain = f"{kernel}-rope-after"
-    return _Arms(plain, f"{plain}@denominator=rotated", f"{plain}@denominator=none")
+    return _Variants(plain, f"{plain}@denominator=rotated", f"{plain}@denominator=none")
 
 
 def _initially(feature_map: str, column: str, pattern: str, divided_by: int = 1) -> ReadSample:
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         initial = read_initial(root)
         if initial is None:
             return None
@@ -49,31 +49,35 @@ def _initially(feature_map: str, column: str, pattern: str, divided_by: int = 1)
 
 
 def _failed_more(pairs: Sequence[tuple[str, str]]) -> ReadSample:
-    """1 where the first arm of a pair diverged and the other did not, -1 the other way round, else 0, for each seed.
+    """1 where the first variant of a pair diverged and the other did not, -1 the other way round, else 0, for each
+    seed.
 
-    Of seeds at which both ended. A cell that failed for another reason (it was killed, say) tells nothing of the arm,
+    Of seeds at which both ended. A run that failed for another reason (it was killed, say) tells nothing of the
+    variant,
     and counts as lost.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
-        if not {arm for pair in pairs for arm in pair} <= {variant["name"] for variant in comparison["variants"]}:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+        if not {variant for pair in pairs for variant in pair} <= {
+            variant["name"] for variant in comparison["variants"]
+        }:
             return None
         places = [(pair, seed) for pair in pairs for seed in comparison["seeds"]]
         values, lost = {}, []
         for number, (pair, seed) in enumerate(places):
-            ended = [cells.fates[name, seed] for name in pair]
+            ended = [runs.fates[name, seed] for name in pair]
             diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
             if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
                 values[number] = float(diverged[0]) - float(diverged[1])
             elif any(state == "failed" for state, _ in ended):
                 lost.append(f"{pair[0]}, seed {seed} failed: {'; '.join(reason for _, reason in ended if reason)}")
-        return Sample(values, len(places), tuple(lost), unit_of_sample="pairs of cells")
+        return Sample(values, len(places), tuple(lost), unit_of_sample="pairs of runs")
 
     return sample
 
 
-def _spikes(arm: str, other: str) -> ReadSample:
-    return per_seed((arm, other), lambda mine, theirs: _spikes_of(mine) - _spikes_of(theirs))
+def _spikes(variant: str, other: str) -> ReadSample:
+    return per_seed((variant, other), lambda mine, theirs: _spikes_of(mine) - _spikes_of(theirs))
 
 
 def _one_spike(config: Mapping[str, Any]) -> float:
@@ -81,28 +85,28 @@ def _one_spike(config: Mapping[str, Any]) -> float:
     return 1 / max(1, config["steps"] // config["log_every"] - BEFORE)
 
 
-def _spikes_of(cell: Cell) -> float:
-    losses = cell.curve("train_bits_per_byte")
+def _spikes_of(run: RunRecord) -> float:
+    losses = run.curve("train_bits_per_byte")
     if len(losses) <= BEFORE:
         raise NotRecorded("as many records as a spike is told from")
     return spike_share(losses)
 
 
-def _largest(cell: Cell) -> float:
+def _largest(run: RunRecord) -> float:
     """log10 of the largest recorded gradient norm."""
-    return math.log10(max(float(cell.curve("train_gradient_norm").max()), 1e-30))
+    return math.log10(max(float(run.curve("train_gradient_norm").max()), 1e-30))
 
 
-def _nonpositive(arm: str) -> ReadSample:
+def _nonpositive(variant: str) -> ReadSample:
     """log10 of the share, which differs by orders of magnitude between seeds; no less than one of ``DENOMINATORS``."""
 
-    def share(cell: Cell) -> float:
-        in_training = cell.curve("validation_nonpositive_denominators").drop(0, errors="ignore")
+    def share(run: RunRecord) -> float:
+        in_training = run.curve("validation_nonpositive_denominators").drop(0, errors="ignore")
         if in_training.empty:
             raise NotRecorded("an evaluation after the start")
         return math.log10(max(float(in_training.mean()), 1 / DENOMINATORS))
 
-    return per_seed((arm,), share)
+    return per_seed((variant,), share)
 
 
 DENOMINATORS = 100_000
@@ -256,11 +260,11 @@ def _claims() -> tuple[Claim, ...]:
             key="fails",
             statement="A rotated denominator makes training fail.",
             published=f"{ROFORMER}. {SANA}",
-            quantity="cells that diverged (a loss or gradient that is not finite), rotated minus unrotated, of all "
+            quantity="runs that diverged (a loss or gradient that is not finite), rotated minus unrotated, of all "
             "kernels and seeds",
             region=(0, inf),
             margin=0.1,
-            sample=_failed_more([(arms.rotated, arms.plain) for arms in map(_arms, KERNELS)]),
+            sample=_failed_more([(variants.rotated, variants.plain) for variants in map(_variants, KERNELS)]),
             pattern="+.2f",
             family="failures",
             kind="count",
@@ -268,7 +272,7 @@ def _claims() -> tuple[Claim, ...]:
     ]
     for kernel in KERNELS:
         published = SANA if kernel == "relu" else ROFORMER
-        plain, rotated, without = _arms(kernel)
+        plain, rotated, without = _variants(kernel)
         trained += [
             Claim(
                 key=f"{kernel}-gradients",

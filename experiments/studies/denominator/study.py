@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis.statistics import cell_states, estimate, finished_values
+from experiments.analysis.statistics import estimate, finished_values, run_states
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import to_csv
@@ -34,18 +34,20 @@ QUESTION = (
     "numerator's own weights) and without one."
 )
 METHOD = (
-    "Every arm is trained from equal weights on equal batches. At every evaluation the attention weights of all layers "
+    "Every variant is trained from equal weights on equal batches. At every evaluation the attention weights of all "
+    "layers "
     "and heads are worked out in full on some validation windows: the share of negative weights, the smallest and "
     "largest row sum, the share of denominators that are zero or below. A spike is a recorded training loss that lies "
     f"at least {HEIGHT} bits per byte above the mean of the {BEFORE} records before it. A loss or gradient that is not "
-    "finite ends the cell, and it counts as diverged. Gradients are clipped at the norm that the configuration says, "
+    "finite ends the run, and it counts as diverged. Gradients are clipped at the norm that the configuration says, "
     "and a query whose denominator is exactly zero gets zeros. Apart from training, the same is measured for queries "
     "and keys with independent N(0, 1) entries, which are much larger than those that a model begins with (the first "
     "point of each figure)."
 )
 NOT_SHOWN = (
-    "Longer training, larger models, other learning rates (one serves all arms, unless there is a table of them) and "
-    "lower precision, all of which can make an unstable arm fail or a stable one look worse than it is; clipped "
+    "Longer training, larger models, other learning rates (one serves all variants, unless there is a table of them) "
+    "and "
+    "lower precision, all of which can make an unstable variant fail or a stable one look worse than it is; clipped "
     "gradients hide much of it. SANA-Video's setting (video, no causal mask) is another. Denominators are looked at "
     "on a few windows at each evaluation, so a zero crossing between two of them is not seen."
 )
@@ -74,7 +76,7 @@ def figures(
     values = finished_values(root, comparison, curves)
     if not values.empty:
         entries.append(draw(directory, _FINAL, final_by_setting, values, summary, comparison))
-    for stem, (metric, quantity, title, caption) in _HEALTH.items():
+    for stem, (metric, quantity, title, caption) in _STATISTICS.items():
         if (curves["metric"] == metric).any():
             entry = FigureEntry(stem, title, caption)
             what = {"metric": metric, "quantity": quantity, "logarithmic": metric.endswith("row_sum")}
@@ -84,8 +86,8 @@ def figures(
 
 
 def stability_table(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
-    """A row of strings per arm: cells, failures, spikes in the training loss."""
-    states = cell_states(root, comparison, curves)
+    """A row of strings per variant: runs, failures, spikes in the training loss."""
+    states = run_states(root, comparison, curves)
     rows = []
     for variant in comparison["variants"]:
         mine = states[states["variant"] == variant["name"]]
@@ -97,8 +99,8 @@ def stability_table(root: Path, comparison: dict[str, Any], curves: pd.DataFrame
         found = estimate(shares)
         rows.append(
             {
-                "arm": variant["name"],
-                "cells": str(len(mine)),
+                "variant": variant["name"],
+                "runs": str(len(mine)),
                 "failed": str((mine["state"] == "failed").sum()),
                 "records that are spikes": "-" if not shares else f"{found.mean:.2%} (worst seed {max(shares):.2%})",
             }
@@ -152,15 +154,15 @@ _INITIAL = (
 _FINAL = FigureEntry(
     "final-loss",
     "Loss after training, by denominator",
-    "Test bits per byte after the last step. Cells that failed have no test loss; they are counted beside the name.",
+    "Test bits per byte after the last step. Runs that failed have no test loss; they are counted beside the name.",
 )
-_HEALTH = {
+_STATISTICS = {
     "nonpositive-denominators": (
         "nonpositive_denominators",
         "share of denominators ≤ 0",
         "Denominators that are zero or below, during training",
         "Share of the denominators of all layers, heads and queries that are not above zero. An unrotated denominator "
-        "is a sum of positive terms and cannot be; an arm without a denominator has no line.",
+        "is a sum of positive terms and cannot be; a variant without a denominator has no line.",
     ),
     "negative-weights": (
         "negative_weights",
@@ -184,7 +186,7 @@ _HEALTH = {
     ),
 }
 _STABILITY = (
-    "Failed: the loss or a gradient was not finite, which ends the cell before the update. A spike is a recorded "
+    "Failed: the loss or a gradient was not finite, which ends the run before the update. A spike is a recorded "
     f"training loss at least {HEIGHT} bits per byte above the mean of the {BEFORE} records before it; the share is the "
     "mean over finished seeds."
 )

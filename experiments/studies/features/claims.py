@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.analysis.claims import Claim, ReadSample, Sample
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table
 from experiments.studies.features import tables as features_tables
 
@@ -31,7 +31,7 @@ PERFORMER = "Choromanski et al. 2020, arXiv 2009.14794"
 def ratio_over_draws(part: features_tables.Part, one: Made, other: Made, column: str, **wanted: float) -> ReadSample:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -48,7 +48,7 @@ def saving_over_draws(part: features_tables.Part, one: Made, other: Made, **want
     The mean over draws is a difference of mean squared errors.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -69,7 +69,7 @@ def _of_part(table: pd.DataFrame, part: str, wanted: dict[str, float], made: Mad
 def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
     """The slope of log error over log M for independent positive features, for each draw."""
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -87,7 +87,9 @@ def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
 
 
 def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_features: int) -> ReadSample:
-    """log10 of the first estimator's error over the second's on a trained arm, mean over its layers, for each seed."""
+    """log10 of the first estimator's error over the second's on a trained variant, mean over its layers, for each
+    seed.
+    """
 
     def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         table = features_tables.read_table(root, "trained")

@@ -51,7 +51,7 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
 
 
 def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
-    """A column per arm, the error of the kernel above that of attention; filled marks: orthogonal directions."""
+    """A column per variant, the error of the kernel above that of attention; filled marks: orthogonal directions."""
     names = [variant["name"] for variant in comparison["variants"] if variant["name"] in set(trained["variant"])]
     figure = Figure(figsize=(max(4.4 * len(names), 7), 7))
     grid = figure.subplots(2, len(names), sharex=True, sharey="row", squeeze=False)

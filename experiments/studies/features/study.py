@@ -127,7 +127,8 @@ _PUBLISHED = (
 _TRAINED = FigureEntry(
     "trained-error",
     "Errors on queries and keys of trained models",
-    "The two errors of the figures above on queries and keys of trained layers (a column for each arm): geometric mean "
+    "The two errors of the figures above on queries and keys of trained layers (a column for each variant): geometric "
+    "mean "
     f"over {TRAINED_DRAWS} draws, heads, layers and seeds, with 95 % intervals over seeds where there are three or "
     "more. Above the dashed line an estimate is worse than zero would be. The scale in a title is the root mean square "
     "of the entries of queries and keys, to be compared with the scales of the random inputs.",

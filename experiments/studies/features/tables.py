@@ -149,11 +149,11 @@ def random_table(
 
 
 def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
-    """Write trained.csv: the errors on queries and keys of every layer of every trained cell.
+    """Write trained.csv: the errors on queries and keys of every layer of every trained run.
 
     Means over draws and heads of the decimal logarithm, because a few heads or draws would make up a mean of errors
     that differ by orders of magnitude. ``input_scale`` is the root mean square of the entries of q and k. Returns a
-    sentence for each cell or layer that is left out.
+    sentence for each run or layer that is left out.
     """
     notes: list[str] = []
     tables = []
@@ -184,7 +184,7 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
 def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | None:
     """Mean logarithms of the errors for the heads of a layer, (H, L, D) each; None if one of them is not finite.
 
-    Draws are numbered from ``first_draw``: cells that share none have errors whose luck is their own.
+    Draws are numbered from ``first_draw``: runs that share none have errors whose luck is their own.
     """
     q, k = q.double(), k.double()
     scale = torch.cat((q, k)).square().mean().sqrt().item()

@@ -23,7 +23,9 @@ PRESS = (
 
 
 def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
-    """Σ weight · loss(arm, method, factor) for each seed; terms (weight, arm, method, factor of the context)."""
+    """Σ weight · loss(variant, method, factor) for each seed; terms (weight, variant, method, factor of the
+    context).
+    """
 
     def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
         measured = read_losses(root)
@@ -33,18 +35,18 @@ def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
         context = comparison["config"]["context"]
 
         def weighted(seed: int) -> float | None:
-            places = [(arm, seed, method, factor * context) for _, arm, method, factor in terms]
+            places = [(variant, seed, method, factor * context) for _, variant, method, factor in terms]
             if not all(place in losses.index for place in places):
                 return None
             return sum(term[0] * float(losses[place]) for term, place in zip(terms, places, strict=True))
 
         return weighted
 
-    return from_table(tuple(arm for _, arm, _, _ in terms), read)
+    return from_table(tuple(variant for _, variant, _, _ in terms), read)
 
 
-def _rise(arm: str, factor: int) -> tuple[tuple[float, str, str, int], ...]:
-    return (1, arm, AS_TRAINED, factor), (-1, arm, AS_TRAINED, 1)
+def _rise(variant: str, factor: int) -> tuple[tuple[float, str, str, int], ...]:
+    return (1, variant, AS_TRAINED, factor), (-1, variant, AS_TRAINED, 1)
 
 
 def _claim(
@@ -76,15 +78,15 @@ def _claims() -> tuple[Claim, ...]:
         rise = f"loss in windows of {factor} times the training length minus in windows of that length"
         claims += [
             _claim(
-                f"{arm}-breaks-{factor}",
+                f"{variant}-breaks-{factor}",
                 f"{statement} at {factor} times the training length: the loss rises by more than {BREAKS}.",
                 published,
-                f"{arm}: {rise}",
+                f"{variant}: {rise}",
                 (BREAKS, inf),
-                *_rise(arm, factor),
+                *_rise(variant, factor),
                 family="length",
             )
-            for arm, statement, published in breaks
+            for variant, statement, published in breaks
         ]
         claims.append(
             _claim(
@@ -134,7 +136,7 @@ def _claims() -> tuple[Claim, ...]:
         ("ntk", "NTK-aware", "position interpolation", "An NTK-aware base beats position interpolation", ntk),
         ("yarn", "YaRN", "NTK-aware", "YaRN beats an NTK-aware base", yarn),
     )
-    for arm, kind in (
+    for variant, kind in (
         ("softmax-rope", "softmax attention"),
         ("favor+-rope-before", "FAVOR+ with RoPE before the map"),
         ("favor+-rope-after", "FAVOR+ with RoPE after the map"),
@@ -142,42 +144,42 @@ def _claims() -> tuple[Claim, ...]:
     ):
         claims += [
             _claim(
-                f"{arm}-{key}",
+                f"{variant}-{key}",
                 f"{statement}, for {kind} without fine-tuning.",
-                published if arm == "softmax-rope" else f"{LINEAR}; for softmax attention {published}",
-                f"{arm}, {stretched}: {method} minus {other}",
+                published if variant == "softmax-rope" else f"{LINEAR}; for softmax attention {published}",
+                f"{variant}, {stretched}: {method} minus {other}",
                 (-inf, 0),
-                (1, arm, method, FACTOR),
-                (-1, arm, other, FACTOR),
+                (1, variant, method, FACTOR),
+                (-1, variant, other, FACTOR),
                 family="stretching",
             )
             for key, method, other, statement, published in pairs
         ]
         claims += [
             _claim(
-                f"{arm}-{key}-helps",
+                f"{variant}-{key}-helps",
                 f"{name} beats extrapolation, for {kind} without fine-tuning.",
                 SEEN,
-                f"{arm}, {stretched}: {method} minus {AS_TRAINED}",
+                f"{variant}, {stretched}: {method} minus {AS_TRAINED}",
                 BELOW_0,
-                (1, arm, method, FACTOR),
-                (-1, arm, AS_TRAINED, FACTOR),
+                (1, variant, method, FACTOR),
+                (-1, variant, AS_TRAINED, FACTOR),
                 family="seen",
             )
             for key, method, name in (("ntk", "NTK-aware", "An NTK-aware base"), ("yarn", "YaRN", "YaRN"))
         ]
     claims += [
         _claim(
-            f"{arm}-gains-{factor}",
+            f"{variant}-gains-{factor}",
             f"At {factor} times the training length, {kind} still has a lower loss than without positions.",
             SEEN,
-            f"loss at {factor} times the training length, {arm} minus {baseline}",
+            f"loss at {factor} times the training length, {variant} minus {baseline}",
             BELOW_0,
-            (1, arm, AS_TRAINED, factor),
+            (1, variant, AS_TRAINED, factor),
             (-1, baseline, AS_TRAINED, factor),
             family="seen",
         )
-        for arm, baseline, kind, factors in (
+        for variant, baseline, kind, factors in (
             ("softmax-rope", "softmax-none", "softmax attention with RoPE", (16,)),
             ("favor+-rope-before", "favor+-none", "FAVOR+ with RoPE before the map", FACTORS_JUDGED),
             ("favor+-rope-after", "favor+-none", "FAVOR+ with RoPE after the map", FACTORS_JUDGED),

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names
-from experiments.figures.style import MUTED, arm_style, by_kernel, label
+from experiments.figures.style import MUTED, by_kernel, label, variant_style
 
 LENGTH = "window length (tokens)"
 METHOD_STYLES: tuple[dict[str, Any], ...] = (
@@ -26,7 +26,7 @@ def by_length_figure(means: pd.DataFrame, comparison: dict[str, Any], method: st
         axes.set_title(label(kernel))
         for variant in variants:
             rows = means[(means["variant"] == variant["name"]) & (means["method"] == method)]
-            _lines(axes, rows, "length", arm_style(variant), label(variant["name"]))
+            _lines(axes, rows, "length", variant_style(variant), label(variant["name"]))
         _finish(axes, means["length"], comparison)
     return figure
 
@@ -34,10 +34,14 @@ def by_length_figure(means: pd.DataFrame, comparison: dict[str, Any], method: st
 def stretched_figure(
     means: pd.DataFrame, comparison: dict[str, Any], as_trained: str, methods: tuple[str, ...]
 ) -> Figure:
-    """A panel per arm with RoPE, a line per way of stretching."""
-    arms = [arm for arm in comparison["variants"] if (means[means["variant"] == arm["name"]]["method"].nunique() > 1)]
-    figure, panels = _panels(max(1, len(arms)), comparison, "test split. Thin: each seed. Thick: mean.")
-    for axes, variant in zip(panels, arms, strict=False):
+    """A panel per variant with RoPE, a line per way of stretching."""
+    variants = [
+        variant
+        for variant in comparison["variants"]
+        if (means[means["variant"] == variant["name"]]["method"].nunique() > 1)
+    ]
+    figure, panels = _panels(max(1, len(variants)), comparison, "test split. Thin: each seed. Thick: mean.")
+    for axes, variant in zip(panels, variants, strict=False):
         axes.set_title(label(variant["name"]))
         mine = means[means["variant"] == variant["name"]]
         for look, method in zip(METHOD_STYLES, (as_trained, *methods), strict=True):
@@ -58,7 +62,7 @@ def by_position_figure(added: pd.DataFrame, comparison: dict[str, Any]) -> Figur
             rows = added[added["variant"] == variant["name"]]
             middle = (rows["first"] + rows["last"] + 1) / 2
             rows = rows.assign(middle=middle)
-            _lines(axes, rows, "middle", arm_style(variant), label(variant["name"]), quantity="added")
+            _lines(axes, rows, "middle", variant_style(variant), label(variant["name"]), quantity="added")
         _finish(axes, added["last"], comparison, "position in the window (tokens)")
     return figure
 

@@ -144,12 +144,14 @@ _BY_LENGTH = FigureEntry(
     "Loss by evaluation length, models as they were trained",
     "Mean bits per byte over windows of the test split, the same bytes at every length. Dotted vertical line: the "
     "length of training. A line that falls uses the additional past; one that rises is disturbed by positions or "
-    "lengths it has not seen. Thin: each seed. A learned table ends where training ended, so its arm has one point.",
+    "lengths it has not seen. Thin: each seed. A learned table ends where training ended, so its variant has one "
+    "point.",
 )
 _STRETCHED = FigureEntry(
     "stretched",
     "RoPE stretched to longer sequences, without further training",
-    "Mean bits per byte over windows of the test split, mean over seeds (thin: each seed), for every arm with RoPE, as "
+    "Mean bits per byte over windows of the test split, mean over seeds (thin: each seed), for every variant with "
+    "RoPE, as "
     "trained and with three ways of stretching by the factor of the lengths.",
 )
 _BY_POSITION = FigureEntry(

@@ -35,7 +35,7 @@ def by_position(measured: pd.DataFrame) -> pd.DataFrame:
     """What the longest windows add to the loss of the same targets in windows of the training length.
 
     Columns variant, seed, first, last, added: by range of positions in the longest windows, of models as trained, for
-    arms that were evaluated there.
+    variants that were evaluated there.
     """
     keys = ["variant", "seed", "first", "last"]
     short = measured[measured["method"] == IN_SHORT_WINDOWS].set_index(keys)["bits_per_byte"]
@@ -61,7 +61,7 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def length_table(means: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
-    """A row of strings per arm and method: bits per byte by length, mean over seeds."""
+    """A row of strings per variant and method: bits per byte by length, mean over seeds."""
     lengths = sorted(means["length"].unique())
     rows = []
     for variant in comparison["variants"]:
@@ -69,7 +69,7 @@ def length_table(means: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFram
         for method in mine["method"].unique():
             by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
             found = {int(length): estimate(list(values)) for length, values in by_length}
-            row = {"arm": variant["name"], "evaluated": method, "n": str(max(each.n for each in found.values()))}
+            row = {"variant": variant["name"], "evaluated": method, "n": str(max(each.n for each in found.values()))}
             for length in lengths:
                 row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
             rows.append(row)

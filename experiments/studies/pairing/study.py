@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.analysis.samples import paired
 from experiments.analysis.statistics import finished_values
 from experiments.figures.settings import curves_by_setting, final_by_setting
@@ -34,7 +34,8 @@ METHOD = (
     "draws, with its features paired too."
 )
 NOT_SHOWN = (
-    "Other learning rates (one serves all arms, unless there is a table of them), larger models and longer training. "
+    "Other learning rates (one serves all variants, unless there is a table of them), larger models and longer "
+    "training. "
     "The draw of the features alone moves the loss, and at equal M it differs between the maps even at equal seeds, "
     "so pairing by seed takes out less of the noise there than elsewhere. At equal draws the maps have the same "
     "draws, but the paired one has twice the features, and with them twice the frequencies of RoPE and twice the "
@@ -102,7 +103,7 @@ def _relative_change(one: str, other: str, num_features: int, scale: float, dist
     Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], cells: Cells) -> Sample | None:
+    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
         variance = _read(root)
         if variance is None:
             return None

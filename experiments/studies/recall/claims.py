@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, Literal
 
 from experiments.analysis.claims import Claim, ReadSample
-from experiments.analysis.samples import paired_answers, per_seed, with_all_arms
+from experiments.analysis.samples import paired_answers, per_seed, with_all_variants
 from experiments.data.associative_recall import SIZES
 from experiments.data.synthetic import TEST_SEQUENCES
 
@@ -46,9 +46,9 @@ def _published_behind(kernel: str, position: str) -> str:
     return f"none found with {'RoPE' if position.startswith('rope') else 'known positions'}; {HEDGEHOG}"
 
 
-def last_answers(arm: str) -> ReadSample:
-    """The last accuracy of an arm, by seed."""
-    return per_seed((arm,), lambda cell: cell.last(ACCURACY))
+def last_answers(variant: str) -> ReadSample:
+    """The last accuracy of a variant, by seed."""
+    return per_seed((variant,), lambda run: run.last(ACCURACY))
 
 
 def one_answer(answers: Callable[[int], int]) -> Callable[[Mapping[str, Any]], float]:
@@ -67,18 +67,18 @@ def learns(
     key: str,
     statement: str,
     published: str,
-    arm: str,
+    variant: str,
     sample: ReadSample,
     *,
     family: str,
     resolution_of: Callable[[Mapping[str, Any]], float],
 ) -> Claim:
-    """That an arm's accuracy is above ``LEARNT``."""
+    """That a variant's accuracy is above ``LEARNT``."""
     return Claim(
         key=key,
         statement=statement,
         published=published,
-        quantity=f"test accuracy of {arm}",
+        quantity=f"test accuracy of {variant}",
         region=(LEARNT, inf),
         margin=0.01,
         sample=sample,
@@ -89,23 +89,24 @@ def learns(
     )
 
 
-def _difference(arm: str, other: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
-    # Twice the variance of one arm: what the arms of a seed share, data and first weights, is taken to decide nothing.
-    return with_all_arms(paired_answers(arm, other, ACCURACY, learnt, by), ACCURACY, 2**0.5)
+def _difference(variant: str, other: str, learnt: float, by: Literal["either", "other"]) -> ReadSample:
+    # Twice the variance of one variant: what the variants of a seed share, data and first weights, is taken to decide
+    # nothing.
+    return with_all_variants(paired_answers(variant, other, ACCURACY, learnt, by), ACCURACY, 2**0.5)
 
 
 def _claims() -> tuple[Claim, ...]:
     claims = [
         learns(
-            f"{arm}-solves",
+            f"{variant}-solves",
             f"Softmax attention with {positions} recalls (nearly) everything.",
             published,
-            arm,
-            with_all_arms(last_answers(arm), ACCURACY, 1.0),
+            variant,
+            with_all_variants(last_answers(variant), ACCURACY, 1.0),
             family="softmax",
             resolution_of=ONE_ANSWER,
         )
-        for arm, positions, published in (
+        for variant, positions, published in (
             ("softmax-learned", "learned positions", ZOOLOGY),
             ("softmax-rope", "RoPE", "none found for RoPE alone"),
             (f"softmax-learned{NARROW}", "learned positions, half as wide,", ZOOLOGY),

@@ -9,45 +9,45 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import Estimate, estimate
 from experiments.figures.curves import data_names, failures, finished_seeds, tokens_per_step
-from experiments.figures.style import MUTED, arm_style, by_kernel, label
+from experiments.figures.style import MUTED, by_kernel, label, variant_style
 
 SPREAD = 0.6
-"""part of the distance between two widths over which the arms of one are spread"""
+"""part of the distance between two widths over which the variants of one are spread"""
 MARKS = 6
 """markers along a curve"""
 
 
 def width_of(variant: dict[str, Any], comparison: dict[str, Any]) -> int:
-    """The model width of an arm: its own, if it has one, or else that of the comparison."""
+    """The model width of a variant: its own, if it has one, or else that of the comparison."""
     return int(variant.get("settings", {}).get("dim", comparison["config"]["dim"]))
 
 
 def test_accuracies(curves: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
-    """One row per finished cell, in the order of the arms: variant, kernel, position, width, seed, accuracy."""
+    """One row per finished run, in the order of the variants: variant, kernel, position, width, seed, accuracy."""
     finished = finished_seeds(summary)
     tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
     rows = []
     for variant in comparison["variants"]:
         mine = tested[(tested["variant"] == variant["name"]) & tested["seed"].isin(finished[variant["name"]])]
         place = (variant["name"], variant["kernel"], variant["position"], width_of(variant, comparison))
-        rows += [(*place, *cell) for cell in zip(mine["seed"], mine["value"], strict=True)]
+        rows += [(*place, *run) for run in zip(mine["seed"], mine["value"], strict=True)]
     return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
 
 
 def accuracy_table(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
-    """One row of strings per arm with a finished seed: arm, width, n, test accuracy, worst and best seed."""
+    """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
     rows = []
     grouped: Any = accuracies.groupby("variant", sort=False)
-    for name, cells in grouped:
-        mean, low, high = bounded(estimate(cells["accuracy"].tolist()))
+    for name, runs in grouped:
+        mean, low, high = bounded(estimate(runs["accuracy"].tolist()))
         rows.append(
             {
-                "arm": name,
-                "width": str(cells["width"].iloc[0]),
-                "n": f"{len(cells)} of {len(comparison['seeds'])}",
+                "variant": name,
+                "width": str(runs["width"].iloc[0]),
+                "n": f"{len(runs)} of {len(comparison['seeds'])}",
                 "test accuracy": f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]"),
-                "worst seed": f"{cells['accuracy'].min():.3f}",
-                "best seed": f"{cells['accuracy'].max():.3f}",
+                "worst seed": f"{runs['accuracy'].min():.3f}",
+                "best seed": f"{runs['accuracy'].max():.3f}",
             }
         )
     return pd.DataFrame(rows)
@@ -61,7 +61,7 @@ def bounded(result: Estimate) -> tuple[float, float, float]:
 def position_labels(
     variants: list[dict[str, Any]], comparison: dict[str, Any], summary: pd.DataFrame
 ) -> dict[str, str]:
-    """For each position encoding of a kernel's arms its entry in a legend, which tells what did not finish."""
+    """For each position encoding of a kernel's variants its entry in a legend, which tells what did not finish."""
     failed = failures(summary)
     labels: dict[str, str] = {}
     for variant in variants:
@@ -87,7 +87,7 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: 
         axes.set_title(label(kernel))
         labels = position_labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
-            look = arm_style({"kernel": kernel, "position": position})
+            look = variant_style({"kernel": kernel, "position": position})
             shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
             _width_line(axes, mine, widths, shift, look, text)
@@ -103,8 +103,8 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: 
     return figure
 
 
-def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
-    """Test accuracy of every arm, where all have one width: a panel per kernel, a place per position encoding."""
+def variants_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+    """Test accuracy of every variant, where all have one width: a panel per kernel, a place per position encoding."""
     groups = by_kernel(comparison["variants"])
     labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
     most = max(len(each) for each in labels)
@@ -113,7 +113,7 @@ def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: p
     for axes, kernel, texts in zip(grid, groups, labels, strict=True):
         axes.set_title(label(kernel))
         for place, (position, text) in enumerate(texts.items()):
-            look = arm_style({"kernel": kernel, "position": position})
+            look = variant_style({"kernel": kernel, "position": position})
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
             _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
         axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
@@ -125,18 +125,18 @@ def arms_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: p
 
 
 def _width_line(
-    axes: Axes, cells: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
+    axes: Axes, runs: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
 ) -> None:
-    grouped: Any = cells.groupby("width")["accuracy"]
+    grouped: Any = runs.groupby("width")["accuracy"]
     estimates = {width: bounded(estimate(values.tolist())) for width, values in grouped}
     places = [widths.index(width) + shift for width in estimates]
     means = [mean for mean, _, _ in estimates.values()]
     axes.plot(places, means, label=text, linewidth=1.5, markersize=6, **look)
     for place, (mean, low, high) in zip(places, estimates.values(), strict=True):
         axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
-    if cells["seed"].nunique() > 1:
-        seeds = [widths.index(width) + shift for width in cells["width"]]
-        axes.plot(seeds, cells["accuracy"], ".", color=look["color"], alpha=0.5, markersize=5)
+    if runs["seed"].nunique() > 1:
+        seeds = [widths.index(width) + shift for width in runs["width"]]
+        axes.plot(seeds, runs["accuracy"], ".", color=look["color"], alpha=0.5, markersize=5)
 
 
 def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
@@ -172,7 +172,7 @@ def _step_line(
     axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict[str, Any], text: str, number: int
 ) -> None:
     by_step = rows.pivot(index="step", columns="seed", values="value").sort_index()
-    look = arm_style(variant)
+    look = variant_style(variant)
     if len(by_step.columns) > 1 or not finished:
         axes.plot(by_step.index, by_step, color=look["color"], linewidth=0.7, alpha=0.45)
     mean = by_step[sorted(finished)].dropna().mean(axis=1)

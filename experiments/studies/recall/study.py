@@ -30,21 +30,25 @@ METHOD = (
     "(not at the best one); the curves are of the validation split. Elu+1 and relu have as many features as a head "
     "has channels, favor+ as many as num_features says, at every width. The spread of the initial weights, the "
     "learning rate, the batch and the number of steps were found in trials with one seed of softmax attention with "
-    "RoPE and of elu+1 with RoPE after its map; no arm was tuned by itself. A difference of accuracies is judged only "
-    "where one of the two arms is well above guessing, and a comparison with softmax attention with RoPE, the "
-    "yardstick, only where that has learnt the task. Claims are judged by the wider of an arm's own spread and that "
-    "of all arms, tables and figures show its own. A token is kept in a byte, so what tables and figures call bits per "
+    "RoPE and of elu+1 with RoPE after its map; no variant was tuned by itself. A difference of accuracies is judged "
+    "only "
+    "where one of the two variants is well above guessing, and a comparison with softmax attention with RoPE, the "
+    "yardstick, only where that has learnt the task. Claims are judged by the wider of a variant's own spread and that "
+    "of all variants, tables and figures show its own. A token is kept in a byte, so what tables and figures call "
+    "bits per "
     "byte are bits per answer."
 )
 
 NOT_SHOWN = (
-    "One number of steps serves all arms, and one learning rate unless there is a table of them, so an arm that is "
+    "One number of steps serves all variants, and one learning rate unless there is a table of them, so a variant "
+    "that is "
     "low here may need more steps and not be unable: models guess for long and then begin to recall all at once, and "
-    "a curve shows whether one was still rising. The two arms and the width of the trials that found the settings are "
+    "a curve shows whether one was still rising. The two variants and the width of the trials that found the settings "
+    "are "
     "favoured in every comparison. How much a state of fixed size can hold: four pairs do not fill it; recall-128 to "
     "recall-512, with more pairs, would test it. The vocabulary and the models are smaller than those of Zoology, "
-    "which also takes the best of four learning rates, so figures do not compare with its own. How often an arm "
-    "begins to recall: from seed to seed it does or does not, and of an arm that does so in eight of ten, "
+    "which also takes the best of four learning rates, so figures do not compare with its own. How often a variant "
+    "begins to recall: from seed to seed it does or does not, and of a variant that does so in eight of ten, "
     "three seeds of three are half of the time all alike."
 )
 
@@ -80,7 +84,7 @@ def figures(
         if accuracies["width"].nunique() > 1:
             entries.append(draw(directory, _WIDTH, recall_plots.width_figure, accuracies, comparison, summary))
         else:
-            entries.append(draw(directory, _ARMS, recall_plots.arms_figure, accuracies, comparison, summary))
+            entries.append(draw(directory, _VARIANTS, recall_plots.variants_figure, accuracies, comparison, summary))
     if not recorded.empty:
         entries.append(draw(directory, _STEPS, recall_plots.steps_figure, recorded, comparison, summary))
     return entries
@@ -98,8 +102,8 @@ _WIDTH = FigureEntry(
     "or more, cut at 0 and 1), dots are seeds. Points of a width are drawn beside each other so that none hides "
     "another.",
 )
-_ARMS = FigureEntry(
-    "accuracy-by-arm",
+_VARIANTS = FigureEntry(
+    "accuracy-by-variant",
     "Accuracy by position encoding",
     "Share of the test split's answers that were predicted right, after training; higher is better. One panel per "
     "attention kernel; the marker is the mean, the bar its 95 % interval (three seeds or more, cut at 0 and 1), dots "
@@ -110,5 +114,5 @@ _STEPS = FigureEntry(
     "Accuracy during training",
     "Share of the validation split's answers that are predicted right. One row per attention kernel, one column per "
     "width. Thin lines are seeds, thick ones the mean of the seeds that finished. A line that still rises at the end "
-    "belongs to an arm that was not trained to its end.",
+    "belongs to a variant that was not trained to its end.",
 )

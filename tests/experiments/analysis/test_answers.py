@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from experiments.analysis.curves import read_curves
-from experiments.analysis.references import NARROW_ARMS
+from experiments.analysis.references import NARROW_VARIANTS
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_metrics
 from experiments.report.report import read_comparison
@@ -21,15 +21,17 @@ SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
 
 @pytest.fixture
 def judge(tmp_path, make_comparison):
-    """Rows by key, of an experiment whose arms have these accuracies: one with a spread over five seeds, or a tuple."""
+    """Rows by key, of an experiment whose variants have these accuracies: one with a spread over five seeds, or a
+    tuple.
+    """
 
     def rows(experiment, accuracies, otherwise, seeds=5, damage=lambda root: None, **other):
-        arms = (*experiment.VARIANTS, *([NARROW_ARMS] if experiment is recall else []))
-        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ",".join(arms), seeds, **other)
+        variants = (*experiment.VARIANTS, *([NARROW_VARIANTS] if experiment is recall else []))
+        root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", ",".join(variants), seeds, **other)
         for path in root.glob("*/*/metrics.jsonl"):
-            arm, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
-            given = accuracies.get(arm, otherwise)
-            shift = SPREAD[seed] if arm in accuracies else SPREAD[-seed]
+            variant, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
+            given = accuracies.get(variant, otherwise)
+            shift = SPREAD[seed] if variant in accuracies else SPREAD[-seed]
             accuracy = given[seed] if isinstance(given, tuple) else min(1.0, given + shift)
             path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in read_metrics(path)))
         damage(root)
@@ -53,14 +55,14 @@ def test_recall_that_only_softmax_has_learnt(judge):
     assert math.isnan(found["elu+1-order"].p)
 
 
-def test_recall_that_no_arm_has_learnt_says_nothing_of_any(judge):
+def test_recall_that_no_variant_has_learnt_says_nothing_of_any(judge):
     found = judge(recall, {}, otherwise=0.25)
     rest = {row.verdict for key, row in found.items() if not key.endswith("-solves")}
     assert rest == {"inconclusive"}
     assert "softmax-rope has not learnt the task (" in found["elu+1-none-behind"].remark
 
 
-def test_an_arm_that_recalls_more(judge):
+def test_a_variant_that_recalls_more(judge):
     found = judge(recall, {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25)
     assert found["elu+1-order"].verdict == found["elu+1-rope-after-helps"].verdict == "supported"
     assert found["relu-rope-after-behind"].verdict == "not supported"
@@ -84,7 +86,9 @@ def test_recall_by_width(judge):
 
 def test_copying_is_compared_with_softmax_attention_that_copies(judge):
     found = judge(copying, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
-    as_well = {arm: found[f"{arm}-copies-as-well"].verdict for arm in ("elu+1-rope-after", "favor+-rope-after")}
+    as_well = {
+        variant: found[f"{variant}-copies-as-well"].verdict for variant in ("elu+1-rope-after", "favor+-rope-after")
+    }
     assert found["softmax-rope-copies"].verdict == as_well["elu+1-rope-after"] == "supported"
     assert found["softmax-learned-copies"].verdict == as_well["favor+-rope-after"] == "not supported"
     assert found["elu+1-order"].verdict == "supported"
@@ -101,15 +105,15 @@ ALL_OR_NOTHING = {
     "elu+1-rope-before": SOLVED,
     "elu+1-rope-after": GUESSES,
 }
-"""some arms of recall, three seeds; within two of them accuracies differ"""
+"""some variants of recall, three seeds; within two of them accuracies differ"""
 
 
-RECALLING = len(recall.VARIANTS) + len(NARROW_ARMS.split(","))
-"""arms of recall; the others guess, and have no spread"""
+RECALLING = len(recall.VARIANTS) + len(NARROW_VARIANTS.split(","))
+"""variants of recall; the others guess, and have no spread"""
 SPREAD_WITHIN = math.sqrt(sum(map(statistics.variance, ALL_OR_NOTHING.values())) / RECALLING)
 
 
-def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_arms(judge):
+def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_variants(judge):
     found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3)
     solves, order = found["softmax-rope-solves"], found["elu+1-order"]
     half = stats.t.ppf(0.975, 2 * RECALLING) * SPREAD_WITHIN / math.sqrt(3)
@@ -124,13 +128,13 @@ def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_arms(judge):
     assert (solves.verdict, order.verdict) == ("inconclusive", "not supported")
 
 
-def test_agreement_of_all_arms_decides(judge):
+def test_agreement_of_all_variants_decides(judge):
     found = judge(recall, {"softmax-rope": SOLVED}, otherwise=GUESSES, seeds=3)
     assert found["softmax-rope-solves"].verdict == "supported"
     assert found["elu+1-rope-after-behind"].verdict == "supported"
 
 
-def lacks_a_cell(root):
+def lacks_a_run(root):
     shutil.rmtree(root / "favor+-learned" / "seed2")
 
 
@@ -140,21 +144,23 @@ def lacks_an_accuracy(root):
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 
-@pytest.mark.parametrize("damage", [lacks_a_cell, lacks_an_accuracy])
-def test_without_a_cell_of_another_arm_nothing_is_judged(judge, damage):
+@pytest.mark.parametrize("damage", [lacks_a_run, lacks_an_accuracy])
+def test_without_a_run_of_another_variant_nothing_is_judged(judge, damage):
     found = judge(recall, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, damage=damage)
     assert {row.verdict for row in found.values()} == {"not run"}
-    assert "it is judged when all arms have finished" in found["softmax-rope-solves"].remark
+    assert "it is judged when all variants have finished" in found["softmax-rope-solves"].remark
 
 
-def test_a_failed_cell_of_another_arm_leaves_the_spread_unknown(judge):
-    # Without the one seed at which elu+1-learned differs every arm agrees, and softmax-rope would be sure to solve it.
+def test_a_failed_run_of_another_variant_leaves_the_spread_unknown(judge):
+    # Without the one seed at which elu+1-learned differs every variant agrees, and softmax-rope would be sure to solve
+    # it.
     unreliable = {"softmax-rope": SOLVED, "elu+1-learned": (0.25, 1.0, 1.0)}
     whole = judge(recall, unreliable, otherwise=GUESSES, seeds=3)["softmax-rope-solves"]
     fates = {("elu+1-learned", 0): ("failed", "why")}
     found = judge(recall, unreliable, otherwise=GUESSES, seeds=3, fates=fates)
     assert {whole.verdict} | {row.verdict for row in found.values()} == {"inconclusive"}
     assert (
-        found["softmax-rope-solves"].remark == "the spread of all arms is not known, as elu+1-learned failed at seed 0"
+        found["softmax-rope-solves"].remark
+        == "the spread of all variants is not known, as elu+1-learned failed at seed 0"
     )
     assert "elu+1-learned failed: why" in found["elu+1-learned-behind"].remark

@@ -100,7 +100,7 @@ def clocked(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "evaluate", clock.takes(100, {"bits_per_byte": 4.0}))
     monkeypatch.setattr(train, "save_checkpoint", clock.takes(1000))
     task = language_model(b"any text of some length", config.context, config.batch_size)
-    train.train_cell(
+    train.train_run(
         tmp_path, VARIANTS["softmax-none"], 0, config, task, torch.device("cpu"),
         progress=lambda *arguments: progress.append(arguments),
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_tokens_per_second_are_of_the_steps_since_the_last_record_without_evalua
     assert [rate for _, _, rate in progress] == pytest.approx([32, 16, 16, 8, 4])
 
 
-def test_seconds_are_all_that_passed_since_the_cell_began(clocked):
+def test_seconds_are_all_that_passed_since_the_run_began(clocked):
     # step 2: evaluation, 1, 3; step 4: evaluation, 2, checkpoint, 6; step 5: evaluation, 8
     rows, _, _ = clocked
     assert [row["seconds"] for row in rows] == pytest.approx([104, 104 + 1108, 104 + 1108 + 108])

@@ -30,8 +30,9 @@ def test_p_values_are_those_of_the_tests_that_the_rule_names():
     assert p_values(values, (0.4, 1.0), 0.1) == pytest.approx(both)
 
 
-def test_three_seeds_that_agree_make_no_false_verdict_where_all_arms_are_all_or_nothing():
-    # Eight arms that solve a task in four of five runs: the mean is 0.8, so a verdict that it is above 0.95 is false.
+def test_three_seeds_that_agree_make_no_false_verdict_where_all_variants_are_all_or_nothing():
+    # Eight variants that solve a task in four of five runs: the mean is 0.8, so a verdict that it is above 0.95 is
+    # false.
     solved = (np.random.default_rng(0).random((400, 8, 3)) < 0.8).astype(float)
 
     def false_verdicts(pooled):

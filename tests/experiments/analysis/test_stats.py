@@ -122,7 +122,7 @@ def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(ma
     assert math.isnan(row["mean"])
 
 
-def test_failed_cells_are_counted_and_named_and_never_averaged(make_comparison, tmp_path):
+def test_failed_runs_are_counted_and_named_and_never_averaged(make_comparison, tmp_path):
     fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
     root = make_comparison(
         tmp_path, "elu+1-none,elu+1-rope-after", fates=fates, loss=lambda name, seed, step: 3.0 + 100 * (seed == 1)
@@ -146,7 +146,7 @@ def test_a_failed_baseline_leaves_its_seed_out_of_every_comparison_with_it(make_
         assert (row["n"], row["seeds"]) == (2, "1 2")
 
 
-def test_a_cell_without_a_test_figure_does_not_count_as_finished(make_comparison, tmp_path):
+def test_a_run_without_a_test_figure_does_not_count_as_finished(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none")
     metrics = root / "elu+1-none" / "seed2" / "metrics.jsonl"
     rows = metrics.read_text().splitlines(keepends=True)
@@ -168,7 +168,7 @@ def test_rope_after_the_map_is_also_compared_with_rope_before_it(make_comparison
     assert "test_bits_per_byte_minus_baseline" not in set(metric), "no baseline was run"
 
 
-def test_throughput_is_the_median_over_a_cells_training_records(make_comparison, tmp_path):
+def test_throughput_is_the_median_over_a_runs_training_records(make_comparison, tmp_path):
     # records at steps 20 to 100: 1000 + 10 · seed + step
     row = summary_of(make_comparison(tmp_path, "elu+1-none")).loc["elu+1-none", "tokens_per_second"]
     assert (row["n"], row["mean"], row["std"]) == (3, 1070.0, 10.0)
@@ -207,12 +207,12 @@ def test_rope_after_and_before_are_compared_at_equal_settings_only(make_comparis
 
 
 def test_a_learning_rate_counts_as_a_setting_where_the_name_fixes_it():
-    def arm(position, name_goes_on="", **settings):
+    def variant(position, name_goes_on="", **settings):
         name = f"elu+1-rope-{position}{name_goes_on}"
         return {"name": name, "kernel": "elu+1", "position": f"rope-{position}", "baseline": "-", "settings": settings}
 
-    tuned, other = arm("after", learning_rate=0.1), arm("before", learning_rate=0.2)
-    fixed = arm("after", "@learning_rate=0.1", learning_rate=0.1)
+    tuned, other = variant("after", learning_rate=0.1), variant("before", learning_rate=0.2)
+    fixed = variant("after", "@learning_rate=0.1", learning_rate=0.1)
     comparison = {"variants": [tuned, other, fixed]}
     assert contrasts(tuned, comparison) == [("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")]
     assert contrasts(fixed, comparison) == []

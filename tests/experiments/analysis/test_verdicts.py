@@ -15,7 +15,7 @@ from experiments.cli import main
 from experiments.records.record import read_json, write_json
 from experiments.report.claims_page import read_sections
 from experiments.studies.convergence.study import CLAIMS
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
@@ -71,7 +71,7 @@ def test_a_seed_that_failed_in_the_baseline_counts_as_well(make_reference):
     assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why")
 
 
-def lacks_cell(root):
+def lacks_run(root):
     shutil.rmtree(root / AFTER / "seed2")
 
 
@@ -79,7 +79,7 @@ def lacks_comparison(root):
     (root / "comparison.json").unlink()
 
 
-def lacks_arm(root):
+def lacks_variant(root):
     comparison = read_json(root / "comparison.json")
     comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
     write_json(root / "comparison.json", comparison)
@@ -90,7 +90,7 @@ def lacks_everything(root):
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("damage", [lacks_cell, lacks_comparison, lacks_arm, lacks_everything])
+@pytest.mark.parametrize("damage", [lacks_run, lacks_comparison, lacks_variant, lacks_everything])
 def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, capsys, damage):
     results = make_reference(shifted(-0.3))
     damage(results / "convergence")
@@ -129,21 +129,21 @@ def nearly_decided(name, seed, step):
 
 
 @pytest.mark.parametrize(
-    ("arms", "fates", "verdict"),
+    ("variants", "fates", "verdict"),
     [
         (f"{BASELINE},{AFTER},{BEFORE},softmax-rope", {}, "inconclusive"),
         (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why")}, "inconclusive"),
         (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}, "not run"),
     ],
 )
-def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, arms, fates, verdict):
-    root = make_comparison(tmp_path / "convergence", arms, 3, loss=nearly_decided, fates=fates, steps=20)
+def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, variants, fates, verdict):
+    root = make_comparison(tmp_path / "convergence", variants, 3, loss=nearly_decided, fates=fates, steps=20)
     before = rows_of(tmp_path)
     assert before[KEY].verdict == verdict
     if not fates:
         assert before[f"{AFTER}-gap"].verdict == "supported"
     paths = sorted(path.relative_to(root) for path in root.rglob("*"))
-    assert len(paths) == 1 + len(arms.split(",")) * (1 + 3 * 3)
+    assert len(paths) == 1 + len(variants.split(",")) * (1 + 3 * 3)
     kept = tmp_path / "kept"
     shutil.copytree(root, kept)
     for path in paths:
@@ -243,7 +243,7 @@ def test_the_resolution_may_follow_from_the_comparison_s_configuration():
     ],
 )
 def test_what_a_value_can_resolve_in_a_comparison(experiment, key, config, resolution):
-    (claim,) = (claim for claim in EXPERIMENTS[experiment].CLAIMS if claim.key == key)
+    (claim,) = (claim for claim in STUDIES[experiment].CLAIMS if claim.key == key)
     assert claim.of({"config": config}).resolution == pytest.approx(resolution)
 
 

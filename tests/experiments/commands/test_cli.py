@@ -16,7 +16,7 @@ from experiments.cli import main
 from experiments.commands.run import _parameters
 from experiments.config import LIMITS, Config
 from experiments.presets import PRESETS
-from experiments.records.record import cell_status, read_metrics
+from experiments.records.record import read_metrics, run_status
 from experiments.records.store import check_directory, make_directory
 from experiments.studies.convergence import study as convergence
 from experiments.training.models import build_model, check_memory, count_parameters
@@ -30,21 +30,21 @@ def quick_run(out, *more, experiment="convergence"):
     return main(["run", experiment, *QUICK, "--out", str(out), *more])
 
 
-def assert_same_cells(root, other, cells):
-    """Every cell of ``root`` has, to the last bit, the metrics and weights it has in ``other``; the times apart."""
+def assert_same_runs(root, other, runs):
+    """Every run of ``root`` has, to the last bit, the metrics and weights it has in ``other``; the times apart."""
     found = sorted(path.parent.relative_to(root) for path in root.glob("*/*/metrics.jsonl"))
-    assert len(found) == cells
-    for cell in found:
+    assert len(found) == runs
+    for run in found:
         mine, others = (
             [
                 json.dumps({key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")})
-                for row in read_metrics(place / cell / "metrics.jsonl")
+                for row in read_metrics(place / run / "metrics.jsonl")
             ]
             for place in (root, other)
         )
         assert mine == others
         assert {json.loads(row)["split"] for row in mine} == {"train", "validation", "test"}
-        weights = cell / "checkpoint" / "step00000004" / "model.safetensors"
+        weights = run / "checkpoint" / "step00000004" / "model.safetensors"
         assert (root / weights).read_bytes() == (other / weights).read_bytes()
 
 
@@ -59,13 +59,13 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     files = {str(path.relative_to(comparison)) for path in comparison.rglob("*") if path.is_file()}
     expected = {"comparison.json", "curves.csv", "summary.csv", "report.html", "report.md", "attention.csv"}
     assert expected <= files
-    arms = convergence.VARIANTS
-    for arm in arms:
+    variants = convergence.VARIANTS
+    for variant in variants:
         for seed in (0, 1):
-            assert cell_status(comparison, arm, seed)["state"] == "done"
+            assert run_status(comparison, variant, seed)["state"] == "done"
             for name in ("config.json", "metrics.jsonl", "status.json"):
-                assert f"{arm}/seed{seed}/{name}" in files
-            assert any(name.startswith(f"{arm}/seed{seed}/checkpoint/") for name in files)
+                assert f"{variant}/seed{seed}/{name}" in files
+            assert any(name.startswith(f"{variant}/seed{seed}/checkpoint/") for name in files)
     figures = {name.removeprefix("figures/") for name in files if name.startswith("figures/")}
     assert {name.removesuffix(".png") for name in figures if name.endswith(".png")} == {
         name.removesuffix(".svg") for name in figures if name.endswith(".svg")
@@ -77,9 +77,9 @@ def test_curves_hold_every_recorded_number(comparison):
     curves = pd.read_csv(comparison / "curves.csv")
     assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
     recorded = read_metrics(comparison / "favor+-rope-after" / "seed1" / "metrics.jsonl")
-    of_cell = curves[(curves["variant"] == "favor+-rope-after") & (curves["seed"] == 1)]
-    assert len(of_cell) == sum(len(row) - 3 for row in recorded)
-    assert list(of_cell["step"].unique()) == [0, 1, 2, 3, 4]
+    of_run = curves[(curves["variant"] == "favor+-rope-after") & (curves["seed"] == 1)]
+    assert len(of_run) == sum(len(row) - 3 for row in recorded)
+    assert list(of_run["step"].unique()) == [0, 1, 2, 3, 4]
 
 
 def test_the_record_says_what_was_run(comparison):
@@ -95,7 +95,7 @@ def test_the_record_says_what_was_run(comparison):
 def test_running_again_trains_nothing_and_changes_no_record(comparison, capsys):
     before = {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")}
     assert quick_run(comparison, "--seeds", "2") == 0
-    assert "14 of 14 cells are done already" in capsys.readouterr().out
+    assert "14 of 14 runs are done already" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")} == before
 
 
@@ -121,7 +121,7 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert quick_run(out, "--workers", "1", "--variants", "elu+1-rope-after", "--seeds", "2") == 0
     record = json.loads((out / "comparison.json").read_text())
     assert [variant["name"] for variant in record["variants"]] == ["softmax-none", "elu+1-rope-after"]
-    assert_same_cells(out, comparison, 4)
+    assert_same_runs(out, comparison, 4)
     first, second = ((root / "attention.csv").read_text().splitlines() for root in (out, comparison))
     assert len(first) > 1
     assert set(first) <= set(second)
@@ -140,7 +140,7 @@ def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, 
     process.wait()
     finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
-    assert_same_cells(tmp_path / "killed", comparison, 4)
+    assert_same_runs(tmp_path / "killed", comparison, 4)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -158,11 +158,11 @@ def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, numbe
     assert process.returncode == status
     assert "the same command goes on from the last checkpoints" in output
     assert f"--variants softmax-none --out {out}" in output
-    assert cell_status(out, "softmax-none", 0)["reason"].startswith("stopped at step")
+    assert run_status(out, "softmax-none", 0)["reason"].startswith("stopped at step")
     assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
 
 
-def test_a_failed_cell_is_recorded_and_the_others_finish(tmp_path, capsys):
+def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     # Weights of about 1e30 overflow float32 in the first update's loss.
     out = tmp_path / "failing"
     status = quick_run(
@@ -171,22 +171,22 @@ def test_a_failed_cell_is_recorded_and_the_others_finish(tmp_path, capsys):
     )  # fmt: skip
     assert status == 1
     output = capsys.readouterr().out
-    for arm in ("softmax-none", "elu+1-none"):
-        state = cell_status(out, arm, 0)
+    for variant in ("softmax-none", "elu+1-none"):
+        state = run_status(out, variant, 0)
         assert state["state"] == "failed"
         assert "at step 1" in state["reason"]
-        assert f"failed: {arm} seed 0" in output
+        assert f"failed: {variant} seed 0" in output
     assert "failed" in (out / "report.md").read_text()
 
 
-def test_an_arm_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
+def test_a_variant_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
     # One huge update: the training loss of step 0 is finite, what is evaluated after it is not.
     out = tmp_path / "diverging"
     huge = ["--warmup-steps", "0", "--learning-rate", "1e30", "--gradient-clip", "1e30"]
     command = ["run", "convergence", "--preset", "smoke", "--steps", "1", *huge]
     status = main([*command, "--variants", "softmax-none", "--out", str(out)])
     assert status == 1
-    assert "validation split" in cell_status(out, "softmax-none", 0)["reason"]
+    assert "validation split" in run_status(out, "softmax-none", 0)["reason"]
     assert "NaN" not in (out / "softmax-none" / "seed0" / "metrics.jsonl").read_text()
     assert "1 of 1 failed" in (out / "report.md").read_text()
 
@@ -194,7 +194,7 @@ def test_an_arm_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
 def test_the_peer_runs_in_the_same_comparison(tmp_path):
     out = tmp_path / "peer"
     assert quick_run(out, "--variants", "favor+-rope-before,performer-pytorch") == 0
-    assert cell_status(out, "performer-pytorch", 0)["state"] == "done"
+    assert run_status(out, "performer-pytorch", 0)["state"] == "done"
     report = (out / "report.md").read_text()
     assert "future leaks into the past" in report
     assert "performer-pytorch against" not in report
@@ -239,7 +239,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "planned"
     assert quick_run(out, "--dry-run", "--seeds", "3") == 0
     output = capsys.readouterr().out
-    assert "21 cells, 21,504 tokens" in output  # 7 arms x 3 seeds x 4 steps x 4 sequences x 64 tokens
+    assert "21 runs, 21,504 tokens" in output  # 7 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
     assert "favor+-rope-after" in output
     assert "estimated time" in output
     assert not out.exists()
@@ -264,8 +264,8 @@ def wrong_uses(tmp_path):
         (["run", "convergence", "--dim", "130", "--heads", "4"], "not divisible"),
         (["run", "convergence", "--seeds", "0"], "--seeds"),
         (["run", "convergence", "--workers", "0"], "--workers"),
-        (["run", "convergence", "--cell-timeout", "0"], "--cell-timeout is 0.0; give a positive number of seconds"),
-        (["run", "convergence", "--cell-timeout", "nan"], "--cell-timeout is nan"),
+        (["run", "convergence", "--run-timeout", "0"], "--run-timeout is 0.0; give a positive number of seconds"),
+        (["run", "convergence", "--run-timeout", "nan"], "--run-timeout is nan"),
         (["run", "convergence", "--data", "nonsense"], "stdlib"),
         (["run", "convergence", "--data", "text"], "--data-file"),
         (["run", "convergence", "--data-file", str(tmp_path / "absent")], "absent"),

@@ -20,10 +20,17 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list_names_everything_in_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_list({"convergence": "Who learns [faster]?"}, ["smoke", "cpu"], {"favor+-none": "An arm of :smile:."})
+    print_list({"convergence": "Who learns [faster]?"}, ["smoke", "cpu"], {"favor+-none": "A variant of :smile:."})
     text = capsys.readouterr().out
     assert "\x1b" not in text
-    for expected in ("convergence", "Who learns [faster]?", "smoke, cpu", "favor+-none", "An arm of :smile:.", *TASKS):
+    for expected in (
+        "convergence",
+        "Who learns [faster]?",
+        "smoke, cpu",
+        "favor+-none",
+        "A variant of :smile:.",
+        *TASKS,
+    ):
         assert expected in text
 
 

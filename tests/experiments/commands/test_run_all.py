@@ -8,7 +8,7 @@ from experiments.analysis.references import REFERENCES, command
 from experiments.cli import main
 from experiments.commands.run_all import run_all
 from experiments.errors import RunFailed
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +32,13 @@ def test_every_reference_is_run_by_the_command_that_its_claims_name():
     assert status == 0
     named = [words[:-2] if "--reuse" in words else words for words in ran]
     assert [shlex.join(["python", "-m", "experiments", *words]) for words in named] == [*map(command, REFERENCES)]
-    assert {words[1] for words in ran} <= set(EXPERIMENTS)
+    assert {words[1] for words in ran} <= set(STUDIES)
 
 
-def test_cells_are_taken_over_from_the_runs_before(tmp_path):
+def test_runs_are_taken_over_from_the_runs_before(tmp_path):
     _, ran = collected([])
     for words in ran:
-        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(EXPERIMENTS[words[1]].VARIANTS)
+        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(STUDIES[words[1]].VARIANTS)
     assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
@@ -49,9 +49,9 @@ def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path)
     assert not (tmp_path / "results").exists()
 
 
-def test_another_preset_runs_every_experiment_with_its_own_arms():
+def test_another_preset_runs_every_experiment_with_its_own_variants():
     _, ran = collected(["--preset", "smoke"], "smoke")
-    assert [words[1] for words in ran] == list(EXPERIMENTS)
+    assert [words[1] for words in ran] == list(STUDIES)
     assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
 
 
@@ -59,7 +59,7 @@ def test_options_go_to_every_run_that_takes_them():
     _, ran = collected(["--workers", "3", "--device=cpu"])
     for words in ran:
         assert "--device=cpu" in words
-        assert ("--workers" in words) == bool(EXPERIMENTS[words[1]].VARIANTS)
+        assert ("--workers" in words) == bool(STUDIES[words[1]].VARIANTS)
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])
@@ -77,7 +77,7 @@ def test_one_that_cannot_run_does_not_keep_the_others(error, capsys):
     assert "mask is not; the same command tries it again" in shown
 
 
-def test_a_failed_cell_is_exit_status_1():
+def test_a_failed_run_is_exit_status_1():
     code, ran = collected([], status=lambda words: int(words[1] == "decay"))
     assert (code, len(ran)) == (1, len(REFERENCES))
 

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import cell_values, summarise
+from experiments.analysis.statistics import run_values, summarise
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
-from experiments.figures.style import arm_style, label, save_figure, style
+from experiments.figures.style import label, save_figure, style, variant_style
 from experiments.records.record import read_json
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import attention_figure, bound_figure, layers_figure, mask_figure
@@ -38,7 +38,7 @@ def draw_all(root):
     """Every figure by name, without saving."""
     curves, summary, comparison = tables(root)
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = cell_values(curves, comparison, finished)
+    values = run_values(curves, comparison, finished)
     with style():
         return {
             "validation": curve_figure(curves, summary, comparison, "validation"),
@@ -63,8 +63,8 @@ def made_up_attention(comparison):
     """Weights that fall with distance and change their sign, for two layers."""
     distance = np.arange(128)
     tables = [
-        pd.DataFrame({"variant": arm["name"], "seed": 0, "layer": layer, "distance": distance})
-        for arm in comparison["variants"]
+        pd.DataFrame({"variant": variant["name"], "seed": 0, "layer": layer, "distance": distance})
+        for variant in comparison["variants"]
         for layer in (0, 1)
     ]
     attention = pd.concat(tables)
@@ -89,7 +89,7 @@ def drawn_texts(figure, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def twelve_arms(tmp_path_factory, make_comparison):
+def twelve_variants(tmp_path_factory, make_comparison):
     return draw_all(make_comparison(tmp_path_factory.mktemp("twelve"), TWELVE, fates=FATES))
 
 
@@ -99,7 +99,7 @@ def one_seed(tmp_path_factory, make_comparison):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("case", ["twelve_arms", "one_seed"])
+@pytest.mark.parametrize("case", ["twelve_variants", "one_seed"])
 def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monkeypatch):
     figure = request.getfixturevalue(case)[name]
     texts = drawn_texts(figure, monkeypatch)
@@ -112,22 +112,22 @@ def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monk
         assert inside, f"{text!r} leaves the figure"
 
 
-def test_axes_carry_their_units(twelve_arms):
-    assert twelve_arms["validation"].get_supylabel() == "bits per byte"
-    assert twelve_arms["validation"].axes[-1].get_xlabel() == "optimiser step (one step = 64 tokens)"
-    assert "tokens per second" in twelve_arms["throughput"].axes[0].get_xlabel()
-    assert "optimiser steps" in twelve_arms["steps"].axes[0].get_xlabel()
+def test_axes_carry_their_units(twelve_variants):
+    assert twelve_variants["validation"].get_supylabel() == "bits per byte"
+    assert twelve_variants["validation"].axes[-1].get_xlabel() == "optimiser step (one step = 64 tokens)"
+    assert "tokens per second" in twelve_variants["throughput"].axes[0].get_xlabel()
+    assert "optimiser steps" in twelve_variants["steps"].axes[0].get_xlabel()
 
 
-def test_arms_of_a_kernel_are_told_apart_without_colour():
+def test_variants_of_a_kernel_are_told_apart_without_colour():
     for kernel in {variant.kernel for variant in VARIANTS.values()}:
-        looks = [arm_style(vars(variant)) for variant in VARIANTS.values() if variant.kernel == kernel]
+        looks = [variant_style(vars(variant)) for variant in VARIANTS.values() if variant.kernel == kernel]
         assert len({look["marker"] for look in looks}) == len(looks)
         assert len({str(look["linestyle"]) for look in looks}) == len(looks)
 
 
-def test_every_panel_names_its_arms_references_and_failures(twelve_arms):
-    axes = {axes.get_title(loc="left"): axes for axes in twelve_arms["validation"].axes}
+def test_every_panel_names_its_variants_references_and_failures(twelve_variants):
+    axes = {axes.get_title(loc="left"): axes for axes in twelve_variants["validation"].axes}
     labels = {kernel: {text.get_text() for text in panel.get_legend().get_texts()} for kernel, panel in axes.items()}
     assert labels["softmax"] == {"softmax-none", "softmax-learned", "softmax-rope"}
     assert "favor+-rope-before\n(1 of 3 failed)" in labels["favor+"]
@@ -137,19 +137,23 @@ def test_every_panel_names_its_arms_references_and_failures(twelve_arms):
 
 
 @pytest.mark.parametrize("name", ["final", "steps", "throughput"])
-def test_failed_arms_keep_their_row(twelve_arms, name):
-    labels = [label.get_text() for label in twelve_arms[name].axes[0].get_yticklabels()]
+def test_failed_variants_keep_their_row(twelve_variants, name):
+    labels = [label.get_text() for label in twelve_variants[name].axes[0].get_yticklabels()]
     assert len(labels) == 12
     assert "favor+-rope-before\n(1 of 3 failed)" in labels
     assert "elu+1-learned\n(3 of 3 failed)" in labels
-    assert any("no finished seed" in t.get_text() or "nothing" in t.get_text() for t in twelve_arms[name].axes[0].texts)
+    assert any(
+        "no finished seed" in t.get_text() or "nothing" in t.get_text() for t in twelve_variants[name].axes[0].texts
+    )
 
 
-def test_intervals_are_drawn_from_three_seeds_on_only(twelve_arms, one_seed):
+def test_intervals_are_drawn_from_three_seeds_on_only(twelve_variants, one_seed):
     def intervals(figure):
         return sum(isinstance(c, ErrorbarContainer) for c in figure.axes[0].containers)
 
-    assert intervals(twelve_arms["final"]) == 10, "all arms but the one with two finished seeds and the one with none"
+    assert intervals(twelve_variants["final"]) == 10, (
+        "all variants but the one with two finished seeds and the one with none"
+    )
     assert intervals(one_seed["final"]) == 0
     assert "One seed: no interval" in one_seed["final"].get_suptitle()
     assert "One seed" in one_seed["validation"].get_suptitle()
@@ -232,7 +236,7 @@ def test_powers_of_ten_are_labelled_without_mathematics(one_seed):
 
 
 def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *cell: 1e100)
+    root = make_comparison(tmp_path, "elu+1-none", 1, loss=lambda *run: 1e100)
     with style():
         figure = curve_figure(*tables(root), "validation")
     low, high = figure.axes[0].get_ylim()

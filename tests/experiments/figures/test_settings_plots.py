@@ -16,22 +16,22 @@ def test_a_name_is_taken_apart():
     assert named_settings({"name": PLAIN}) == {}
 
 
-def test_arms_that_differ_in_settings_share_a_panel():
+def test_variants_that_differ_in_settings_share_a_panel():
     groups = panels_of({"variants": [{"name": name} for name in (PLAIN, BOTH, REDRAWN)]})
-    assert {name: [arm["name"] for arm in arms] for name, arms in groups.items()} == {
+    assert {name: [variant["name"] for variant in variants] for name, variants in groups.items()} == {
         "favor+-none": [PLAIN, REDRAWN],
         "elu+1-none": [BOTH],
     }
 
 
-def test_an_arm_without_random_features_is_labelled_by_those_it_has():
-    arms = [
+def test_a_variant_without_random_features_is_labelled_by_those_it_has():
+    variants = [
         {"name": name} for name in ("favor+-none@num_features=32", "favor+-none", "elu+1-none", "elu+1+paired-none")
     ]
-    comparison = {"config": {"num_features": 64}, "variants": arms}
-    assert [setting_label(arm, comparison) for arm in arms] == ["M = 32", "M = 64", "M = D", "M = 2·D"]
+    comparison = {"config": {"num_features": 64}, "variants": variants}
+    assert [setting_label(variant, comparison) for variant in variants] == ["M = 32", "M = 64", "M = D", "M = 2·D"]
 
 
 @pytest.mark.parametrize(("name", "said"), [(PLAIN, "never redrawn"), (REDRAWN, "redrawn every 100 steps")])
-def test_an_arm_is_labelled_by_what_varies_and_nothing_else(name, said):
+def test_a_variant_is_labelled_by_what_varies_and_nothing_else(name, said):
     assert setting_label({"name": name}, COMPARISON) == said

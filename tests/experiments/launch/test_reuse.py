@@ -1,4 +1,4 @@
-"""Cells that are taken over from another comparison instead of being trained again."""
+"""Runs that are taken over from another comparison instead of being trained again."""
 
 import dataclasses
 import json
@@ -10,23 +10,23 @@ from experiments.cli import main
 from experiments.commands import run
 from experiments.config import Config
 from experiments.launch import reuse
-from experiments.launch.reuse import take_over, trained_cells
-from experiments.launch.worker import Cell, Job
-from experiments.records.record import cell_config, cell_status, is_finished, read_json, write_json
+from experiments.launch.reuse import take_over, trained_runs
+from experiments.launch.worker import Job, Run
+from experiments.records.record import is_finished, read_json, run_config, run_status, write_json
 from experiments.training.checkpoint import checkpoint_path
 
-ARM = "elu+1-none"
-CELL = Cell(ARM, 0)
-RUN = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", ARM]
+VARIANT = "elu+1-none"
+RUN = Run(VARIANT, 0)
+COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The directory of comparisons in which one of a single finished cell is."""
+    """The directory of comparisons in which one of a single finished run is."""
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
         patch.setattr(run, "write_report", lambda there: there / "report.html")
-        assert main([*RUN, "--out", str(root / "there"), "--seeds", "1"]) == 0
+        assert main([*COMMAND, "--out", str(root / "there"), "--seeds", "1"]) == 0
     return root
 
 
@@ -37,7 +37,7 @@ def copied(trained, tmp_path):
 
 @pytest.fixture
 def job(trained, tmp_path):
-    """A job, in a new directory, to train the very cell that there is."""
+    """A job, in a new directory, to train the very run that there is."""
     comparison = read_json(trained / "there" / "comparison.json")
     sha256 = comparison["data"][0]["sha256"]
     (tmp_path / "here").mkdir()
@@ -50,37 +50,37 @@ def files_of(directory):
 
 def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main([*RUN, "--out", str(out), "--seeds", "2", "--reuse", str(trained)]) == 0
+    assert main([*COMMAND, "--out", str(out), "--seeds", "2", "--reuse", str(trained)]) == 0
     told = capsys.readouterr().out
-    assert f"{CELL}: taken over from {trained / 'there'} ({CELL})" in " ".join(told.split())
-    assert "1 of 2 cells are done already" in told
-    (note,) = cell_status(out, ARM, 0)["notes"]
+    assert f"{RUN}: taken over from {trained / 'there'} ({RUN})" in " ".join(told.split())
+    assert "1 of 2 runs are done already" in told
+    (note,) = run_status(out, VARIANT, 0)["notes"]
     commit = read_json(trained / "there" / "comparison.json")["git"]["commit"]
-    assert note == f"taken over from there, {CELL}, trained there at commit {commit[:12]}"
+    assert note == f"taken over from there, {RUN}, trained there at commit {commit[:12]}"
     assert note in (out / "report.md").read_text()
-    assert cell_status(out, ARM, 1)["notes"] == []
+    assert run_status(out, VARIANT, 1)["notes"] == []
     attention = (out / "attention.csv").read_text()
-    assert f"{ARM},0," in attention, "the weights that were taken over can be measured"
+    assert f"{VARIANT},0," in attention, "the weights that were taken over can be measured"
 
 
-def test_a_cell_that_is_taken_over_is_whole(trained, job):
-    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
-    assert is_finished(job.root, ARM, 0, 4)
-    made, source = files_of(job.root / ARM / "seed0"), files_of(trained / "there" / ARM / "seed0")
+def test_a_run_that_is_taken_over_is_whole(trained, job):
+    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
+    assert is_finished(job.root, VARIANT, 0, 4)
+    made, source = files_of(job.root / VARIANT / "seed0"), files_of(trained / "there" / VARIANT / "seed0")
     names = {str(name) for name in made}
     weights = {f"checkpoint/step00000004/{name}" for name in ("manifest.json", "model.safetensors", "optimizer.pt")}
     assert names == {"config.json", "metrics.jsonl", "status.json", *weights}
     assert all(content == source[name] for name, content in made.items() if name.name != "status.json")
-    assert [path.name for path in job.root.iterdir()] == [ARM]
+    assert [path.name for path in job.root.iterdir()] == [VARIANT]
 
 
-def test_the_name_of_an_arm_does_not_matter(trained, job):
-    named = Cell(f"{ARM}@dim=32", 0)
+def test_the_name_of_a_variant_does_not_matter(trained, job):
+    named = Run(f"{VARIANT}@dim=32", 0)
     other = dataclasses.replace(
         job, config=dataclasses.replace(job.config, dim=64), settings={named.variant: {"dim": 32}}
     )
-    assert list(take_over(other, [Cell(ARM, 0), named], trained_cells(trained, []))) == [named]
-    assert cell_config(job.root, named.variant, 0)["variant"] == named.variant
+    assert list(take_over(other, [Run(VARIANT, 0), named], trained_runs(trained, []))) == [named]
+    assert run_config(job.root, named.variant, 0)["variant"] == named.variant
 
 
 @pytest.mark.parametrize(
@@ -91,71 +91,71 @@ def test_the_name_of_an_arm_does_not_matter(trained, job):
         {"config": {"test_windows": 7}},
         {"data_sha256": "ab" * 32},
         {"device": "cuda"},
-        {"cell": Cell(ARM, 1)},
-        {"cell": Cell("elu+1-rope-after", 0)},
+        {"run": Run(VARIANT, 1)},
+        {"run": Run("elu+1-rope-after", 0)},
     ],
     ids=lambda change: str(*change.values()),
 )
 def test_what_differs_in_anything_is_not_taken_over(trained, job, change):
-    cell = change.pop("cell", CELL)
+    run = change.pop("run", RUN)
     if "config" in change:
         change = {"config": dataclasses.replace(job.config, **change["config"])}
     job = dataclasses.replace(job, **change)
-    assert take_over(job, [cell], trained_cells(trained, [])) == {}
+    assert take_over(job, [run], trained_runs(trained, [])) == {}
     assert list(job.root.iterdir()) == []
 
 
-def test_a_cell_that_has_begun_is_left_alone(trained, job):
-    begun = job.root / ARM / "seed0" / "metrics.jsonl"
+def test_a_run_that_has_begun_is_left_alone(trained, job):
+    begun = job.root / VARIANT / "seed0" / "metrics.jsonl"
     begun.parent.mkdir(parents=True)
     begun.touch()
-    assert take_over(job, [CELL], trained_cells(trained, [])) == {}
+    assert take_over(job, [RUN], trained_runs(trained, [])) == {}
     assert files_of(job.root) == {begun.relative_to(job.root): b""}
 
 
-def test_a_cell_that_was_stopped_before_its_first_record_is_taken_over(trained, job):
-    directory = job.root / ARM / "seed0"
+def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, job):
+    directory = job.root / VARIANT / "seed0"
     (directory / "checkpoint" / "step00000000").mkdir(parents=True)
     write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
-    assert is_finished(job.root, ARM, 0, 4)
+    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
+    assert is_finished(job.root, VARIANT, 0, 4)
     assert [path.name for path in (directory / "checkpoint").iterdir()] == ["step00000004"]
 
 
 def test_the_comparison_itself_may_be_among_those_that_are_named(copied, job):
     there = dataclasses.replace(job, root=copied / "there")
     before = files_of(copied)
-    assert take_over(there, [CELL], trained_cells(copied, [])) == {}
+    assert take_over(there, [RUN], trained_runs(copied, [])) == {}
     assert files_of(copied) == before
 
 
-def unfinished(cell):
-    write_json(cell / "status.json", {"state": "queued", "reason": "stopped at step 4"})
+def unfinished(run):
+    write_json(run / "status.json", {"state": "queued", "reason": "stopped at step 4"})
 
 
-def without_test_figure(cell):
-    rows = (cell / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (cell / "metrics.jsonl").write_text("".join(row for row in rows if '"test"' not in row))
+def without_test_figure(run):
+    rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(row for row in rows if '"test"' not in row))
 
 
-def without_weights(cell):
-    shutil.rmtree(cell / "checkpoint")
+def without_weights(run):
+    shutil.rmtree(run / "checkpoint")
 
 
-def without_final_weights(cell):
-    (cell / "checkpoint" / "step00000004").rename(cell / "checkpoint" / ".step00000004.tmp")
+def without_final_weights(run):
+    (run / "checkpoint" / "step00000004").rename(run / "checkpoint" / ".step00000004.tmp")
 
 
-def with_damaged_weights(cell):
-    path = checkpoint_path(cell / "checkpoint", 4) / "model.safetensors"
+def with_damaged_weights(run):
+    path = checkpoint_path(run / "checkpoint", 4) / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def without_steps(cell):
-    config = read_json(cell / "config.json")
+def without_steps(run):
+    config = read_json(run / "config.json")
     del config["config"]["steps"]
-    write_json(cell / "config.json", config)
+    write_json(run / "config.json", config)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def without_steps(cell):
     [unfinished, without_test_figure, without_weights, without_final_weights, with_damaged_weights, without_steps],
 )
 def test_what_is_not_whole_is_not_taken_over(copied, job, damage):
-    damage(copied / "there" / ARM / "seed0")
-    assert take_over(job, [CELL], trained_cells(copied, [])) == {}
+    damage(copied / "there" / VARIANT / "seed0")
+    assert take_over(job, [RUN], trained_runs(copied, [])) == {}
     assert list(job.root.iterdir()) == []
 
 
@@ -174,7 +174,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, job, monkeypatch, at):
-    """Killed at each rename of a file into its place, six of them, then of the cell; nothing is tidied up."""
+    """Killed at each rename of a file into its place, six of them, then of the run; nothing is tidied up."""
     renamed = []
 
     def rename(source, target):
@@ -189,24 +189,24 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, jo
         patch.setattr(reuse.shutil, "rmtree", lambda path, ignore_errors=False: None)
         if at < 7:
             with pytest.raises(Killed):
-                take_over(job, [CELL], trained_cells(trained, []))
-            assert not (job.root / ARM / "seed0").exists()
+                take_over(job, [RUN], trained_runs(trained, []))
+            assert not (job.root / VARIANT / "seed0").exists()
         else:
-            take_over(job, [CELL], trained_cells(trained, []))
+            take_over(job, [RUN], trained_runs(trained, []))
             assert len(renamed) == 7
-            remove(job.root / ARM)
-    assert cell_status(job.root, ARM, 0)["state"] == "queued"
-    assert list(take_over(job, [CELL], trained_cells(trained, []))) == [CELL]
-    assert [path.name for path in job.root.iterdir()] == [ARM]
+            remove(job.root / VARIANT)
+    assert run_status(job.root, VARIANT, 0)["state"] == "queued"
+    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
+    assert [path.name for path in job.root.iterdir()] == [VARIANT]
 
 
-@pytest.mark.parametrize("name", ["comparison.json", f"{ARM}/seed0/config.json", f"{ARM}/seed0/status.json"])
+@pytest.mark.parametrize("name", ["comparison.json", f"{VARIANT}/seed0/config.json", f"{VARIANT}/seed0/status.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, job, name, content):
     path = copied / "there" / name
     path.write_text(content)
     passed_over: list[str] = []
-    assert take_over(job, [CELL], trained_cells(copied, passed_over)) == {}
+    assert take_over(job, [RUN], trained_runs(copied, passed_over)) == {}
     (sentence,) = passed_over
     assert str(path) in sentence
 
@@ -215,18 +215,18 @@ def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, job,
 def test_what_is_no_directory_is_refused(tmp_path, capsys, name):
     (tmp_path / "file").touch()
     there = tmp_path / name
-    assert main([*RUN, "--out", str(tmp_path / "out"), "--reuse", str(there)]) == 2
+    assert main([*COMMAND, "--out", str(tmp_path / "out"), "--reuse", str(there)]) == 2
     expected = f"error: --reuse: {there} is no directory; give one that comparisons were written to\n"
     assert capsys.readouterr().err == expected
     assert not (tmp_path / "out").exists()
 
 
-def test_arms_of_another_version_are_passed_over(copied, job):
+def test_variants_of_another_version_are_passed_over(copied, job):
     comparison = read_json(copied / "there" / "comparison.json")
     novel = {**comparison["variants"][0], "name": "novel-none"}
     comparison["variants"].append(novel)
     write_json(copied / "there" / "comparison.json", comparison)
-    shutil.copytree(copied / "there" / ARM, copied / "there" / "novel-none")
+    shutil.copytree(copied / "there" / VARIANT, copied / "there" / "novel-none")
     config = copied / "there" / "novel-none" / "seed0" / "config.json"
     config.write_text(json.dumps(read_json(config) | {"variant": "novel-none"}))
-    assert list(take_over(job, [CELL], trained_cells(copied, []))) == [CELL]
+    assert list(take_over(job, [RUN], trained_runs(copied, []))) == [RUN]

@@ -33,74 +33,74 @@ class Records:
     def __init__(self, root):
         self.comparison = json.loads((root / "comparison.json").read_text())
         self.config = self.comparison["config"]
-        self.arms = {arm["name"]: arm for arm in self.comparison["variants"]}
+        self.variants = {variant["name"]: variant for variant in self.comparison["variants"]}
         self.seeds = self.comparison["seeds"]
         self.rows, self.states = {}, {}
-        for arm in self.arms:
+        for variant in self.variants:
             for seed in self.seeds:
-                cell = root / arm / f"seed{seed}"
-                lines = (cell / "metrics.jsonl").read_text().splitlines()
-                self.rows[arm, seed] = [json.loads(line) for line in lines]
-                self.states[arm, seed] = json.loads((cell / "status.json").read_text())["state"]
+                run = root / variant / f"seed{seed}"
+                lines = (run / "metrics.jsonl").read_text().splitlines()
+                self.rows[variant, seed] = [json.loads(line) for line in lines]
+                self.states[variant, seed] = json.loads((run / "status.json").read_text())["state"]
 
     @property
     def tokens_per_step(self):
         return self.config["batch_size"] * self.config["context"]
 
-    def finished(self, arm):
-        return [seed for seed in self.seeds if self.states[arm, seed] == "done"]
+    def finished(self, variant):
+        return [seed for seed in self.seeds if self.states[variant, seed] == "done"]
 
-    def count(self, arm, state):
-        return sum(self.states[arm, seed] == state for seed in self.seeds)
+    def count(self, variant, state):
+        return sum(self.states[variant, seed] == state for seed in self.seeds)
 
-    def curve(self, arm, seed, split, metric="bits_per_byte"):
+    def curve(self, variant, seed, split, metric="bits_per_byte"):
         """step → value"""
-        return {row["step"]: row[metric] for row in self.rows[arm, seed] if row["split"] == split}
+        return {row["step"]: row[metric] for row in self.rows[variant, seed] if row["split"] == split}
 
-    def last(self, arm, seed, split):
-        curve = self.curve(arm, seed, split)
+    def last(self, variant, seed, split):
+        curve = self.curve(variant, seed, split)
         return curve[max(curve)]
 
-    def steps_to_baseline(self, arm, seed):
-        target = self.last(self.arms[arm]["baseline"], seed, "validation")
-        reached = [step for step, value in self.curve(arm, seed, "validation").items() if value <= target]
+    def steps_to_baseline(self, variant, seed):
+        target = self.last(self.variants[variant]["baseline"], seed, "validation")
+        reached = [step for step, value in self.curve(variant, seed, "validation").items() if value <= target]
         return min(reached, default=None)
 
-    def compared_with(self, arm, metric):
-        """The arm that is subtracted, None if there is none."""
-        mine = self.arms[arm]
+    def compared_with(self, variant, metric):
+        """The variant that is subtracted, None if there is none."""
+        mine = self.variants[variant]
         if metric == BASELINE:
-            return mine["baseline"] if mine["baseline"] in self.arms and mine["baseline"] != arm else None
+            return mine["baseline"] if mine["baseline"] in self.variants and mine["baseline"] != variant else None
         if mine["position"] != "rope-after":
             return None
-        others = [o for o in self.arms.values() if (o["kernel"], o["position"]) == (mine["kernel"], "rope-before")]
+        others = [o for o in self.variants.values() if (o["kernel"], o["position"]) == (mine["kernel"], "rope-before")]
         return others[0]["name"] if others else None
 
-    def values(self, arm, metric):
-        """seed → the value of a finished cell, None for a baseline that was never reached."""
-        seeds = self.finished(arm)
+    def values(self, variant, metric):
+        """seed → the value of a finished run, None for a baseline that was never reached."""
+        seeds = self.finished(variant)
         if metric == "test_bits_per_byte":
-            return {seed: self.last(arm, seed, "test") for seed in seeds}
+            return {seed: self.last(variant, seed, "test") for seed in seeds}
         if metric == "validation_bits_per_byte":
-            return {seed: self.last(arm, seed, "validation") for seed in seeds}
+            return {seed: self.last(variant, seed, "validation") for seed in seeds}
         if metric == "tokens_per_second":
-            speeds = {seed: self.curve(arm, seed, "train", "tokens_per_second").values() for seed in seeds}
+            speeds = {seed: self.curve(variant, seed, "train", "tokens_per_second").values() for seed in seeds}
             return {seed: statistics.median(of_seed) for seed, of_seed in speeds.items()}
         if metric in (BASELINE, BEFORE):
-            other = self.compared_with(arm, metric)
+            other = self.compared_with(variant, metric)
             both = [seed for seed in seeds if seed in self.finished(other)]
-            return {seed: self.last(arm, seed, "test") - self.last(other, seed, "test") for seed in both}
-        baseline = self.arms[arm]["baseline"]
-        both = [seed for seed in seeds if baseline in self.arms and seed in self.finished(baseline)]
-        steps = {seed: self.steps_to_baseline(arm, seed) for seed in both}
+            return {seed: self.last(variant, seed, "test") - self.last(other, seed, "test") for seed in both}
+        baseline = self.variants[variant]["baseline"]
+        both = [seed for seed in seeds if baseline in self.variants and seed in self.finished(baseline)]
+        steps = {seed: self.steps_to_baseline(variant, seed) for seed in both}
         if metric == "steps_to_baseline":
             return steps
         assert metric == "tokens_to_baseline"
         return {seed: None if step is None else step * self.tokens_per_step for seed, step in steps.items()}
 
-    def estimate(self, arm, metric):
+    def estimate(self, variant, metric):
         """n, mean, interval and standard deviation; NaN for what there is not."""
-        values = list(self.values(arm, metric).values())
+        values = list(self.values(variant, metric).values())
         n = len(values)
         found = SimpleNamespace(n=n, mean=math.nan, low=math.nan, high=math.nan, std=math.nan)
         found.reached = sum(value is not None for value in values)
@@ -118,14 +118,16 @@ class Records:
 ENDS = {"elu+1-learned": 2.7, "elu+1-rope-before": 2.3, "elu+1-rope-after": 2.36, "softmax-rope": 2.51}
 
 
-def made_up_loss(arm, seed, step):
-    """Falls to an end of the arm, or near 2.5, with ripples; one seed of elu+1-rope-after stays above its baseline."""
-    number = sum(map(ord, arm)) + 7 * seed
-    end = ENDS.get(arm, 2.5) + 0.05 * math.sin(number) + (0.4 if (arm, seed) == ("elu+1-rope-after", 3) else 0)
+def made_up_loss(variant, seed, step):
+    """Falls to an end of the variant, or near 2.5, with ripples; one seed of elu+1-rope-after stays above its
+    baseline.
+    """
+    number = sum(map(ord, variant)) + 7 * seed
+    end = ENDS.get(variant, 2.5) + 0.05 * math.sin(number) + (0.4 if (variant, seed) == ("elu+1-rope-after", 3) else 0)
     return end + (8 - end) * 0.5 ** (step / 15) + 0.02 * math.sin(number * (step + 1))
 
 
-MADE_UP_ARMS = (
+MADE_UP_VARIANTS = (
     "softmax-none,softmax-rope,elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,"
     "favor+-none,favor+-rope-after,relu-rope-after"
 )
@@ -156,10 +158,10 @@ class Report:
         return [line for below in sections for line in below.split("\n#", 1)[0].splitlines()]
 
     def table(self, heading):
-        """The rows of the table below a heading, each from column to cell."""
+        """The rows of the table below a heading, each from column to run."""
         lines = [line.strip("| ").split(" | ") for line in self.section(heading) if line.startswith("|")]
-        columns, _, *rows = [[cell.strip() for cell in line] for line in lines]
-        return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last cell was stripped
+        columns, _, *rows = [[run.strip() for run in line] for line in lines]
+        return [dict(zip(columns, row, strict=False)) for row in rows]  # an empty last run was stripped
 
     @staticmethod
     def lines(axes):
@@ -210,7 +212,7 @@ def speed(tmp_path_factory):
 @pytest.fixture(scope="session")
 def made_up(tmp_path_factory, make_comparison):
     root = tmp_path_factory.mktemp("made") / "up"
-    make_comparison(root, MADE_UP_ARMS, 5, steps=120, loss=made_up_loss, fates=FATES)
+    make_comparison(root, MADE_UP_VARIANTS, 5, steps=120, loss=made_up_loss, fates=FATES)
     return rebuild(root)
 
 

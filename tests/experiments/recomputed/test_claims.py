@@ -48,12 +48,12 @@ def test_every_row_about_a_loss():
         page,
     )
     families = {"none": [], "learned": [], "sinusoidal": [], "order": []}
-    for arm, other, measured, region, verdict in found:
+    for variant, other, measured, region, verdict in found:
         family = "order" if other.endswith("-before") else other.rpartition("-")[2]
-        if not {arm, other} <= records.arms.keys():
+        if not {variant, other} <= records.variants.keys():
             assert (measured, verdict) == ("-", "not run")
             continue
-        ends = [{seed: records.last(each, seed, "test") for seed in records.seeds} for each in (arm, other)]
+        ends = [{seed: records.last(each, seed, "test") for seed in records.seeds} for each in (variant, other)]
         values = [ends[0][seed] - ends[1][seed] for seed in records.seeds]
         mean, error = statistics.mean(values), max(statistics.stdev(values), 1e-6) / math.sqrt(len(values))
         within = -mean if region == "below 0" else mean + 0.02

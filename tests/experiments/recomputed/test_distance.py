@@ -19,14 +19,14 @@ def binned(by_distance):
 
 
 def expected_weights(report, column, layer=None):
-    """arm → (distances, means over layers, if none is given, and seeds)."""
+    """variant → (distances, means over layers, if none is given, and seeds)."""
     weights = {}
     for row in report.read_csv("attention.csv"):
         if layer is None or int(row["layer"]) == layer:
             weights.setdefault(row["variant"], {}).setdefault(int(row["distance"]), []).append(float(row[column]))
     return {
-        arm: binned({distance: statistics.fmean(values) for distance, values in of_arm.items()})
-        for arm, of_arm in weights.items()
+        variant: binned({distance: statistics.fmean(values) for distance, values in of_variant.items()})
+        for variant, of_variant in weights.items()
     }
 
 
@@ -41,7 +41,7 @@ def assert_line(found, x, y):
 @pytest.mark.parametrize("name", ["convergence", "decay"])
 def test_every_line_of_attention_by_distance(name, request):
     report = request.getfixturevalue(name)
-    kernels = list(dict.fromkeys(arm["kernel"] for arm in report.records.arms.values()))
+    kernels = list(dict.fromkeys(variant["kernel"] for variant in report.records.variants.values()))
     layers = range(report.records.config["layers"])
     shown = {(f"{kernel}, {column} weights", kernel, column, None) for kernel in kernels for column in KINDS}
     shown |= {(f"{kernel}, layer {layer}", kernel, "absolute", layer) for kernel in kernels for layer in layers}
@@ -51,12 +51,12 @@ def test_every_line_of_attention_by_distance(name, request):
     assert len(by_title) == len(panels)
     for title, kernel, column, layer in shown:
         expected = expected_weights(report, column, layer)
-        assert set(expected) == set(report.records.arms)
+        assert set(expected) == set(report.records.variants)
         found = report.lines(by_title[title])
-        mine = [arm for arm in expected if report.records.arms[arm]["kernel"] == kernel]
-        assert set(mine) == {arm for arm in found if arm in expected}
-        for arm in mine:
-            assert_line(found[arm], *expected[arm])
+        mine = [variant for variant in expected if report.records.variants[variant]["kernel"] == kernel]
+        assert set(mine) == {variant for variant in found if variant in expected}
+        for variant in mine:
+            assert_line(found[variant], *expected[variant])
         # The queries of the second half of a window; the one at position i sees i + 1 keys.
         context = report.records.config["context"]
         uniform = statistics.fmean(1 / (i + 1) for i in range(context // 2, context))
@@ -86,10 +86,10 @@ def test_the_bound_s_figure_and_table(decay):
         assert line[1][distance] == pytest.approx(bound(distance), rel=1e-8)
     found = decay.lines(decay.figures["bound"].axes[0])
     assert_line(found["computed here"], *line)
-    cells = [list(row.values()) for row in decay.table("Values of the bound")]
-    assert [row[:2] for row in cells] == [[str(d), f"{bound(d):.2f}"] for d in (0, 1, 50, 100, 200, 256)]
+    runs = [list(row.values()) for row in decay.table("Values of the bound")]
+    assert [row[:2] for row in runs] == [[str(d), f"{bound(d):.2f}"] for d in (0, 1, 50, 100, 200, 256)]
     ((distances, values),) = found["what Figure 2 of RoFormer must show"]
-    assert [[f"{x:.0f}", y] for x, y in zip(distances, values, strict=True)] == [[x, float(y)] for x, _, y in cells]
+    assert [[f"{x:.0f}", y] for x, y in zip(distances, values, strict=True)] == [[x, float(y)] for x, _, y in runs]
     assert all(abs(bound(x) - y) < 0.05 for x, y in zip(distances, values, strict=True))
 
 

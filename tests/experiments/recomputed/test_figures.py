@@ -35,28 +35,35 @@ def mean_curve(curves):
 
 
 def expected_curves(records, split):
-    """arm → seed → (steps, values) of the figure of a split, and how many records make a point."""
-    curves = {arm: {s: records.curve(arm, s, split) for s in records.seeds} for arm in records.arms}
-    width = max(1, round(max(len(curve) for of_arm in curves.values() for curve in of_arm.values()) / 25))
-    return {arm: {s: smoothed(c, width) for s, c in of_arm.items()} for arm, of_arm in curves.items()}, width
+    """variant → seed → (steps, values) of the figure of a split, and how many records make a point."""
+    curves = {variant: {s: records.curve(variant, s, split) for s in records.seeds} for variant in records.variants}
+    width = max(1, round(max(len(curve) for of_variant in curves.values() for curve in of_variant.values()) / 25))
+    return {
+        variant: {s: smoothed(c, width) for s, c in of_variant.items()} for variant, of_variant in curves.items()
+    }, width
 
 
 def expected_gains(records):
     gains = {}
-    for arm, described in records.arms.items():
+    for variant, described in records.variants.items():
         baseline = described["baseline"]
-        if baseline == arm or baseline not in records.arms:
+        if baseline == variant or baseline not in records.variants:
             continue
         for seed in records.finished(baseline):
-            mine, other = (records.curve(name, seed, "validation") for name in (arm, baseline))
+            mine, other = (records.curve(name, seed, "validation") for name in (variant, baseline))
             steps = sorted(step for step in mine if step in other)
-            gains.setdefault(arm, {})[seed] = steps, [mine[step] - other[step] for step in steps]
+            gains.setdefault(variant, {})[seed] = steps, [mine[step] - other[step] for step in steps]
     return gains
 
 
 def expected_range(records, curves, start):
-    """Of the vertical axis: what the finished cells are after the share ``start`` of the run, and 5 % more."""
-    finished = [c for arm, of_arm in curves.items() for seed, c in of_arm.items() if seed in records.finished(arm)]
+    """Of the vertical axis: what the finished runs are after the share ``start`` of the run, and 5 % more."""
+    finished = [
+        c
+        for variant, of_variant in curves.items()
+        for seed, c in of_variant.items()
+        if seed in records.finished(variant)
+    ]
     last = max(steps[-1] for steps, _ in finished)
     late = [value for c in finished for step, value in zip(*c, strict=True) if step >= start * last]
     margin = 0.05 * (max(late) - min(late))
@@ -75,46 +82,46 @@ def assert_same_lines(found, expected):
         assert y == pytest.approx(expected_y, nan_ok=True, **EQUAL)
 
 
-def remark(records, arm):
-    """What a figure's label says of an arm whose cells did not all finish."""
-    counts = {word: records.count(arm, state) for word, state in (("failed", "failed"), ("unfinished", "running"))}
+def remark(records, variant):
+    """What a figure's label says of a variant whose runs did not all finish."""
+    counts = {word: records.count(variant, state) for word, state in (("failed", "failed"), ("unfinished", "running"))}
     parts = [f"{count} of {len(records.seeds)} {word}" for word, count in counts.items() if count]
     return f"\n({', '.join(parts)})" if parts else ""
 
 
-def assert_panel(report, axes, arms, references, curves, more_lines):
+def assert_panel(report, axes, variants, references, curves, more_lines):
     """Of one panel: every seed's line, every mean, the crosses where runs ended, the labels and their order."""
     records, (low, high) = report.records, axes.get_ylim()
     without_label, means = list(more_lines), {}
-    for arm in [*references, *arms]:
-        finished = {s: curve for s, curve in curves.get(arm, {}).items() if s in records.finished(arm)}
-        means[arm] = mean_curve(list(finished.values()))
-        for seed, (steps, values) in {} if arm in references else curves.get(arm, {}).items():
+    for variant in [*references, *variants]:
+        finished = {s: curve for s, curve in curves.get(variant, {}).items() if s in records.finished(variant)}
+        means[variant] = mean_curve(list(finished.values()))
+        for seed, (steps, values) in {} if variant in references else curves.get(variant, {}).items():
             if len(finished) > 1 or seed not in finished:
                 without_label.append((steps, values))
             if seed not in finished:
                 without_label.append(([steps[-1]], [min(max(values[-1], low), high)]))
     found = report.lines(axes)
     assert_same_lines(found.pop(None, []), without_label)
-    if any(remark(records, arm) for arm in arms):
+    if any(remark(records, variant) for variant in variants):
         assert found.pop("a run that did not finish") == [([], [])]
-    labels = {arm: f"{arm} (reference)" if arm in references else arm for arm in means}
-    for arm in means:
-        labels[arm] += remark(records, arm) or ("" if arm in curves else "\n(nothing to compare)")
+    labels = {variant: f"{variant} (reference)" if variant in references else variant for variant in means}
+    for variant in means:
+        labels[variant] += remark(records, variant) or ("" if variant in curves else "\n(nothing to compare)")
     assert set(found) == set(labels.values())
-    for arm, mean in means.items():
-        assert_same_lines(found[labels[arm]], [mean])
+    for variant, mean in means.items():
+        assert_same_lines(found[labels[variant]], [mean])
     listed = [text.get_text() for text in axes.get_legend().get_texts() if text.get_text() in found]
-    ends = {labels[arm]: values[-1] if values else -math.inf for arm, (_, values) in means.items()}
+    ends = {labels[variant]: values[-1] if values else -math.inf for variant, (_, values) in means.items()}
     assert listed == sorted(listed, key=lambda label: -ends[label])
 
 
-def panels(figure, records, arms):
-    """(axes, its arms), a panel per kernel."""
-    kernels = list(dict.fromkeys(records.arms[arm]["kernel"] for arm in arms))
+def panels(figure, records, variants):
+    """(axes, its variants), a panel per kernel."""
+    kernels = list(dict.fromkeys(records.variants[variant]["kernel"] for variant in variants))
     assert [axes.get_title(loc="left") for axes in figure.axes] == kernels
     return [
-        (axes, [arm for arm in arms if records.arms[arm]["kernel"] == kernel])
+        (axes, [variant for variant in variants if records.variants[variant]["kernel"] == kernel])
         for axes, kernel in zip(figure.axes, kernels, strict=True)
     ]
 
@@ -124,10 +131,10 @@ def test_every_line_of_the_loss_curves(report, stem, split):
     records, figure = report.records, report.figures[stem]
     curves, width = expected_curves(records, split)
     low, high = expected_range(records, curves, 0.25)
-    for axes, arms in panels(figure, records, list(records.arms)):
+    for axes, variants in panels(figure, records, list(records.variants)):
         assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
-        references = [] if "softmax-rope" in arms else ["softmax-rope"]
-        assert_panel(report, axes, arms, references, curves, [])
+        references = [] if "softmax-rope" in variants else ["softmax-rope"]
+        assert_panel(report, axes, variants, references, curves, [])
     note = figure.get_suptitle()
     assert f"The vertical axis is cut at {high:.2f}" in note, "every run begins above its later losses"
     assert (f"Each point: mean of {width} records." in note) == (width > 1)
@@ -144,18 +151,18 @@ def test_every_line_of_the_loss_curves(report, stem, split):
 def test_every_line_of_the_gains(report):
     records, figure, gains = report.records, report.figures["validation-gain"], expected_gains(report.records)
     low, high = expected_range(records, gains, 0)
-    shown = [arm for arm, described in records.arms.items() if described["baseline"] != arm]
-    for axes, arms in panels(figure, records, shown):
+    shown = [variant for variant, described in records.variants.items() if described["baseline"] != variant]
+    for axes, variants in panels(figure, records, shown):
         assert axes.get_ylim() == pytest.approx((low, high), **EQUAL)
-        assert_panel(report, axes, arms, [], gains, [([0, 1], [0, 0])])
+        assert_panel(report, axes, variants, [], gains, [([0, 1], [0, 0])])
 
 
-def dots_by_arm(axes, labels_from):
-    """arm → its row: the seeds, the mean, the interval, the arrows and the text beside it."""
+def dots_by_variant(axes, labels_from):
+    """variant → its row: the seeds, the mean, the interval, the arrows and the text beside it."""
     places = [label.get_text().partition("\n")[0] for label in labels_from.get_yticklabels()]
     rows = {}
-    for arm, height in zip(places, labels_from.get_yticks(), strict=True):
-        row = rows[arm] = SimpleNamespace(seeds=[], means=[], interval=None, arrows=[], texts=[])
+    for variant, height in zip(places, labels_from.get_yticks(), strict=True):
+        row = rows[variant] = SimpleNamespace(seeds=[], means=[], interval=None, arrows=[], texts=[])
         for line in axes.lines:
             x, y = list(map(float, line.get_xdata())), set(line.get_ydata())
             if y == {height} and line.get_marker() not in ("|", "None"):
@@ -176,38 +183,38 @@ def dots_by_arm(axes, labels_from):
     return rows
 
 
-def assert_dots(row, records, arm, metric):
-    values = [value for value in records.values(arm, metric).values() if value is not None]
-    estimate = records.estimate(arm, metric)
+def assert_dots(row, records, variant, metric):
+    values = [value for value in records.values(variant, metric).values() if value is not None]
+    estimate = records.estimate(variant, metric)
     is_shown = len(values) > 1 or (len(values) == 1 and math.isnan(estimate.mean))
-    assert sorted(row.seeds) == pytest.approx(sorted(values) if is_shown else [], **EQUAL), arm
+    assert sorted(row.seeds) == pytest.approx(sorted(values) if is_shown else [], **EQUAL), variant
     has_interval = not math.isnan(estimate.low) and not (
-        metric == "steps_to_baseline" and records.arms[arm]["baseline"] == arm
+        metric == "steps_to_baseline" and records.variants[variant]["baseline"] == variant
     )
-    assert row.means == pytest.approx([estimate.mean] * (2 if has_interval else 1), nan_ok=True, **EQUAL), arm
+    assert row.means == pytest.approx([estimate.mean] * (2 if has_interval else 1), nan_ok=True, **EQUAL), variant
     # A bound near zero is the difference of two large numbers: its error is relative to those.
     error = EQUAL["rel"] * (abs(estimate.mean) + estimate.high - estimate.mean) if has_interval else 0
-    assert row.interval == (pytest.approx((estimate.low, estimate.high), abs=error) if has_interval else None), arm
+    assert row.interval == (pytest.approx((estimate.low, estimate.high), abs=error) if has_interval else None), variant
 
 
 def test_every_dot_and_interval_of_the_final_losses(report):
     records, (left, right) = report.records, report.figures["final"].axes
-    for arm, row in dots_by_arm(left, left).items():
-        assert_dots(row, records, arm, "test_bits_per_byte")
-    for arm, row in dots_by_arm(right, left).items():
-        if records.compared_with(arm, BASELINE):
-            assert_dots(row, records, arm, BASELINE)
+    for variant, row in dots_by_variant(left, left).items():
+        assert_dots(row, records, variant, "test_bits_per_byte")
+    for variant, row in dots_by_variant(right, left).items():
+        if records.compared_with(variant, BASELINE):
+            assert_dots(row, records, variant, BASELINE)
         else:
             assert (row.seeds, row.means, row.interval) == ([], [], None)
-    assert len(dots_by_arm(left, left)) == len(records.arms)
+    assert len(dots_by_variant(left, left)) == len(records.variants)
 
 
 def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
     records, figure = report.records, report.figures["steps-to-baseline"]
     axes, steps = figure.axes[0], records.config["steps"]
-    for arm, row in dots_by_arm(axes, axes).items():
-        assert_dots(row, records, arm, "steps_to_baseline")
-        estimate = records.estimate(arm, "steps_to_baseline")
+    for variant, row in dots_by_variant(axes, axes).items():
+        assert_dots(row, records, variant, "steps_to_baseline")
+        estimate = records.estimate(variant, "steps_to_baseline")
         assert row.arrows == [steps] * (estimate.n > estimate.reached)
         assert (f"{estimate.reached} of {estimate.n}" if estimate.n else "-") in row.texts
     assert ([steps, steps], [0, 1]) in report.lines(axes)[None], "the end of the run"
@@ -221,7 +228,7 @@ def test_every_dot_arrow_and_count_of_the_steps_to_the_baseline(report):
 
 def test_every_dot_and_mean_of_the_throughput(report):
     records, (axes,) = report.records, report.figures["throughput"].axes
-    for arm, row in dots_by_arm(axes, axes).items():
-        assert_dots(row, records, arm, "tokens_per_second")
-        mean = records.estimate(arm, "tokens_per_second").mean
+    for variant, row in dots_by_variant(axes, axes).items():
+        assert_dots(row, records, variant, "tokens_per_second")
+        mean = records.estimate(variant, "tokens_per_second").mean
         assert ("no finished seed" if math.isnan(mean) else f"{mean:,.0f}") in row.texts

@@ -105,16 +105,16 @@ def test_memory_csv(speed, measured):
 
 
 def test_rate_csv_and_its_table(speed, measured):
-    rows, cells = speed.read_csv("rate.csv"), speed.table("The operation beside a matrix product")
+    rows, runs = speed.read_csv("rate.csv"), speed.table("The operation beside a matrix product")
     expected = [(d, n, *found) for d in (FORWARD, BACKWARD) for n, found in measured.rates(d).items()]
-    for row, cell, (direction, length, seconds, strict, dense, cost) in zip(rows, cells, expected, strict=True):
+    for row, run, (direction, length, seconds, strict, dense, cost) in zip(rows, runs, expected, strict=True):
         assert (row["direction"], int(row["length"]), int(row["rounds"])) == (direction, length, len(seconds))
         low, share, high = quartiles(strict)
         median, whole, of_token = (statistics.median(values) for values in (seconds, dense, cost))
         names = ("median", "causal_low", "causal_share", "causal_high", "dense_share", "cost")
         numbers = [median, low, share, high, whole, of_token]
         assert [float(row[name]) for name in names] == pytest.approx(numbers, **SIX_DIGITS)
-        assert list(cell.values()) == [
+        assert list(run.values()) == [
             *(direction, f"{length:,}", in_words(median), f"{share:.0%} [{low:.0%}, {high:.0%}]"),
             *(f"{whole:.0%}", f"{of_token:.2f}", str(len(seconds))),
         ]
@@ -124,31 +124,31 @@ def in_words(seconds):
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def test_every_cell_of_the_tables_of_times(speed, measured):
+def test_every_run_of_the_tables_of_times(speed, measured):
     for topic, title in {**TITLES, "decoding": "Decoding"}.items():
         times, shown = measured.times(topic), 0
         for row in speed.table(f"{title}: the numbers" if topic == "decoding" else f"{title}: time: the numbers"):
             direction, length, rounds = row.pop("what"), int(row.pop("N").replace(",", "")), row.pop("rounds")
-            for case, cell in row.items():
+            for case, run in row.items():
                 seconds = times.get((direction, length, case))
                 if seconds is None:
-                    assert cell == "-"
+                    assert run == "-"
                     continue
                 shown += 1
                 assert rounds == str(len(seconds))
                 low, median, high = quartiles(measured.ratio(topic, direction, length, case, REFERENCES[topic]))
                 ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
-                assert cell == f"{in_words(statistics.median(seconds))}{ratio}"
+                assert run == f"{in_words(statistics.median(seconds))}{ratio}"
         assert shown == len(times)
 
 
-def test_every_cell_of_the_tables_of_memory(speed, measured):
+def test_every_run_of_the_tables_of_memory(speed, measured):
     for topic, title in TITLES.items():
         found = {
-            (topic, int(row["N"].replace(",", "")), case): cell
+            (topic, int(row["N"].replace(",", "")), case): run
             for row in speed.table(f"{title}: memory: the numbers")
-            for case, cell in row.items()
-            if case != "N" and cell != "-"
+            for case, run in row.items()
+            if case != "N" and run != "-"
         }
         assert found == {
             key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})"
@@ -157,7 +157,7 @@ def test_every_cell_of_the_tables_of_memory(speed, measured):
         }
 
 
-def test_every_cell_of_the_table_of_positions(speed, measured):
+def test_every_run_of_the_table_of_positions(speed, measured):
     """A reference from before this table has neither it nor its figure."""
     title, times = "The cost of each position encoding: the numbers", measured.times("positions")
     assert (title in speed.markdown) == ("positions" in speed.figures) == bool(times)
@@ -174,12 +174,12 @@ def test_every_cell_of_the_table_of_positions(speed, measured):
 @pytest.mark.parametrize(
     ("fact", "title"), [("parameters", "Parameters of the models"), ("state_bytes", "Decoding: bytes of state")]
 )
-def test_every_cell_of_the_tables_of_sizes(speed, measured, fact, title):
+def test_every_run_of_the_tables_of_sizes(speed, measured, fact, title):
     found = {
-        (fact, int(row["N"].replace(",", "")), case): cell
+        (fact, int(row["N"].replace(",", "")), case): run
         for row in speed.table(title)
-        for case, cell in row.items()
-        if case != "N" and cell != "-"
+        for case, run in row.items()
+        if case != "N" and run != "-"
     }
     assert found == {key: f"{value:,}" for key, value in measured.facts.items() if key[0] == fact}
 

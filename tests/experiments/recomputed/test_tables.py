@@ -14,7 +14,7 @@ BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minu
 def test_curves_csv_has_every_number_of_every_record_and_no_other(report):
     expected = [
         (
-            arm,
+            variant,
             str(seed),
             str(row["step"]),
             str(row["step"] * report.records.tokens_per_step),
@@ -22,7 +22,7 @@ def test_curves_csv_has_every_number_of_every_record_and_no_other(report):
             metric,
             value,
         )
-        for (arm, seed), rows in report.records.rows.items()
+        for (variant, seed), rows in report.records.rows.items()
         for row in rows
         for metric, value in row.items()
         if metric not in ("step", "tokens", "split")
@@ -38,19 +38,21 @@ def number(text):
 def test_every_row_of_summary_csv(report):
     records, found = report.records, report.read_csv("summary.csv")
     expected = []
-    for arm, described in records.arms.items():
+    for variant, described in records.variants.items():
         for metric in (
             *("test_bits_per_byte", "validation_bits_per_byte", BASELINE, BEFORE),
             *("steps_to_baseline", "tokens_to_baseline", "tokens_per_second"),
         ):
-            if metric not in (BASELINE, BEFORE) or records.compared_with(arm, metric):
-                expected.append((arm, metric, records.estimate(arm, metric), records.values(arm, metric)))
+            if metric not in (BASELINE, BEFORE) or records.compared_with(variant, metric):
+                expected.append((variant, metric, records.estimate(variant, metric), records.values(variant, metric)))
         for metric in ("parameters", "position_parameters"):
             one = SimpleNamespace(n=1, mean=described[metric], low=math.nan, high=math.nan, std=math.nan)
-            expected.append((arm, metric, one, {}))
-    assert [(row["variant"], row["metric"]) for row in found] == [(arm, metric) for arm, metric, _, _ in expected]
-    for row, (arm, metric, estimate, values) in zip(found, expected, strict=True):
-        place = f"{arm}, {metric}"
+            expected.append((variant, metric, one, {}))
+    assert [(row["variant"], row["metric"]) for row in found] == [
+        (variant, metric) for variant, metric, _, _ in expected
+    ]
+    for row, (variant, metric, estimate, values) in zip(found, expected, strict=True):
+        place = f"{variant}, {metric}"
         assert int(row["n"]) == estimate.n, place
         for name in ("mean", "low", "high", "std"):
             value = getattr(estimate, name)
@@ -60,7 +62,7 @@ def test_every_row_of_summary_csv(report):
             assert number(row[name]) == expected_value, f"{place}, {name}"
         assert row["seeds"].split() == [str(seed) for seed in values], place
         assert row["reached"] == (str(estimate.reached) if metric.endswith("_to_baseline") else ""), place
-        counts = [len(records.seeds), records.count(arm, "failed"), records.count(arm, "running")]
+        counts = [len(records.seeds), records.count(variant, "failed"), records.count(variant, "running")]
         assert [int(row[name]) for name in ("planned", "failed", "unfinished")] == counts, place
 
 
@@ -71,15 +73,15 @@ def with_interval(estimate, pattern):
     return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"
 
 
-def expected_row(records, arm):
-    """The cells of an arm in the table of results, but for the last, which is in words."""
-    described, test = records.arms[arm], records.estimate(arm, "test_bits_per_byte")
-    steps, speed = records.estimate(arm, "steps_to_baseline"), records.estimate(arm, "tokens_per_second")
-    is_baseline = described["baseline"] == arm
+def expected_row(records, variant):
+    """The runs of a variant in the table of results, but for the last, which is in words."""
+    described, test = records.variants[variant], records.estimate(variant, "test_bits_per_byte")
+    steps, speed = records.estimate(variant, "steps_to_baseline"), records.estimate(variant, "tokens_per_second")
+    is_baseline = described["baseline"] == variant
     if is_baseline:
         difference = "baseline"
-    elif described["baseline"] in records.arms:
-        difference = with_interval(records.estimate(arm, BASELINE), "+.4f")
+    elif described["baseline"] in records.variants:
+        difference = with_interval(records.estimate(variant, BASELINE), "+.4f")
     else:
         difference = f"{described['baseline']} was not run"
     if is_baseline or steps.n == 0:
@@ -90,7 +92,7 @@ def expected_row(records, arm):
         soon = with_interval(steps, ".0f")
     table = f" [positions {described['position_parameters']:,}]" if described["position_parameters"] else ""
     return [
-        arm,
+        variant,
         f"{test.n} of {len(records.seeds)}",
         with_interval(test, ".3f"),
         difference,
@@ -100,8 +102,8 @@ def expected_row(records, arm):
     ]
 
 
-class TableCells(HTMLParser):
-    """The texts of a page's table cells, row by row."""
+class TableRuns(HTMLParser):
+    """The texts of a page's table runs, row by row."""
 
     def __init__(self, html):
         super().__init__()
@@ -123,19 +125,19 @@ class TableCells(HTMLParser):
             self.rows[-1][-1] = " ".join([*self.rows[-1][-1].split(), *data.split()])
 
 
-def test_every_cell_of_the_table_of_results(report):
+def test_every_run_of_the_table_of_results(report):
     records = report.records
-    expected = [expected_row(records, arm) for arm in records.arms]
+    expected = [expected_row(records, variant) for variant in records.variants]
     assert [list(row.values())[:7] for row in report.table("Results")] == expected
-    page = TableCells((report.root / "report.html").read_text())
+    page = TableRuns((report.root / "report.html").read_text())
     assert [row[1:] for row in page.rows[1 : len(expected) + 1]] == [row[1:] for row in expected]
-    finished = sum(len(records.finished(arm)) for arm in records.arms)
-    assert f" {finished} of {len(records.arms) * len(records.seeds)} cells " in report.markdown
+    finished = sum(len(records.finished(variant)) for variant in records.variants)
+    assert f" {finished} of {len(records.variants) * len(records.seeds)} runs " in report.markdown
 
 
-def expected_statement(records, arm, metric):
-    other, difference = records.compared_with(arm, metric), records.estimate(arm, metric)
-    pair = f"{arm} against {other}"
+def expected_statement(records, variant, metric):
+    other, difference = records.compared_with(variant, metric), records.estimate(variant, metric)
+    pair = f"{variant} against {other}"
     if math.isnan(difference.low):
         verdict = "no statement"
         seeds = {0: "no seed", 1: "one seed", 2: "2 seeds"}[difference.n]
@@ -146,9 +148,9 @@ def expected_statement(records, arm, metric):
             f"{pair}: {difference.mean:+.4f} bits per byte on the test split "
             f"(95 % interval {difference.low:+.4f} to {difference.high:+.4f}, {difference.n} seeds)."
         )
-    steps = records.estimate(arm, "steps_to_baseline")
+    steps = records.estimate(variant, "steps_to_baseline")
     if metric == BASELINE and steps.n:
-        text += f" It came down to that arm's final validation loss in {steps.reached} of {steps.n} seeds"
+        text += f" It came down to that variant's final validation loss in {steps.reached} of {steps.n} seeds"
         on_average = (
             f", on average at step {steps.mean:.0f} of {records.config['steps']}" if steps.reached == steps.n else ""
         )
@@ -159,10 +161,10 @@ def expected_statement(records, arm, metric):
 def test_every_statement_and_its_verdict(report):
     records = report.records
     expected = [
-        expected_statement(records, arm, metric)
-        for arm in records.arms
+        expected_statement(records, variant, metric)
+        for variant in records.variants
         for metric in (BASELINE, BEFORE)
-        if records.compared_with(arm, metric)
+        if records.compared_with(variant, metric)
     ]
     said = [line for line in report.section("What the numbers say") if line.startswith("*")]
     assert said == expected

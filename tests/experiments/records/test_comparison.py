@@ -3,7 +3,7 @@ import json
 import pytest
 
 from experiments.config import Config
-from experiments.records.record import cell_directory, read_json, write_json
+from experiments.records.record import read_json, run_directory, write_json
 from experiments.records.store import add_notes, merge_with_existing
 from experiments.report.report import write_report
 
@@ -53,12 +53,12 @@ def test_another_text_is_refused_with_both_checksums(there):
     [({"learning_rate": 0.5}, r"learning_rate \(0.5 there, 0.002 now\)"), ({}, r"sha256 cdcdcdcdcdcd\.\.\. there")],
     ids=["configuration", "text"],
 )
-def test_a_cell_that_was_copied_from_another_comparison_is_refused(there, seed, changed, difference):
+def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, changed, difference):
     config = now(there)["config"] | changed
-    cell = {"variant": "elu+1-none", "seed": seed, "data_sha256": ("ab" if changed else "cd") * 32, "config": config}
-    directory = cell_directory(there, "elu+1-none", seed)
+    run = {"variant": "elu+1-none", "seed": seed, "data_sha256": ("ab" if changed else "cd") * 32, "config": config}
+    directory = run_directory(there, "elu+1-none", seed)
     directory.mkdir(exist_ok=True)
-    write_json(directory / "config.json", cell)
+    write_json(directory / "config.json", run)
     with pytest.raises(ValueError, match=rf"elu\+1-none/seed{seed} holds .*{difference}"):
         merge_with_existing(there, now(there, seeds=[0, 1, 2, 3]))
 
@@ -70,11 +70,11 @@ def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
         merge_with_existing(there, now(there, machine=machine, seeds=[0, 1, 2, 3]))
 
 
-def test_an_arm_of_another_version_is_refused(there):
+def test_a_variant_of_another_version_is_refused(there):
     comparison = now(there)
     comparison["variants"][0]["name"] = "novel-rope"
     write_json(there / "comparison.json", comparison)
-    with pytest.raises(ValueError, match="arms that this version does not have: novel-rope"):
+    with pytest.raises(ValueError, match="variants that this version does not have: novel-rope"):
         merge_with_existing(there, comparison)
 
 
@@ -104,7 +104,7 @@ def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
 
 
 def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
-    status = cell_directory(there, "elu+1-none", 1) / "status.json"
+    status = run_directory(there, "elu+1-none", 1) / "status.json"
     status.write_text(json.dumps({"state": "queued", "reason": None}))
     machine = {**now(there)["machine"], "cores": 64}
     merged = merge_with_existing(there, now(there, machine=machine, versions={"torch": "9"}))

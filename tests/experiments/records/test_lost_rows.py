@@ -9,7 +9,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.verdicts import NOT_RUN, evaluate
 from experiments.records.record import read_json
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 TABLES = sorted(
@@ -34,7 +34,7 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
         (tmp_path / file.name).symlink_to(file)
     comparison = read_json(tmp_path / "comparison.json")
     curves = read_curves(tmp_path, comparison)
-    claims = declared_claims(EXPERIMENTS[comparison["experiment"]].CLAIMS, name, comparison["experiment"])
+    claims = declared_claims(STUDIES[comparison["experiment"]].CLAIMS, name, comparison["experiment"])
 
     def judged():
         rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")

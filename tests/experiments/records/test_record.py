@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from experiments.records.record import MetricsLog, cell_status, read_json, read_metrics, write_atomically, write_json
+from experiments.records.record import MetricsLog, read_json, read_metrics, run_status, write_atomically, write_json
 
 
 def test_rows_are_appended_and_read_back(tmp_path):
@@ -110,11 +110,11 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path):
 
 
 def test_a_status_that_is_none_names_the_file(tmp_path):
-    assert cell_status(tmp_path, "a", 0) == {"state": "queued", "reason": None}
+    assert run_status(tmp_path, "a", 0) == {"state": "queued", "reason": None}
     (tmp_path / "a" / "seed0").mkdir(parents=True)
     (tmp_path / "a" / "seed0" / "status.json").write_text('{"state": "ready"}')
     with pytest.raises(ValueError, match=r"status\.json: \$\.state is 'ready', expected one of queued, running"):
-        cell_status(tmp_path, "a", 0)
+        run_status(tmp_path, "a", 0)
 
 
 def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):

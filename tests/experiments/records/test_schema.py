@@ -6,10 +6,10 @@ import pytest
 
 from experiments.records.record import read_json
 from experiments.records.schema import (
-    check_cell_config,
     check_comparison,
     check_measurement,
     check_metrics_row,
+    check_run_config,
     check_status,
 )
 from experiments.records.strict_json import DEEPEST, Source, parse_json, visible
@@ -22,7 +22,7 @@ GONE = object()
 
 ROW = {"step": 10, "tokens": 640, "split": "train", "loss": 2.5}
 STATUS = {"state": "failed", "reason": "why", "notes": ["one"], "time": 1.5}
-CELL = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {"steps": 100}}
+RUN = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {"steps": 100}}
 SAMPLES = [
     {"case": "linear-rope", "length": 512, "seconds": [0.25, 0.5], "state_bytes": 8},
     {"case": "softmax rope", "length": 512, "seconds": [0.25, 0.5]},
@@ -107,7 +107,9 @@ def test_a_variant_with_a_name_too_long_for_a_directory_is_refused(comparison):
     assert message.endswith("which is longer than 200 bytes")
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "group/arm", "a\\b", "$x$", "=1+1", "..a", "é" * 100])
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "group/variant", "a\\b", "$x$", "=1+1", "..a", "é" * 100]
+)
 def test_other_variant_names_are_allowed(comparison, name):
     check_comparison(changed(comparison, ("variants", 1, "name"), name), FILE)
 
@@ -115,7 +117,7 @@ def test_other_variant_names_are_allowed(comparison, name):
 @pytest.mark.parametrize(
     ("check", "value"),
     [
-        *((check_status, STATUS), (check_status, {"state": "queued"}), (check_cell_config, CELL)),
+        *((check_status, STATUS), (check_status, {"state": "queued"}), (check_run_config, RUN)),
         *((check_metrics_row, ROW), (check_measurement, TIME), (check_measurement, MEMORY), (check_measurement, RATE)),
     ],
 )
@@ -124,7 +126,7 @@ def test_what_a_run_writes_is_allowed(check, value):
 
 
 @pytest.mark.parametrize(
-    ("check", "value"), [(check_status, STATUS), (check_cell_config, CELL), (check_measurement, TIME)]
+    ("check", "value"), [(check_status, STATUS), (check_run_config, RUN), (check_measurement, TIME)]
 )
 def test_keys_of_another_version_are_allowed(comparison, check, value):
     check(value | {"of another version": {"a": [1]}}, FILE)
@@ -143,8 +145,8 @@ def test_keys_of_another_version_are_allowed(comparison, check, value):
         ),
         (check_status, STATUS, ("state",), GONE, " lacks state"),
         (check_status, STATUS, ("reason",), 3, ": $.reason is 3, expected `str | null`"),
-        (check_cell_config, CELL, ("seed",), "0", ": $.seed is '0', expected `int`"),
-        (check_cell_config, CELL, ("config",), None, ": $.config is null, expected `object`"),
+        (check_run_config, RUN, ("seed",), "0", ": $.seed is '0', expected `int`"),
+        (check_run_config, RUN, ("config",), None, ": $.config is null, expected `object`"),
         (check_metrics_row, ROW, ("step",), -1, ": $.step is -1, expected `int` >= 0"),
         (check_metrics_row, ROW, ("step",), GONE, " lacks step"),
         (check_metrics_row, ROW, ("tokens",), GONE, " lacks tokens"),
@@ -192,7 +194,7 @@ def test_what_is_wrong_in_a_record_is_named_with_its_place(check, value, place, 
     assert refusal(check, changed(value, place, new)).startswith(message)
 
 
-@pytest.mark.parametrize("check", [check_comparison, check_status, check_cell_config, check_metrics_row])
+@pytest.mark.parametrize("check", [check_comparison, check_status, check_run_config, check_metrics_row])
 @pytest.mark.parametrize("value", [[], None, "text", 3])
 def test_what_is_no_object_is_refused(check, value):
     assert ", expected `object`" in refusal(check, value)

@@ -13,7 +13,7 @@ from experiments.report.claims_page import read_sections
 from experiments.report.report import write_report
 from experiments.studies.convergence import study as convergence
 from experiments.studies.convergence.study import CLAIMS
-from experiments.studies.registry import EXPERIMENTS
+from experiments.studies.registry import STUDIES
 
 ROOT = Path(__file__).parents[3]
 BASELINE, AFTER = "favor+-none", "favor+-rope-after"
@@ -31,21 +31,21 @@ def shifted(mean):
 
 
 def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_comparison, tmp_path):
-    arms = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
-    make_comparison(tmp_path / "convergence", arms, 3, steps=40)
+    variants = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
+    make_comparison(tmp_path / "convergence", variants, 3, steps=40)
     rows = rows_of(tmp_path)
     assert rows.keys() == {claim.key for claim in CLAIMS}
     assert [key for key, row in rows.items() if row.verdict == "not run"] == []
 
 
 def test_references_are_of_experiments_that_exist():
-    assert {reference.experiment for reference in REFERENCES.values()} <= set(EXPERIMENTS)
+    assert {reference.experiment for reference in REFERENCES.values()} <= set(STUDIES)
     assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
     assert command("decay").endswith(" --out results/runs/decay")
 
 
 def test_every_experiment_says_what_a_report_needs():
-    for module in EXPERIMENTS.values():
+    for module in STUDIES.values():
         for text in (module.QUESTION, module.METHOD, module.NOT_SHOWN):
             assert text.endswith((".", "?"))
         assert isinstance(module.CLAIMS, tuple)
@@ -141,25 +141,25 @@ def texts_in(value, seen=None):
     return found
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_arm_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_variant_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
     """A misspelt one would leave its claim not run for ever."""
     options = [reference.options.split() for reference in REFERENCES.values() if reference.experiment == name]
     named = [words[words.index("--variants") + 1] for words in options if "--variants" in words]
-    trained = {*EXPERIMENTS[name].VARIANTS, *(arm for arms in named for arm in arms.split(","))}
-    for claim in EXPERIMENTS[name].CLAIMS:
+    trained = {*STUDIES[name].VARIANTS, *(variant for variants in named for variant in variants.split(","))}
+    for claim in STUDIES[name].CLAIMS:
         texts = texts_in(claim.sample)
-        arms = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
-        assert arms <= trained, claim.key
+        variants = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
+        assert variants <= trained, claim.key
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_key_is_that_of_one_claim(name):
-    keys = [claim.key for claim in EXPERIMENTS[name].CLAIMS]
+    keys = [claim.key for claim in STUDIES[name].CLAIMS]
     assert len(keys) == len(set(keys))
 
 
-def test_the_arms_of_a_claim_are_found():
-    texts = texts_in(EXPERIMENTS["mask"].CLAIMS[0].sample)
+def test_the_variants_of_a_claim_are_found():
+    texts = texts_in(STUDIES["mask"].CLAIMS[0].sample)
     assert {"favor+-rope-after", "favor+-rope-after@redraw_every=100"} <= texts
-    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in EXPERIMENTS["length"].CLAIMS))
+    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in STUDIES["length"].CLAIMS))

@@ -24,7 +24,7 @@ HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard
 
 def one_figure(root, output, comparison, curves, summary):
     save_figure(Figure(figsize=(1, 1)), output / "figures", "a-figure")
-    table = pd.DataFrame({"arm": ["x|y"], "value": [0.5]})
+    table = pd.DataFrame({"variant": ["x|y"], "value": [0.5]})
     return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
 
 
@@ -88,16 +88,16 @@ def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
 
 def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):
     # test figures are the ends + 0.5: means 4.5 and 4.3, standard deviations 1 and 0.9; differences -0.1, -0.2, -0.3
-    table = main_table(*tables(make_comparison(tmp_path, ",".join(ENDS), loss=ends))).set_index("arm")
-    baseline, arm = table.loc["elu+1-none"], table.loc["elu+1-rope-after"]
+    table = main_table(*tables(make_comparison(tmp_path, ",".join(ENDS), loss=ends))).set_index("variant")
+    baseline, variant = table.loc["elu+1-none"], table.loc["elu+1-rope-after"]
     assert baseline["test bits per byte"] == "4.500\n[2.016, 6.984]"
-    assert arm["test bits per byte"] == "4.300\n[2.064, 6.536]"
+    assert variant["test bits per byte"] == "4.300\n[2.064, 6.536]"
     assert baseline["minus baseline"] == "baseline"
-    assert arm["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
-    assert arm["steps to baseline's final validation loss"] == "0\n[0, 0]"
+    assert variant["minus baseline"] == "-0.2000\n[-0.4484, +0.0484]"
+    assert variant["steps to baseline's final validation loss"] == "0\n[0, 0]"
     assert baseline["steps to baseline's final validation loss"] == "-"
-    assert arm["tokens/s"] == "1,070"
-    assert arm["n"] == "3 of 3"
+    assert variant["tokens/s"] == "1,070"
+    assert variant["n"] == "3 of 3"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_is_said_follows_the_stated_rule(make_comparison, tmp_path, differe
 def test_no_interval_is_shown_below_three_seeds(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 2)
     table = main_table(*tables(root))
-    assert not any("[" in cell for row in table.to_numpy().tolist() for cell in row)
+    assert not any("[" in run for row in table.to_numpy().tolist() for run in row)
 
 
 def test_failures_are_in_the_table_and_in_the_list(make_comparison, tmp_path):
@@ -136,14 +136,14 @@ def test_failures_are_in_the_table_and_in_the_list(make_comparison, tmp_path):
     assert said in page.text
     assert listed in page.text
     assert said in (root / "report.md").read_text()
-    assert "5 of 6 cells" in page.text
+    assert "5 of 6 runs" in page.text
 
 
-def test_a_comparison_without_a_finished_cell_gives_a_report_that_says_so(make_comparison, tmp_path):
+def test_a_comparison_without_a_finished_run_gives_a_report_that_says_so(make_comparison, tmp_path):
     fates = {("elu+1-none", seed): ("failed", "why") for seed in range(3)}
     root = make_comparison(tmp_path, "elu+1-none", fates=fates)
-    assert "No cell finished" in Page(write_report(root, EXPERIMENT).read_text()).text
-    assert "No cell finished" in (root / "report.md").read_text()
+    assert "No run finished" in Page(write_report(root, EXPERIMENT).read_text()).text
+    assert "No run finished" in (root / "report.md").read_text()
 
 
 def test_html_escapes_what_comes_from_files(make_comparison, tmp_path):
@@ -192,11 +192,13 @@ def test_data_notes_stand_beside_every_figure_of_the_data(make_comparison, tmp_p
     html = write_report(root, SimpleNamespace(figures=figures, **WORDS)).read_text()
     captions = re.findall(r"<figcaption>.*?</figcaption>", html, flags=re.DOTALL)
     assert ["Not real text." in caption for caption in captions] == [True, True, False]
-    sections = (root / "report.md").read_text().partition("## Figures")[2].partition("## The arms")[0].split("### ")[1:]
+    sections = (
+        (root / "report.md").read_text().partition("## Figures")[2].partition("## The variants")[0].split("### ")[1:]
+    )
     assert ["Not real text." in section for section in sections] == [True, True, False]
 
 
-def test_an_arm_whose_baseline_was_not_run_is_shown_with_the_reason(make_comparison, tmp_path):
+def test_a_variant_whose_baseline_was_not_run_is_shown_with_the_reason(make_comparison, tmp_path):
     summary, comparison = tables(make_comparison(tmp_path, "elu+1-rope-after"))
     assert main_table(summary, comparison)["minus baseline"].tolist() == ["elu+1-none was not run"]
     assert statements(summary, comparison) == []
@@ -236,18 +238,18 @@ def test_a_directory_that_is_no_comparison_is_refused_in_one_line(make_compariso
 NASTY = "<script>alert('$x$ & y')</script>"
 
 
-def rename_arm(root, old, new):
-    """Call an arm of a made-up comparison something else."""
+def rename_variant(root, old, new):
+    """Call a variant of a made-up comparison something else."""
     comparison = json.loads((root / "comparison.json").read_text().replace(f'"{old}"', json.dumps(new)))
     (root / "comparison.json").write_text(json.dumps(comparison))
     (root / new).parent.mkdir(parents=True, exist_ok=True)
     (root / old).rename(root / new)
 
 
-def test_names_of_arms_are_nothing_but_text_in_page_and_figures(make_comparison, tmp_path):
+def test_names_of_variants_are_nothing_but_text_in_page_and_figures(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "run", "elu+1-none,elu+1-rope-after", 1, steps=40)
-    rename_arm(root, "elu+1-rope-after", f"group/{NASTY}")
-    rename_arm(root, "elu+1-none", r"=1+1\frac")
+    rename_variant(root, "elu+1-rope-after", f"group/{NASTY}")
+    rename_variant(root, "elu+1-none", r"=1+1\frac")
     html = write_report(root).read_text()
     page = Page(html)
     assert "script" not in page.tags
@@ -333,7 +335,7 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tm
     assert not list(root.glob(".report-*"))
 
 
-def test_the_config_of_another_cell_is_refused(make_comparison, tmp_path):
+def test_the_config_of_another_run_is_refused(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none")
     config = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {}}
     for seed in (0, 1):
@@ -347,8 +349,8 @@ def test_the_config_of_another_cell_is_refused(make_comparison, tmp_path):
 @pytest.mark.parametrize(
     ("kept", "figures"), [("validation", ["validation"]), ("test", ["final"]), ("train", ["training"])]
 )
-def test_a_report_needs_no_more_than_one_split_of_an_arm(make_comparison, tmp_path, kept, figures):
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1, steps=40, loss=lambda *cell: 3.0)
+def test_a_report_needs_no_more_than_one_split_of_a_variant(make_comparison, tmp_path, kept, figures):
+    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", 1, steps=40, loss=lambda *run: 3.0)
     for path in root.rglob("metrics.jsonl"):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if f'"{kept}"' in line))
@@ -364,10 +366,10 @@ def test_a_report_of_a_gpu_says_what_is_not_the_same_again(make_comparison, tmp_
     )
     text = Page(write_report(root, EXPERIMENT).read_text()).text
     assert "metrics are not the same bit for bit when the command is run again" in text
-    assert "PyTorch names in a training step of these arms: put_; matrix products of cuBLAS." in text
+    assert "PyTorch names in a training step of these variants: put_; matrix products of cuBLAS." in text
 
 
-def test_what_happened_to_a_cell_on_the_way_is_told(make_comparison, tmp_path):
+def test_what_happened_to_a_run_on_the_way_is_told(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none")
     notes = ["checkpoint step00000012 is damaged and was passed over: <why>", "resumed at step 8"]
     status = root / "elu+1-none" / "seed1" / "status.json"
@@ -378,8 +380,8 @@ def test_what_happened_to_a_cell_on_the_way_is_told(make_comparison, tmp_path):
 
 
 def test_a_failure_that_could_not_be_written_into_its_directory_is_shown(make_comparison, tmp_path):
-    cell = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "PermissionError: it is read-only"}
-    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[cell])
+    run = {"variant": "elu+1-none", "seed": 2, "state": "failed", "reason": "PermissionError: it is read-only"}
+    root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[run])
     text = Page(write_report(root, EXPERIMENT).read_text()).text
     assert "1 of 3 failed: seed 2: PermissionError: it is read-only" in text
     assert "Log: elu+1-none/seed2/log.txt" in text

@@ -208,11 +208,15 @@ def test_the_loss_by_position_of_a_model_that_is_known():
 
 
 def test_the_figure_of_losses_has_a_panel_a_kernel_and_the_mean_over_seeds():
-    arms = (("softmax-none", "softmax", "none"), ("favor+-none", "favor+", "none"), ("favor+-x", "favor+", "learned"))
-    variants = [{"name": name, "kernel": kernel, "position": position} for name, kernel, position in arms]
+    names = (
+        ("softmax-none", "softmax", "none"),
+        ("favor+-none", "favor+", "none"),
+        ("favor+-x", "favor+", "learned"),
+    )
+    variants = [{"name": name, "kernel": kernel, "position": position} for name, kernel, position in names]
     rows = [
         (name, seed, first, last, 5 - i + seed)
-        for name, *_ in arms
+        for name, *_ in names
         for seed in (0, 1)
         for i, (first, last) in enumerate(((0, 15), (16, 31), (32, 63)))
     ]
@@ -222,7 +226,7 @@ def test_the_figure_of_losses_has_a_panel_a_kernel_and_the_mean_over_seeds():
         figure = position_loss_figure(losses, comparison)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["softmax", "favor+"]
     thick = [line for axes in figure.axes for line in axes.lines if not line.get_label().startswith("_")]
-    assert [line.get_label() for line in thick] == [name for name, *_ in arms]
+    assert [line.get_label() for line in thick] == [name for name, *_ in names]
     for line in thick:
         assert list(line.get_xdata()) == [8, 24, 48]
         assert list(line.get_ydata()) == [5.5, 4.5, 3.5]

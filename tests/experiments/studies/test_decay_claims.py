@@ -20,7 +20,7 @@ from experiments.studies.decay.tables import (
     bound_widths_table,
     write,
 )
-from experiments.variants import DEFAULT_ARMS
+from experiments.variants import DEFAULT_VARIANTS
 
 CONTEXT = 256
 FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
@@ -29,9 +29,9 @@ STEPS = {"softmax-none": -0.3}
 
 @pytest.fixture
 def root(tmp_path, make_comparison):
-    """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the arm."""
+    """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the variant."""
     root = tmp_path / "decay"
-    make_comparison(root, ",".join(DEFAULT_ARMS), 3, fates={("elu+1-none", 2): ("failed", "why")})
+    make_comparison(root, ",".join(DEFAULT_VARIANTS), 3, fates={("elu+1-none", 2): ("failed", "why")})
     write(root, "bound_widths", bound_widths_table())
     equal = {1: 0.9, 128: 0.28, 256: 0.35, 512: 0.18, 1024: 0.26}
     scores = [
@@ -42,10 +42,12 @@ def root(tmp_path, make_comparison):
     write(root, "scores", pd.DataFrame(scores, columns=["draw", "distance", "equal", "gaussian", "over_bound"]))
     draws = [(d, draw, 0.5, 0.5 + noise(draw)) for d in KEPT_DISTANCES for draw in range(MASK_DRAWS)]
     write(root, "mask_draws", pd.DataFrame(draws, columns=["distance", "draw", "expected", "ratio"]))
-    cells = [(arm, seed) for arm in DEFAULT_ARMS for seed in range(3) if (arm, seed) != ("elu+1-none", 2)]
+    runs = [
+        (variant, seed) for variant in DEFAULT_VARIANTS for seed in range(3) if (variant, seed) != ("elu+1-none", 2)
+    ]
     weights = [
-        (arm, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(arm, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
-        for arm, seed in cells
+        (variant, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(variant, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
+        for variant, seed in runs
         for layer in (0, 1)
         for d in range(CONTEXT // 2)
     ]
@@ -54,13 +56,13 @@ def root(tmp_path, make_comparison):
     edges = [(0, 15), (16, 31), (32, 63), (64, 127), (128, 255)]
     losses = [
         (
-            arm,
+            variant,
             seed,
             first,
             last,
-            4 + (first == 0) + seed / 100 + (STEPS.get(arm, 0) + seed / 1000 if first == 128 else 0),
+            4 + (first == 0) + seed / 100 + (STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0),
         )
-        for arm, seed in cells
+        for variant, seed in runs
         for first, last in edges
     ]
     write(root, "position_loss", pd.DataFrame(losses, columns=["variant", "seed", "first", "last", "bits_per_byte"]))
@@ -107,7 +109,7 @@ def test_every_claim_reads_the_quantity_that_it_names(root):
 def test_what_is_not_measured_is_not_run(root):
     for path in root.glob("*.csv"):
         path.unlink()
-    # One cell failed for good; its claims are as undecided as before.
+    # One run failed for good; its claims are as undecided as before.
     lost = {"elu+1-none-position-loss", "elu+1-rope-after-steeper"}
     assert {key for key, row in rows_of(root).items() if row.verdict != "not run"} <= lost
     assert not [key for key, row in rows_of(root).items() if "supported" in row.verdict]
@@ -124,9 +126,9 @@ def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
     assert rows["softmax-none-position-loss"].verdict == "not run"
 
 
-def test_the_command_of_the_reference_trains_enough_of_every_arm_that_is_judged():
+def test_the_command_of_the_reference_trains_enough_of_every_variant_that_is_judged():
     options = REFERENCES["decay"].options.split()
     assert int(options[options.index("--seeds") + 1]) >= 3
-    assert set(DEFAULT_ARMS) <= set(options[options.index("--variants") + 1].split(","))
+    assert set(DEFAULT_VARIANTS) <= set(options[options.index("--variants") + 1].split(","))
     keys = {claim.key for claim in CLAIMS}
-    assert {f"{arm}-position-loss" for arm in DEFAULT_ARMS} < keys
+    assert {f"{variant}-position-loss" for variant in DEFAULT_VARIANTS} < keys

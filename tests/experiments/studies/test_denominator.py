@@ -90,7 +90,7 @@ def verdicts(root, comparison, curves):
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
     found = verdicts(*made_up(sign))
-    # No cell failed, which says nothing of how often it would.
+    # No run failed, which says nothing of how often it would.
     assert found == {key: verdict for key in found} | {"fails": "inconclusive"}
 
 
@@ -98,7 +98,7 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
     ("failed", "verdict"),
     [("elu+1-rope-after@denominator=rotated", "supported"), ("elu+1-rope-after", "not supported")],
 )
-def test_failures_count_for_the_arm_that_failed(made_up, failed, verdict):
+def test_failures_count_for_the_variant_that_failed(made_up, failed, verdict):
     fates = {(failed, seed): ("failed", f"{DIVERGED}: the loss is nan at step 41") for seed in range(MANY)}
     found = verdicts(*made_up(1, fates, seeds=MANY))
     assert found["fails"] == verdict
@@ -107,9 +107,9 @@ def test_failures_count_for_the_arm_that_failed(made_up, failed, verdict):
 
 @pytest.mark.parametrize(("count", "verdict"), [(6, "supported"), (5, "inconclusive")])
 def test_failures_of_all_kernels_count_together(made_up, count, verdict):
-    arms = [f"{kernel}-rope-after@denominator=rotated" for kernel in denominator_claims.KERNELS]
-    cells = [(arm, seed) for seed in (0, 1) for arm in arms]
-    fates = {cell: ("failed", f"{DIVERGED}: the loss is nan at step 41") for cell in cells[:count]}
+    variants = [f"{kernel}-rope-after@denominator=rotated" for kernel in denominator_claims.KERNELS]
+    runs = [(variant, seed) for seed in (0, 1) for variant in variants]
+    fates = {run: ("failed", f"{DIVERGED}: the loss is nan at step 41") for run in runs[:count]}
     assert verdicts(*made_up(1, fates))["fails"] == verdict
 
 
@@ -117,7 +117,7 @@ def test_a_failure_of_another_kind_is_lost(made_up):
     root, comparison, curves = made_up(1, {("relu-rope-after", 1): ("failed", "killed")})
     rows = evaluate(denominator.CLAIMS, root, comparison, curves, reference="denominator", command="run")
     (row,) = [row for row in rows if row.claim.key == "fails"]
-    said = "1 of 15 pairs of cells have no value: relu-rope-after@denominator=rotated, seed 1 failed: killed"
+    said = "1 of 15 pairs of runs have no value: relu-rope-after@denominator=rotated, seed 1 failed: killed"
     assert (row.verdict, row.remark) == ("inconclusive", said)
 
 
@@ -131,7 +131,7 @@ def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
 
 def test_the_stability_table_counts_failures_and_spikes(made_up):
     fates = {("relu-rope-after", 1): ("failed", "why")}
-    table = denominator.stability_table(*made_up(1, fates)).set_index("arm")
+    table = denominator.stability_table(*made_up(1, fates)).set_index("variant")
     assert tuple(table.loc["relu-rope-after"]) == ("5", "1", "0.00% (worst seed 0.00%)")
     # Of 120 records, 110 have ten before them, and three are spikes.
     assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "2.73% (worst seed 2.73%)")

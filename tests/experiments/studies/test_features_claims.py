@@ -1,18 +1,18 @@
 import pandas as pd
 import pytest
 
-from experiments.analysis.runs import Cells
+from experiments.analysis.runs import Runs
 from experiments.records.record import write_json
 from experiments.studies.features.claims import CLAIMS
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS
 from experiments.studies.features.tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
 
 SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
-ARMS = ("softmax-none", "favor+-none")
+VARIANTS = ("softmax-none", "favor+-none")
 CURVES = pd.DataFrame(
     [
         (name, seed, split, step, "bits_per_byte", 3.0)
-        for name in ARMS
+        for name in VARIANTS
         for seed in (0, 1)
         for split, step in (("validation", 0), ("train", 10), ("validation", 10), ("test", 10))
     ],
@@ -21,7 +21,7 @@ CURVES = pd.DataFrame(
 STEPS = {"steps": 10, "log_every": 10, "evaluate_every": 10}
 PLANNED = {
     "preset": "cpu",
-    "variants": [{"name": name} for name in ARMS],
+    "variants": [{"name": name} for name in VARIANTS],
     "seeds": [0, 1, 2],
     "config": {"layers": 2} | STEPS,
 }
@@ -52,14 +52,14 @@ def root(tmp_path):
     pd.concat(parts).to_csv(tmp_path / "random.csv", index=False)
     rows = [
         (name, seed, layer, estimator, directions, 64, -1.0, -1.0 - 0.1 * layer * (estimator == "hyperbolic"), 0.3)
-        for name in ARMS
+        for name in VARIANTS
         for seed in (0, 1, 2)
         for layer in (0, 1)
         for estimator in ESTIMATORS
         for directions in DIRECTIONS
     ]
     pd.DataFrame(rows, columns=list(COLUMNS["trained"])).to_csv(tmp_path / "trained.csv", index=False)
-    for name in ARMS:
+    for name in VARIANTS:
         for seed, state, reason in ((0, "done", None), (1, "done", None), (2, "failed", "why")):
             (tmp_path / name / f"seed{seed}").mkdir(parents=True)
             status = {"state": state, "reason": reason, "step": 1}
@@ -78,32 +78,32 @@ def root(tmp_path):
     ],
 )
 def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
-    sample = SAMPLES[key](root, PLANNED, Cells(root, PLANNED, CURVES))
+    sample = SAMPLES[key](root, PLANNED, Runs(root, PLANNED, CURVES))
     assert (sample.planned, sample.unit_of_sample) == (count, "draws")
     assert list(sample.values.values()) == pytest.approx([value] * count, abs=1e-5)
 
 
 def test_the_difference_of_mean_squared_errors_is_over_what_is_expected_of_independent_directions(root):
-    sample = SAMPLES["orthogonal-mean-0.25"](root, PLANNED, Cells(root, PLANNED, CURVES))
+    sample = SAMPLES["orthogonal-mean-0.25"](root, PLANNED, Runs(root, PLANNED, CURVES))
     assert (sample.planned, sample.unit_of_sample) == (FEW_DRAWS, "draws")
     # Errors of 1 and 2, where 2 are expected, and a draw's own factor.
     assert sample.values == pytest.approx({draw: -0.5 * (1 + draw / 10) for draw in range(FEW_DRAWS)})
 
 
 def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
-    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES))
+    sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Runs(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
     assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none failed: why",))
     other = PLANNED | {"variants": [{"name": "softmax-none"}]}
-    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Cells(root, other, CURVES)) is None
+    assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Runs(root, other, CURVES)) is None
 
 
 def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
     table = read_table(root, "random")
     table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 1
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Runs(root, PLANNED, CURVES)).unfinished == 1
     (root / "random.csv").unlink()
     (root / "trained.csv").unlink()
-    assert SAMPLES["hyperbolic-1"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
-    assert SAMPLES["one-over-m"](root, PLANNED, Cells(root, PLANNED, CURVES)) is None
-    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, Cells(root, PLANNED, CURVES)).unfinished == 2
+    assert SAMPLES["hyperbolic-1"](root, PLANNED, Runs(root, PLANNED, CURVES)) is None
+    assert SAMPLES["one-over-m"](root, PLANNED, Runs(root, PLANNED, CURVES)) is None
+    assert SAMPLES["positive-on-favor+-none"](root, PLANNED, Runs(root, PLANNED, CURVES)).unfinished == 2

@@ -144,7 +144,7 @@ def test_trained_inputs_that_no_float_can_hold_are_refused_and_large_ones_are_no
     assert trained_table(q * torch.inf, k) is None
 
 
-def test_a_cell_has_draws_of_its_own():
+def test_a_run_has_draws_of_its_own():
     q, k = normal(2, 2, 8, 4)
     first, second = (trained_table(q, k, draw)["log10_kernel_error"] for draw in (0, TRAINED_DRAWS))
     assert (first != second).all()

@@ -30,13 +30,13 @@ def task():
     return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
-def model_of(arm):
-    return build_model(get_variant(arm), CONFIG, 0).eval()
+def model_of(variant):
+    return build_model(get_variant(variant), CONFIG, 0).eval()
 
 
-@pytest.mark.parametrize("arm", ["softmax-rope", "favor+-rope-after"])
-def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, arm):
-    model, windows = model_of(arm), task.windows("test", 6)
+@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
+def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
+    model, windows = model_of(variant), task.windows("test", 6)
     found = losses_by_position(model, windows, CONFIG)
     assert found.shape == (CONFIG.context,)
     # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
@@ -77,14 +77,14 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
-    arms = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
-    models = {arm: model_of(arm) for arm in arms}
-    monkeypatch.setattr(length, "trained_models", lambda *_: [(arm, 0, model) for arm, model in models.items()])
-    variants = [{"name": arm, "position": get_variant(arm).position} for arm in arms]
+    names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
+    models = {name: model_of(name) for name in names}
+    monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
+    variants = [{"name": variant, "position": get_variant(variant).position} for variant in names]
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
     assert notes == [
-        f"{arm} is not evaluated beyond 32 tokens, where its table of positions ends"
-        for arm in ("softmax-learned", "performer-pytorch")
+        f"{variant} is not evaluated beyond 32 tokens, where its table of positions ends"
+        for variant in ("softmax-learned", "performer-pytorch")
     ]
     table = pd.read_csv(tmp_path / "length.csv")
     means = length_tables.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
@@ -94,10 +94,10 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     assert list(means["softmax-learned", "as trained"].index) == [32]
     assert list(means["performer-pytorch", "as trained"].index) == [32]
     # The same windows in batches of another size.
-    for arm in arms:
-        short = table[(table["variant"] == arm) & (table["method"] == length_tables.IN_SHORT_WINDOWS)]
+    for variant in names:
+        short = table[(table["variant"] == variant) & (table["method"] == length_tables.IN_SHORT_WINDOWS)]
         mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
-        assert mean == pytest.approx(means[arm, "as trained", 32], rel=1e-5)
+        assert mean == pytest.approx(means[variant, "as trained", 32], rel=1e-5)
     added = length_tables.by_position(table).set_index(["variant", "last"])["added"]
     assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
     assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
@@ -124,7 +124,7 @@ RISES = {
     "favor+-none": {4: 2, 16: 2},
     "elu+1-none": {4: 2, 16: 2},
 }
-"""in units of 0.8, of the arms that do not rise by 1"""
+"""in units of 0.8, of the variants that do not rise by 1"""
 METHODS = ("as trained", *length.SCALINGS)
 
 
@@ -135,14 +135,18 @@ def made_up(make_comparison, tmp_path):
     def make(sign):
         root = make_comparison(tmp_path, ",".join(length.VARIANTS), 3)
         rows = []
-        for arm in length.VARIANTS:
+        for variant in length.VARIANTS:
             for seed in range(3):
                 for factor in (1, *length_claims.FACTORS_JUDGED):
-                    for fall, method in enumerate(METHODS if factor > 1 and "rope" in arm else METHODS[:1]):
-                        rise = 0.8 * RISES.get(arm, {}).get(factor, 1) - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
-                        place = (arm, seed, method, 32 * factor)
+                    for fall, method in enumerate(METHODS if factor > 1 and "rope" in variant else METHODS[:1]):
+                        rise = (
+                            0.8 * RISES.get(variant, {}).get(factor, 1) - 0.2 * fall + NOISE[seed]
+                            if factor > 1
+                            else 0.0
+                        )
+                        place = (variant, seed, method, 32 * factor)
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
-                rows += [(arm, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
+                rows += [(variant, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
         pd.DataFrame(rows, columns=list(length_tables.COLUMNS)).to_csv(root / "length.csv", index=False)
         comparison = read_json(root / "comparison.json")
         return root, comparison, read_curves(root, comparison)
@@ -161,7 +165,7 @@ def test_figures_and_the_table_are_drawn(made_up, tmp_path):
     entries = length.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
     assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 3
     table = entries[-1].table
-    row = table[(table["arm"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
+    row = table[(table["variant"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
     # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.
-    place = {"arm": "softmax-rope", "evaluated": "YaRN", "n": "3", "32": "-"}
+    place = {"variant": "softmax-rope", "evaluated": "YaRN", "n": "3", "32": "-"}
     assert row.to_dict() == place | {"128": "5.200", "512": "5.200"}

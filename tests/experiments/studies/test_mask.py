@@ -40,16 +40,16 @@ STEPS = 1100
 
 
 def made_up_loss(name, seed, step):
-    arm, _, redraws = name.partition("@redraw_every=")
-    return 3 + seed + ((RISE[arm] * 100 / int(redraws)) + NOISE[seed] if redraws else 0)
+    variant, _, redraws = name.partition("@redraw_every=")
+    return 3 + seed + ((RISE[variant] * 100 / int(redraws)) + NOISE[seed] if redraws else 0)
 
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
     root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=STEPS, every=STEPS // 2)
     rows = [
-        (arm, seed, draw, 3.0 + (rise + NOISE[seed] if draw else 0))
-        for arm, rise in NEW_RISE.items()
+        (variant, seed, draw, 3.0 + (rise + NOISE[seed] if draw else 0))
+        for variant, rise in NEW_RISE.items()
         for seed in range(3)
         for draw in range(mask.NEW_DRAWS + 1)
     ]
@@ -71,7 +71,7 @@ def test_every_claim_is_supported_where_it_holds(made_up):
     assert set(verdicts(*made_up).values()) == {"supported"}
 
 
-def test_every_claim_reads_the_arms_that_it_names(made_up):
+def test_every_claim_reads_the_variants_that_it_names(made_up):
     assert {key: row.estimate.mean for key, row in judged(*made_up).items()} == pytest.approx(MEANS)
 
 
@@ -120,7 +120,7 @@ def test_a_missing_draw_is_not_run(made_up):
 
 def test_the_table_says_what_new_features_add(made_up):
     table = mask.redrawn_table(pd.read_csv(made_up[0] / "redrawn.csv"))
-    row = table.set_index("arm").loc[AFTER]
+    row = table.set_index("variant").loc[AFTER]
     # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
     assert tuple(row) == ("3", "3.000", "+0.900 [+0.898, +0.902]")
 
@@ -143,6 +143,8 @@ def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypa
     table = pd.read_csv(tmp_path / "redrawn.csv")
     assert list(table["variant"].unique()) == names[:2]
     assert list(table["draw"]) == 2 * list(range(mask.NEW_DRAWS + 1))
-    assert table["bits_per_byte"].nunique() == mask.NEW_DRAWS + 1  # equal weights and draws: both arms have the same
+    assert (
+        table["bits_per_byte"].nunique() == mask.NEW_DRAWS + 1
+    )  # equal weights and draws: both variants have the same
     for name, model in models.items():
         assert all(torch.equal(value, before[name][key]) for key, value in model.state_dict().items())

@@ -47,7 +47,7 @@ def made_up(make_comparison, tmp_path):
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_every_claim_reads_the_arms_that_it_names(made_up, sign):
+def test_every_claim_reads_the_variants_that_it_names(made_up, sign):
     rows = evaluate(pairing.CLAIMS, *made_up(sign), reference="pairing", command="run")
     found = {row.claim.key: row.estimate.mean for row in rows}
     expected = {}

@@ -16,17 +16,26 @@ from experiments.studies.recall import study as recall
 from experiments.variants import parse_variants
 
 
-def test_the_arms_are_every_kernel_with_every_kind_of_position():
-    arms = parse_variants(",".join(recall.VARIANTS))
-    assert {arm.kernel for arm in arms} == {"softmax", "favor+", "elu+1", "relu"}
-    assert len(arms) == 15
+def test_the_variants_are_every_kernel_with_every_kind_of_position():
+    variants = parse_variants(",".join(recall.VARIANTS))
+    assert {variant.kernel for variant in variants} == {"softmax", "favor+", "elu+1", "relu"}
+    assert len(variants) == 15
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "recall"
-    arms = ["--variants", "softmax-rope,elu+1-none", "--steps", "4", "--evaluate-every", "2", "--checkpoint-every", "2"]
-    assert main(["run", "recall", "--preset", "smoke", *arms, "--workers", "1", "--out", str(root)]) == 0
+    variants = [
+        "--variants",
+        "softmax-rope,elu+1-none",
+        "--steps",
+        "4",
+        "--evaluate-every",
+        "2",
+        "--checkpoint-every",
+        "2",
+    ]
+    assert main(["run", "recall", "--preset", "smoke", *variants, "--workers", "1", "--out", str(root)]) == 0
     return root
 
 
@@ -34,8 +43,8 @@ def test_a_run_records_the_accuracy_of_every_evaluation(smoke):
     record = json.loads((smoke / "comparison.json").read_text())
     assert record["data"][0]["name"] == "recall-64"
     assert record["config"]["context"] == 64
-    for arm in ("softmax-rope", "elu+1-none"):
-        rows = read_metrics(smoke / arm / "seed0" / "metrics.jsonl")
+    for variant in ("softmax-rope", "elu+1-none"):
+        rows = read_metrics(smoke / variant / "seed0" / "metrics.jsonl")
         evaluations = [row for row in rows if row["split"] != "train"]
         assert [(row["split"], row["step"]) for row in evaluations] == [
             ("validation", 0), ("validation", 2), ("validation", 4), ("test", 4),
@@ -46,10 +55,10 @@ def test_a_run_records_the_accuracy_of_every_evaluation(smoke):
 
 
 def test_a_run_draws_its_figures_and_its_table(smoke):
-    for stem in ("accuracy-by-arm", "accuracy-by-step"):
+    for stem in ("accuracy-by-variant", "accuracy-by-step"):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 10_000
     report = (smoke / "report.md").read_text()
-    assert "| arm | width | n | test accuracy |" in report
+    assert "| variant | width | n | test accuracy |" in report
     assert recall.QUESTION[:60] in report
 
 
@@ -74,10 +83,10 @@ ACCURACY = {"softmax-rope": [0.9, 0.95, 1.0], "elu+1-none": [0.2, 0.3, 0.25]}
 
 @pytest.fixture
 def made_up(tmp_path, make_comparison):
-    """Two arms of three seeds with accuracies; the third seed of the third arm failed."""
-    arms = "softmax-rope,elu+1-none,elu+1-rope-after"
+    """Two variants of three seeds with accuracies; the third seed of the third variant failed."""
+    variants = "softmax-rope,elu+1-none,elu+1-rope-after"
     root = make_comparison(
-        tmp_path / "made-up", arms, fates={("elu+1-rope-after", seed): ("failed", "made up") for seed in range(3)}
+        tmp_path / "made-up", variants, fates={("elu+1-rope-after", seed): ("failed", "made up") for seed in range(3)}
     )
     for path in root.glob("*/*/metrics.jsonl"):
         name, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
@@ -97,7 +106,7 @@ def test_the_table_gives_the_mean_over_seeds_with_its_interval(made_up):
     table = recall_plots.accuracy_table(recall_plots.test_accuracies(curves, comparison, summary), comparison)
     # Student's t with 2 degrees of freedom, 4.303, times 0.05 / √3 is 0.124; a share is 1 at most.
     assert table.to_dict("list") == {
-        "arm": ["softmax-rope", "elu+1-none"],
+        "variant": ["softmax-rope", "elu+1-none"],
         "width": ["128", "64"],
         "n": ["3 of 3", "3 of 3"],
         "test accuracy": ["0.950\n[0.826, 1.000]", "0.250\n[0.126, 0.374]"],
@@ -106,7 +115,7 @@ def test_the_table_gives_the_mean_over_seeds_with_its_interval(made_up):
     }
 
 
-def test_figures_are_drawn_with_several_widths_and_a_failed_arm(made_up, tmp_path):
+def test_figures_are_drawn_with_several_widths_and_a_failed_variant(made_up, tmp_path):
     root, comparison, curves, summary = made_up
     entries = recall.figures(root, tmp_path / "output", comparison, curves, summary)
     assert [type(entry) for entry in entries] == [TableEntry, FigureEntry, FigureEntry]

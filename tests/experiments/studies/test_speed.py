@@ -112,8 +112,8 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     assert record["config"]["lengths"] == [32, 64]
     assert any(note.startswith("fla is not measured") for note in record["notes"])
     report = (smoke / "report.md").read_text()
-    assert "No cell finished" not in report
-    assert "The arms" not in report
+    assert "No run finished" not in report
+    assert "The variants" not in report
 
 
 def test_running_again_measures_nothing(smoke, capsys):
@@ -305,8 +305,8 @@ def test_a_position_encoding_is_compared_with_its_own_kernel_without():
     assert times.set_index("case")["ratio"].to_dict() == pytest.approx(
         {"softmax none": 1, "softmax alibi": 1.2, "elu+1 none": 1, "elu+1 rope after": 1.02}
     )
-    cells = position_cells(times).to_dict("records")
-    assert [row["over none"] for row in cells] == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
+    runs = position_cells(times).to_dict("records")
+    assert [row["over none"] for row in runs] == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
     softmax, elu = positions_figure(times).axes
     assert [text.get_text() for text in softmax.get_yticklabels()] == ["alibi"]
     assert list(softmax.containers[0][0].get_xdata()) == pytest.approx([20])
@@ -314,8 +314,8 @@ def test_a_position_encoding_is_compared_with_its_own_kernel_without():
 
 
 def test_every_position_encoding_that_a_kernel_can_have_is_measured():
-    arms = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
-    known = {arm for arm in arms if arm.startswith(("softmax-", "favor+-", "elu+1-"))}
+    variants = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
+    known = {variant for variant in variants if variant.startswith(("softmax-", "favor+-", "elu+1-"))}
     names = competitors("positions", 1024, CPU)
     spelled = {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names}
     assert spelled == known

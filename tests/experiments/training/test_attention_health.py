@@ -8,7 +8,7 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import build_corpus
 from experiments.records.record import read_metrics
-from experiments.training.loop import attention_health, train_cell
+from experiments.training.loop import attention_statistics, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import get_variant
@@ -21,7 +21,7 @@ CONFIG = Config(
 )
 HEALTH = ("negative_weights", "smallest_row_sum", "largest_row_sum")
 OF_DENOMINATORS = ("nonpositive_denominators", "smallest_denominator")
-ARMS = {
+VARIANTS = {
     "softmax-rope": OF_DENOMINATORS,
     "favor+-rope-after": OF_DENOMINATORS,
     "favor+-rope-after@denominator=rotated": OF_DENOMINATORS,
@@ -35,17 +35,17 @@ def task():
     return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
-def trained(directory, arm, config, task):
+def trained(directory, variant, config, task):
     directory.mkdir()
-    train_cell(directory, get_variant(arm), 0, get_variant(arm).config(config), task, torch.device("cpu"))
+    train_run(directory, get_variant(variant), 0, get_variant(variant).config(config), task, torch.device("cpu"))
     return read_metrics(directory / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_validation_records_the_health_and_training_is_as_without(tmp_path, task, arm):
-    rows = trained(tmp_path / "with", arm, CONFIG, task)
-    without = trained(tmp_path / "without", arm, dataclasses.replace(CONFIG, diagnose_windows=0), task)
-    recorded = {*HEALTH, *ARMS[arm]}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_validation_records_the_health_and_training_is_as_without(tmp_path, task, variant):
+    rows = trained(tmp_path / "with", variant, CONFIG, task)
+    without = trained(tmp_path / "without", variant, dataclasses.replace(CONFIG, diagnose_windows=0), task)
+    recorded = {*HEALTH, *VARIANTS[variant]}
     for row, other in zip(rows, without, strict=True):
         found = {name for name in row if name in (*HEALTH, *OF_DENOMINATORS)}
         assert found == (recorded if row["split"] == "validation" else set())
@@ -55,7 +55,7 @@ def test_every_validation_records_the_health_and_training_is_as_without(tmp_path
     assert kept >= {"step", "bits_per_byte"}
 
     # Before the first step, of the windows that are evaluated first.
-    model = build_model(get_variant(arm), get_variant(arm).config(CONFIG), 0)
+    model = build_model(get_variant(variant), get_variant(variant).config(CONFIG), 0)
     layers = list(diagnose_model(model, task.windows("validation", 2)[:, :-1]).values())
     assert len(layers) == 2
     expected = {
@@ -63,7 +63,7 @@ def test_every_validation_records_the_health_and_training_is_as_without(tmp_path
         "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
         "largest_row_sum": max(layer.row_sums.largest for layer in layers),
     }
-    if ARMS[arm]:
+    if VARIANTS[variant]:
         expected["nonpositive_denominators"] = sum(layer.nonpositive_denominators for layer in layers) / 2
         expected["smallest_denominator"] = min((layer.smallest_denominator for layer in layers), key=abs)
     # The same sums in the same order, once as a model that was trained before and once as one that was not.
@@ -80,7 +80,7 @@ def test_the_model_is_left_as_it_was(task):
     model = build_model(get_variant("favor+-rope-after"), CONFIG, 0).train()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    attention_health(model, task.windows("validation", 2)[:, :-1])
+    attention_statistics(model, task.windows("validation", 2)[:, :-1])
     assert model.training
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

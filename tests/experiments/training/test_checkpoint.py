@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path):
     assert "checksum" in notes[0]
 
 
-def test_without_any_the_cell_starts_anew(tmp_path):
+def test_without_any_the_run_starts_anew(tmp_path):
     assert load_newest_checkpoint(tmp_path / "checkpoint", trained(0)[0]) == (None, [])
 
 

@@ -1,4 +1,4 @@
-"""Golden losses: 20 training steps of every arm give the losses that golden_losses.json holds.
+"""Golden losses: 20 training steps of every variant give the losses that golden_losses.json holds.
 
 After a change that is meant to move them, and after an update of PyTorch or NumPy whose random numbers are others, the
 file is written anew, from the root of the repository, by
@@ -50,8 +50,9 @@ TOLERANCE = 3e-5
 
 Other processors sum in another order and so round otherwise. What that grows to in 20 steps was measured: with every
 initial weight multiplied by 1 + 2^-23 or 1 - 2^-23, about a unit in the last place of float32, for three draws of the
-signs, the losses of an arm move by its ``moved_by_rounding`` in the file, at most a tenth of this tolerance. (Without
-the processor's vector instructions they move no further.) Any two arms are at least fifty tolerances apart.
+signs, the losses of a variant move by its ``moved_by_rounding`` in the file, at most a tenth of this tolerance.
+(Without
+the processor's vector instructions they move no further.) Any two variants are at least fifty tolerances apart.
 """
 
 
@@ -65,11 +66,11 @@ def made_text() -> bytes:
     return b"".join(text)
 
 
-def train_arm(arm, directory):
+def train_variant(variant, directory):
     """The losses of a run: of every step in nats per byte, of the evaluations in bits per byte."""
     corpus = build_corpus("text", made_text(), "made by the test", "")
     task = ByteLanguageModel(corpus, CONFIG.context, CONFIG.batch_size)
-    train.train_cell(directory, VARIANTS[arm], 0, CONFIG, task, torch.device("cpu"))
+    train.train_run(directory, VARIANTS[variant], 0, CONFIG, task, torch.device("cpu"))
     losses = {"validation": [], "train": [], "test": []}
     for row in read_metrics(directory / "metrics.jsonl"):
         losses[row["split"]].append(row["loss"] if row["split"] == "train" else row["bits_per_byte"])
@@ -90,21 +91,21 @@ def golden():
     return json.loads(GOLDEN.read_text())
 
 
-@pytest.mark.parametrize("arm", VARIANTS)
-def test_twenty_steps_give_the_losses_on_record(golden, tmp_path, arm):
-    made, expected = train_arm(arm, tmp_path), golden["losses"][arm]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_twenty_steps_give_the_losses_on_record(golden, tmp_path, variant):
+    made, expected = train_variant(variant, tmp_path), golden["losses"][variant]
     assert [len(made[split]) for split in ("validation", "train", "test")] == [2, 20, 1]
     off = [found for found in differences(made, expected) if found[0] > TOLERANCE]
     versions = f"made with {golden['versions']}, here {versions_here()}"
     assert not off, f"the first of {len(off)} that are off by more than {TOLERANCE}: {off[0]}; {versions}"
 
 
-def test_the_tolerance_is_far_above_rounding_and_far_below_what_an_arm_changes(golden):
+def test_the_tolerance_is_far_above_rounding_and_far_below_what_a_variant_changes(golden):
     assert set(golden["losses"]) == set(golden["moved_by_rounding"]) == set(VARIANTS)
     assert 10 * max(golden["moved_by_rounding"].values()) <= TOLERANCE
-    for arm, other in itertools.combinations(VARIANTS, 2):
-        apart, _, _ = max(differences(golden["losses"][arm], golden["losses"][other]))
-        assert apart >= 50 * TOLERANCE, (arm, other)
+    for variant, other in itertools.combinations(VARIANTS, 2):
+        apart, _, _ = max(differences(golden["losses"][variant], golden["losses"][other]))
+        assert apart >= 50 * TOLERANCE, (variant, other)
 
 
 def versions_here():
@@ -131,24 +132,26 @@ def weights_off_by_a_rounding(seed):
         train.build_model = build
 
 
-def moved_by_rounding(arm, losses):
+def moved_by_rounding(variant, losses):
     moved = []
     for seed in range(3):
         with tempfile.TemporaryDirectory() as directory, weights_off_by_a_rounding(seed):
-            moved += differences(losses, train_arm(arm, Path(directory)))
+            moved += differences(losses, train_variant(variant, Path(directory)))
     return max(moved)[0]
 
 
 def write_golden_losses():
     record = {"made by": "PYTHONPATH=. python tests/experiments/test_golden.py", "versions": versions_here()}
     losses, moved = {}, {}
-    for arm in VARIANTS:
+    for variant in VARIANTS:
         with tempfile.TemporaryDirectory() as directory:
-            losses[arm] = train_arm(arm, Path(directory))
-        moved[arm] = moved_by_rounding(arm, losses[arm])
-        print(f"{arm}: moved by rounding {moved[arm]:.1e}", flush=True)
-    record |= {"moved_by_rounding": {arm: float(f"{value:.1e}") for arm, value in moved.items()}}
-    record |= {"losses": {arm: {s: [round(x, 7) for x in xs] for s, xs in of.items()} for arm, of in losses.items()}}
+            losses[variant] = train_variant(variant, Path(directory))
+        moved[variant] = moved_by_rounding(variant, losses[variant])
+        print(f"{variant}: moved by rounding {moved[variant]:.1e}", flush=True)
+    record |= {"moved_by_rounding": {variant: float(f"{value:.1e}") for variant, value in moved.items()}}
+    record |= {
+        "losses": {variant: {s: [round(x, 7) for x in xs] for s, xs in of.items()} for variant, of in losses.items()}
+    }
     # Every list on one line, so that a diff shows what moved.
     text = re.sub(r"\[[^\]]*\]", lambda found: json.dumps(json.loads(found.group())), json.dumps(record, indent=2))
     GOLDEN.write_text(text + "\n")

@@ -9,7 +9,7 @@ import torch
 from experiments.data.corpus import build_corpus
 from experiments.presets import PRESETS
 from experiments.records.record import read_metrics
-from experiments.training.loop import CellFailed, CellStopped, evaluate, learning_rate_at, make_optimizer, train_cell
+from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import VARIANTS
@@ -41,7 +41,7 @@ def rows(directory):
 
 def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
     directory.mkdir(exist_ok=True)
-    train_cell(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+    train_run(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
 
 
 def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
@@ -64,11 +64,11 @@ def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after", "elu+1-rope-after", "favor+-learned"])
 @pytest.mark.parametrize("stop_at", [1, 5, 7])
-def test_a_stopped_cell_ends_with_the_same_metrics_and_weights(tmp_path, task, variant, stop_at):
+def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, variant, stop_at):
     config = dataclasses.replace(CONFIG, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
     train(tmp_path / "whole", task, variant, config)
     steps = []
-    with pytest.raises(CellStopped):
+    with pytest.raises(RunStopped):
         train(
             tmp_path / "stopped", task, variant, config,
             progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
@@ -84,7 +84,7 @@ def test_a_stopped_cell_ends_with_the_same_metrics_and_weights(tmp_path, task, v
     assert weights[0] == weights[1]
 
 
-def test_a_cell_killed_between_checkpoints_repeats_no_row(tmp_path, task):
+def test_a_run_killed_between_checkpoints_repeats_no_row(tmp_path, task):
     train(tmp_path / "whole", task)
 
     class Killed(BaseException):
@@ -110,7 +110,7 @@ def test_a_cell_killed_between_checkpoints_repeats_no_row(tmp_path, task):
 def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
     train(tmp_path / "whole", task)
     steps = []
-    with pytest.raises(CellStopped):
+    with pytest.raises(RunStopped):
         train(
             tmp_path / "cut",
             task,
@@ -130,7 +130,7 @@ def order(row):
     return row["step"], row["split"]
 
 
-def test_denormal_numbers_are_zeros_while_a_cell_is_trained_and_no_longer(tmp_path, task):
+def test_denormal_numbers_are_zeros_while_a_run_is_trained_and_no_longer(tmp_path, task):
     def smallest() -> float:
         return float(torch.tensor(1e-30) * torch.tensor(1e-10))
 
@@ -143,7 +143,7 @@ def test_denormal_numbers_are_zeros_while_a_cell_is_trained_and_no_longer(tmp_pa
     assert smallest() > 0
 
 
-def test_a_finished_cell_trains_no_further(tmp_path, task):
+def test_a_finished_run_trains_no_further(tmp_path, task):
     train(tmp_path, task)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     train(tmp_path, task, progress=lambda *_: pytest.fail("a step was trained"))
@@ -168,7 +168,7 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch
         assert all(torch.equal(batches[0], batch) for batch in batches)
 
 
-def test_a_loss_that_is_not_finite_stops_the_cell_before_the_update(tmp_path, task, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, task, monkeypatch):
     import experiments.training.loop as module
 
     original = module.next_token_logits
@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_finite_stops_the_cell_before_the_update(tmp_path, ta
     models = []
     build = module.build_model
     monkeypatch.setattr(module, "build_model", lambda *a: models.append(build(*a)) or models[-1])
-    with pytest.raises(CellFailed, match="nan at step 3"):
+    with pytest.raises(RunFailed, match="nan at step 3"):
         train(tmp_path, task)
     assert torch.equal(models[0].embedding.tokens.weight, weights[-1])
 
@@ -214,7 +214,7 @@ def test_evaluation_weighs_every_window_equally(task):
     assert in_fours == pytest.approx(one_by_one, rel=1e-6)  # float32 sums in another order
 
 
-def test_an_evaluation_that_is_not_finite_fails_the_cell_and_is_not_recorded(tmp_path, task, monkeypatch):
+def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, task, monkeypatch):
     import experiments.training.loop as module
 
     original = module.mean_loss
@@ -223,15 +223,15 @@ def test_an_evaluation_that_is_not_finite_fails_the_cell_and_is_not_recorded(tmp
         "mean_loss",
         lambda logits, targets: original(logits, targets) * (1 if logits.requires_grad else float("inf")),
     )
-    with pytest.raises(CellFailed, match="validation split is inf after step 0"):
+    with pytest.raises(RunFailed, match="validation split is inf after step 0"):
         train(tmp_path, task)
     assert rows(tmp_path) == []
 
 
-def test_a_cell_stops_within_an_evaluation_too(tmp_path, task):
+def test_a_run_stops_within_an_evaluation_too(tmp_path, task):
     train(tmp_path / "whole", task)
     asked = iter([False] * 3)
-    with pytest.raises(CellStopped):
+    with pytest.raises(RunStopped):
         train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
     train(tmp_path / "stopped", task)
     assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Learning rates that are found for each arm, from made-up trials and from runs through the command line."""
+"""Learning rates that are found for each variant, from made-up trials and from runs through the command line."""
 
 import json
 import math
@@ -8,13 +8,13 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands import run
-from experiments.records.record import cell_config, cell_status, read_json, read_metrics, write_json
+from experiments.records.record import read_json, read_metrics, run_config, run_status, write_json
 from experiments.studies.convergence import study as convergence
 from experiments.training.tuning import choose, parse_rates, rates_table, trial_losses, trial_name, trials, untuned
 from experiments.variants import get_variant
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
-ARM = "softmax-none"
+VARIANT = "softmax-none"
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,16 @@ def test_rates_that_are_close_have_different_names_that_say_them_exactly():
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    """Makes a comparison of an arm, and its trials with given validation losses (None: failed); the test is opposite.
+    """Makes a comparison of a variant, and its trials with given validation losses (None: failed); the test is
+    opposite.
 
     Returns its directory and its comparison.json.
     """
 
     def make(losses):
         rates = [0.001 * 2**k for k in range(len(losses))]
-        by_name = {trial_name(ARM, rate): loss for rate, loss in zip(rates, losses, strict=True)}
-        make_comparison(tmp_path, ARM, 1, learning_rates=rates)
+        by_name = {trial_name(VARIANT, rate): loss for rate, loss in zip(rates, losses, strict=True)}
+        make_comparison(tmp_path, VARIANT, 1, learning_rates=rates)
         fates = {(name, 0): ("failed", "made up") for name, loss in by_name.items() if loss is None}
         at = make_comparison(
             tmp_path / "tuning", ",".join(by_name), 1, fates=fates, loss=lambda name, seed, step: by_name[name] or 0.1
@@ -96,50 +97,54 @@ def made_up(make_comparison, tmp_path):
 )
 def test_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_failed_trial(made_up, losses, best):
     root, comparison = made_up(losses)
-    assert choose(root, comparison, ARM) == best
+    assert choose(root, comparison, VARIANT) == best
 
 
 def test_an_unfinished_trial_has_no_loss(made_up):
     root, comparison = made_up([3.0, 2.5])
-    write_json(root / "tuning" / trial_name(ARM, 0.002) / "seed0" / "status.json", {"state": "running"})
-    assert trial_losses(root, comparison, ARM) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
+    write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
+    assert trial_losses(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
 
-def test_the_table_shows_every_trial_and_the_rate_of_the_arm(made_up):
+def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
     root, comparison = made_up([3.0, 2.5, None])
     comparison["variants"][0]["settings"] = {"learning_rate": 0.002}
     assert rates_table(root, comparison).to_dict("records") == [
-        {"arm": ARM, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
+        {"variant": VARIANT, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
     ]
     comparison["variants"][0]["settings"] = {"learning_rate": 0.004}
     assert rates_table(root, comparison)["trained with"].tolist() == ["0.004 (edge)"]
     comparison["variants"][0]["settings"] = {}
     assert rates_table(root, comparison)["trained with"].tolist() == ["not chosen yet"]
-    fixed = {**comparison["variants"][0], "name": f"{ARM}@learning_rate=0.001", "settings": {"learning_rate": 0.001}}
+    fixed = {
+        **comparison["variants"][0],
+        "name": f"{VARIANT}@learning_rate=0.001",
+        "settings": {"learning_rate": 0.001},
+    }
     assert rates_table(root, {**comparison, "variants": [fixed]})["trained with"].tolist() == ["0.001"]
     del comparison["learning_rates"]
     assert rates_table(root, comparison) is None
 
 
-def test_trials_are_of_every_arm_but_those_whose_name_fixes_the_rate(made_up):
+def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
     _, comparison = made_up([3.0, 2.5])
     tuned = {**comparison["variants"][0], "settings": {"learning_rate": 0.002}}
     rope = {**comparison["variants"][0], "name": "softmax-rope@dim=64", "baseline": "softmax-none@dim=64"}
     rope["settings"] = {"dim": 64}
     fixed = {**rope, "name": "softmax-rope@learning_rate=0.1", "settings": {"learning_rate": 0.1}}
     comparison["variants"] = [tuned, rope, fixed]
-    found = {arm["name"]: (arm["baseline"], arm["settings"]) for arm in trials(comparison)["variants"]}
+    found = {variant["name"]: (variant["baseline"], variant["settings"]) for variant in trials(comparison)["variants"]}
     assert found == {
         f"{name}@learning_rate={rate}": (f"{baseline}@learning_rate={rate}", {**settings, "learning_rate": rate})
-        for name, baseline, settings in ((ARM, ARM, {}), (rope["name"], rope["baseline"], {"dim": 64}))
+        for name, baseline, settings in ((VARIANT, VARIANT, {}), (rope["name"], rope["baseline"], {"dim": 64}))
         for rate in (0.001, 0.002)
     }
-    assert [arm["name"] for arm in untuned(comparison)] == ["softmax-rope@dim=64"]
+    assert [variant["name"] for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
 
 
-def tuned_run(root, *more, arms=ARM, rates="0.001,1e29"):
+def tuned_run(root, *more, variants=VARIANT, rates="0.001,1e29"):
     """At 1e29 the loss is not finite after a step."""
-    arguments = ["run", "convergence", *QUICK, "--variants", arms, "--seeds", "2", "--out", str(root), *more]
+    arguments = ["run", "convergence", *QUICK, "--variants", variants, "--seeds", "2", "--out", str(root), *more]
     return main([*arguments, *(["--learning-rates", rates] if rates else [])])
 
 
@@ -168,19 +173,19 @@ def without_times(path):
 
 
 def settings_of(root):
-    return {arm["name"]: arm.get("settings") for arm in read_json(root / "comparison.json")["variants"]}
+    return {variant["name"]: variant.get("settings") for variant in read_json(root / "comparison.json")["variants"]}
 
 
-def test_all_cells_of_an_arm_are_trained_with_the_rate_that_was_chosen(tuned):
-    assert settings_of(tuned) == {ARM: {"learning_rate": 0.001}}
-    assert [cell_config(tuned, ARM, seed)["config"]["learning_rate"] for seed in (0, 1)] == [0.001, 0.001]
-    assert cell_status(tuned / "tuning", f"{ARM}@learning_rate=1e+29", 0)["state"] == "failed"
-    (note,) = cell_status(tuned, ARM, 0)["notes"]
-    assert note.startswith(f"taken over from tuning, {ARM}@learning_rate=0.001 seed 0, trained there at commit ")
-    trial = tuned / "tuning" / f"{ARM}@learning_rate=0.001" / "seed0"
-    assert (tuned / ARM / "seed0" / "metrics.jsonl").read_bytes() == (trial / "metrics.jsonl").read_bytes()
+def test_all_runs_of_a_variant_are_trained_with_the_rate_that_was_chosen(tuned):
+    assert settings_of(tuned) == {VARIANT: {"learning_rate": 0.001}}
+    assert [run_config(tuned, VARIANT, seed)["config"]["learning_rate"] for seed in (0, 1)] == [0.001, 0.001]
+    assert run_status(tuned / "tuning", f"{VARIANT}@learning_rate=1e+29", 0)["state"] == "failed"
+    (note,) = run_status(tuned, VARIANT, 0)["notes"]
+    assert note.startswith(f"taken over from tuning, {VARIANT}@learning_rate=0.001 seed 0, trained there at commit ")
+    trial = tuned / "tuning" / f"{VARIANT}@learning_rate=0.001" / "seed0"
+    assert (tuned / VARIANT / "seed0" / "metrics.jsonl").read_bytes() == (trial / "metrics.jsonl").read_bytes()
     report = (tuned / "report.md").read_text()
-    assert "| arm | 0.001 | 1e+29 | trained with |" in report
+    assert "| variant | 0.001 | 1e+29 | trained with |" in report
     assert note.split(",")[0] in report
 
 
@@ -198,8 +203,8 @@ def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice(tuned, cop
     comparison = read_json(copied / "comparison.json")
     del comparison["variants"][0]["settings"]
     write_json(copied / "comparison.json", comparison)
-    shutil.rmtree(copied / ARM)
-    trial = copied / "tuning" / f"{ARM}@learning_rate=0.001" / "seed0"
+    shutil.rmtree(copied / VARIANT)
+    trial = copied / "tuning" / f"{VARIANT}@learning_rate=0.001" / "seed0"
     write_json(trial / "status.json", {"state": "queued", "reason": "stopped at step 2"})
     rows = (trial / "metrics.jsonl").read_text().splitlines(keepends=True)
     (trial / "metrics.jsonl").write_text("".join(row for row in rows if json.loads(row)["step"] <= 2))
@@ -207,41 +212,43 @@ def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice(tuned, cop
     assert tuned_run(copied) == 1
     assert settings_of(copied) == settings_of(tuned)
     for seed in ("seed0", "seed1"):
-        metrics = [root / ARM / seed / "metrics.jsonl" for root in (tuned, copied)]
+        metrics = [root / VARIANT / seed / "metrics.jsonl" for root in (tuned, copied)]
         assert without_times(metrics[0]) == without_times(metrics[1])
 
 
 @pytest.mark.usefixtures("_without_report")
-def test_arms_that_are_added_later_have_trials_of_their_own_and_change_no_choice(tuned, copied):
-    failed = f"{ARM}@learning_rate=1e+29/seed0/status.json"
-    cells = {path: path.read_bytes() for path in (copied / ARM).rglob("*") if path.is_file()}
-    assert tuned_run(copied, arms="elu+1-none") == 1
-    assert settings_of(copied) == {ARM: {"learning_rate": 0.001}, "elu+1-none": {"learning_rate": 0.001}}
-    names = [arm["name"] for arm in read_json(copied / "tuning" / "comparison.json")["variants"]]
-    assert names == [f"{arm}@learning_rate={rate}" for arm in (ARM, "elu+1-none") for rate in ("0.001", "1e+29")]
+def test_variants_that_are_added_later_have_trials_of_their_own_and_change_no_choice(tuned, copied):
+    failed = f"{VARIANT}@learning_rate=1e+29/seed0/status.json"
+    runs = {path: path.read_bytes() for path in (copied / VARIANT).rglob("*") if path.is_file()}
+    assert tuned_run(copied, variants="elu+1-none") == 1
+    assert settings_of(copied) == {VARIANT: {"learning_rate": 0.001}, "elu+1-none": {"learning_rate": 0.001}}
+    names = [variant["name"] for variant in read_json(copied / "tuning" / "comparison.json")["variants"]]
+    assert names == [
+        f"{variant}@learning_rate={rate}" for variant in (VARIANT, "elu+1-none") for rate in ("0.001", "1e+29")
+    ]
     assert (copied / "tuning" / failed).read_bytes() == (tuned / "tuning" / failed).read_bytes()
-    assert {path: path.read_bytes() for path in cells} == cells
+    assert {path: path.read_bytes() for path in runs} == runs
 
 
 @pytest.mark.usefixtures("_without_report")
-def test_an_arm_all_of_whose_trials_failed_keeps_the_comparison_s_rate_for_good(tmp_path, capsys):
+def test_a_variant_all_of_whose_trials_failed_keeps_the_comparison_s_rate_for_good(tmp_path, capsys):
     root = tmp_path / "out"
     assert tuned_run(root, rates="1e29,1e30") == 1
-    assert f"{ARM}: 0.002 (the comparison's: it diverged at all of them)" in capsys.readouterr().out
-    assert settings_of(root) == {ARM: {"learning_rate": 0.002}}
-    assert cell_status(root, ARM, 0)["state"] == "done"
-    row = {"arm": ARM, "1e+29": "-", "1e+30": "-", "trained with": "0.002"}
+    assert f"{VARIANT}: 0.002 (the comparison's: it diverged at all of them)" in capsys.readouterr().out
+    assert settings_of(root) == {VARIANT: {"learning_rate": 0.002}}
+    assert run_status(root, VARIANT, 0)["state"] == "done"
+    row = {"variant": VARIANT, "1e+29": "-", "1e+30": "-", "trained with": "0.002"}
     assert rates_table(root, read_json(root / "comparison.json")).to_dict("records") == [row]
     assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
-    assert cell_config(root, ARM, 1)["config"]["learning_rate"] == 0.002
+    assert run_config(root, VARIANT, 1)["config"]["learning_rate"] == 0.002
 
 
 def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
     out = tmp_path / "out"
-    arms = "softmax-none,softmax-none@learning_rate=0.1"
-    assert tuned_run(out, "--dry-run", arms=arms, rates="0.001,0.002,0.004") == 0
+    variants = "softmax-none,softmax-none@learning_rate=0.1"
+    assert tuned_run(out, "--dry-run", variants=variants, rates="0.001,0.002,0.004") == 0
     told = capsys.readouterr().out
     # Of the first three trials and the second seed, for the best trial is the first seed; of the other two seeds.
-    assert "6 cells, 6,144 tokens" in told
-    assert "3 of the cells are trials of learning rates (0.001, 0.002, 0.004)" in told
+    assert "6 runs, 6,144 tokens" in told
+    assert "3 of the runs are trials of learning rates (0.001, 0.002, 0.004)" in told
     assert not out.exists()
