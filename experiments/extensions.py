@@ -1,0 +1,120 @@
+"""Named things that a user can choose, and how an installed package or a module of one's own adds to them.
+
+A built-in name comes first. What it is not is looked for among the entry points of installed packages, and what a
+``--plugin`` module has added. Code that came from outside is named and hashed in the record of a run (``origins``).
+"""
+
+import difflib
+import hashlib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+GROUPS = (
+    "linear_rope.feature_maps",
+    "linear_rope.attentions",
+    "linear_rope.variants",
+    "linear_rope.data",
+    "linear_rope.studies",
+    "linear_rope.launchers",
+)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Things of one kind by name: those built in, those of installed packages (an entry-point group), and added ones.
+
+    Iterating over it names all of them; only what is looked up is imported.
+    """
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, T]) -> None:
+        self._kind, self._group = kind, group
+        self._items: dict[str, T] = dict(built_in)
+        self._from_outside: dict[str, str] = {}
+
+    def add(self, name: str, item: T, module: str) -> None:
+        """Add one, from a ``--plugin`` module. Raises ValueError if there is one of that name already."""
+        if name in self:
+            raise ValueError(f"{module} adds the {self._kind} {name!r}, and there is one already; give it another name")
+        self._items[name] = item
+        self._from_outside[name] = module
+
+    def __getitem__(self, name: str) -> T:
+        """The thing of a name. Raises ValueError that lists the names there are, and the nearest one."""
+        if name not in self._items:
+            point = self._points().get(name)
+            if point is None:
+                raise ValueError(f"there is no {self._kind} {name!r}; {choices(name, list(self))}")
+            self._items[name] = point.load()
+            self._from_outside[name] = point.module
+        if name in self._from_outside:
+            _used.add(self._from_outside[name])
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._items, *self._points()]))
+
+    def __len__(self) -> int:
+        return len(set(self))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items or name in self._points()
+
+    def _points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self._group)}
+
+
+def choices(name: str, names: list[str]) -> str:
+    """The end of a message on a name that there is not: the nearest one, if one is near, and all there are."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"Choose from {', '.join(names)}"
+
+
+_used: set[str] = set()
+"""modules from outside the project, something of which was looked up"""
+
+
+def load_plugin(module: str) -> None:
+    """Import a module of the user's, which adds to registries when it is imported.
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"--plugin {module} cannot be imported ({type(error).__name__}: {error}); give the name of a module that "
+            "python -c 'import NAME' finds"
+        ) from error
+    _used.add(module)
+
+
+def origins() -> list[dict[str, Any]]:
+    """Of every module from outside that was used: its name, its package and version, and the sha256 of its code."""
+    found = []
+    for name in sorted(_used):
+        package = next(iter(packages_distributions().get(name.partition(".")[0], [])), None)
+        try:
+            number = version(package) if package else ""
+        except PackageNotFoundError:
+            number = ""
+        found.append({"module": name, "package": package or "", "version": number, "sha256": _code_sha256(name)})
+    return found
+
+
+def _code_sha256(name: str) -> str:
+    """Of the Python files of the module's top-level package, or of the file that it is."""
+    top: ModuleType = sys.modules[name.partition(".")[0]]
+    places = [Path(path) for path in getattr(top, "__path__", [])]
+    files = sorted(path for place in places for path in place.rglob("*.py")) or [Path(str(top.__file__))]
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
