@@ -17,7 +17,7 @@ from experiments.record import write_atomically
 from experiments.strict_json import Source
 from experiments.tasks.language_model import ByteLanguageModel
 from experiments.trained_models import trained_models
-from linear_rope.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
 
 Part = Literal["curves", "figure 4", "few features"]
 

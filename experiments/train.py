@@ -22,9 +22,9 @@ from experiments.models import build_model
 from experiments.record import MetricsLog
 from experiments.tasks.language_model import ByteLanguageModel, bits_per_byte
 from experiments.variants import Variant
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
 from linear_rope.model import CausalLM
-from linear_rope.multi_head import RoPEAttention
 
 Progress = Callable[[int, float, float], None]
 """Called after every step with (steps done, loss in nats per token, tokens per second)."""

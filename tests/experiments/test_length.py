@@ -17,7 +17,7 @@ from experiments.tasks.language_model import ByteLanguageModel, make_task
 from experiments.train import evaluate
 from experiments.variants import get_variant
 from experiments.verdicts import evaluate as judge
-from linear_rope.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 

@@ -18,7 +18,7 @@ from experiments.pairing_variance import (
 from experiments.plots import style
 from linear_rope import FavorPlus
 from linear_rope.features import Features
-from linear_rope.rotary import rope_frequencies
+from linear_rope.positions.rotary import rope_frequencies
 
 
 @pytest.fixture(autouse=True, scope="module")
