@@ -1,12 +1,10 @@
 """Linear attention with rotary positions after the feature map (RoFormer, eq. 19), and what to compare it with."""
 
-from linear_rope.attention import LinearRoPEAttention
+from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 from linear_rope.functional import linear_attention
 from linear_rope.model import CausalLM, Encoder, EncoderDecoder, ModelConfig
-from linear_rope.rotary import apply_rope
-from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
-from linear_rope.softmax_attention import SoftmaxRoPEAttention
+from linear_rope.positions import NTKAware, PositionInterpolation, RopeScaling, YaRN, apply_rope
 
 __all__ = [
     "CausalLM",

@@ -7,20 +7,19 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention import LinearAttentionState, LinearRoPEAttention
-from linear_rope.features import DETERMINISTIC_MAPS, RANDOM_MAPS
-from linear_rope.functional.linear_attention import check_choice, check_padding_mask
-from linear_rope.functional.mapping import Denominator, Rope, token_positions
-from linear_rope.multi_head import RoPEAttention
-from linear_rope.positions import LearnedPositions, SinusoidalPositions
-from linear_rope.scaling import RopeScaling, check_scaling
-from linear_rope.softmax_attention import KeyValueCache, SoftmaxRoPEAttention
+from linear_rope.attention.registry import find_attention, make_attention
+from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.features.registry import find_feature_map
+from linear_rope.functional.rotated_features import Denominator, Rope
+from linear_rope.positions.absolute import LearnedPositions, SinusoidalPositions
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.tokens import token_positions
 
 Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
 ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}
@@ -44,10 +43,11 @@ class ModelConfig:
     """attention heads; divides dim"""
     max_length: int = 256
     """positions in the learned table; no limit for the other encodings"""
-    attention: Literal["softmax", "linear"] = "linear"
-    """exact softmax attention, or linear attention with ``feature_map``"""
+    attention: str = "linear"
+    """"softmax", "linear" (with ``feature_map``), or another of linear_rope.attention.registry"""
     feature_map: str = "favor+"
-    """"favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired" or "relu"; for linear attention"""
+    """"favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", or another of
+    linear_rope.features.registry; for linear attention"""
     num_features: int | None = None
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
     position: Position = "rope-after"
@@ -57,7 +57,8 @@ class ModelConfig:
     rope_base: float = 10000.0
     """θ_i = rope_base^(−2i/width)"""
     rope_scaling: RopeScaling | None = None
-    """other angles for sequences longer than those of training (linear_rope.scaling); no part of the weights"""
+    """other angles for sequences longer than those of training, see linear_rope.positions.rope_scaling; no part of the
+    weights"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     dropout: float = 0.0
@@ -77,8 +78,8 @@ class ModelConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
-        check_choice("attention", self.attention, ("softmax", "linear"))
-        check_choice("feature_map", self.feature_map, (*RANDOM_MAPS, *DETERMINISTIC_MAPS))
+        find_attention(self.attention)
+        find_feature_map(self.feature_map)
         check_choice("position", self.position, get_args(Position))
         check_scaling(self.rope_scaling, rotates=self.position in ROPE)
         if self.attention == "softmax" and self.position == "rope-after":
@@ -91,31 +92,35 @@ class ModelConfig:
 
 
 MakeAttention = Callable[[int], nn.Module]
-State = LinearAttentionState | KeyValueCache
 
 
-def make_attention(config: ModelConfig, layer: int, *, causal: bool) -> RoPEAttention:
+@runtime_checkable
+class Decoding(Protocol):
+    """An attention that goes on token by token, as :class:`linear_rope.LinearRoPEAttention` does."""
+
+    def prefill(self, x: Tensor) -> tuple[Tensor, Any]:
+        """The output of the whole prompt (B, N, dim), and the state that :meth:`step` goes on from."""
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The output of one token (B, 1, dim) more, and the state for the next step."""
+
+
+def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
     """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
-    rope = ROPE.get(config.position, "none")
-    if config.attention == "softmax":
-        return SoftmaxRoPEAttention(
-            config.dim,
-            config.heads,
-            rope="before" if rope == "before" else "none",
-            alibi=config.position == "alibi",
-            causal=causal,
-            rope_base=config.rope_base,
-            rope_scaling=config.rope_scaling,
-            dropout=config.dropout,
-        )
-    return LinearRoPEAttention(
+    # A kernel that took no notice of its positions would be another model than was asked for.
+    needed = {"rope": config.position in ROPE, "alibi": config.position == "alibi"}
+    needed["rope_scaling"] = config.rope_scaling is not None
+    return make_attention(
+        config.attention,
         config.dim,
         config.heads,
+        causal=causal,
+        needed=[name for name, is_needed in needed.items() if is_needed],
         feature_map=config.feature_map,
         num_features=config.num_features,
-        rope=rope,
+        rope=ROPE.get(config.position, "none"),
+        alibi=config.position == "alibi",
         denominator=config.denominator,
-        causal=causal,
         rope_base=config.rope_base,
         rope_scaling=config.rope_scaling,
         dropout=config.dropout,
@@ -155,9 +160,9 @@ class Block(nn.Module):
             )
         return x + self.mlp(self.mlp_norm(x))
 
-    def advance(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None)."""
-        if not isinstance(self.attention, RoPEAttention):
+        if not isinstance(self.attention, Decoding):
             raise ValueError(f"{type(self.attention).__name__} has no prefill and step, which generation needs")
         normed = self.attention_norm(x)
         y, new_state = self.attention.prefill(normed) if state is None else self.attention.step(normed, state)
@@ -202,7 +207,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = _Embedding(config)
-        make = attention or (lambda layer: make_attention(config, layer, causal=True))
+        make = attention or (lambda layer: attention_of_layer(config, layer, causal=True))
         self.blocks = nn.ModuleList(Block(config, make(layer)) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
@@ -260,7 +265,7 @@ class CausalLM(nn.Module):
             raise ValueError(
                 f"a block is a {other}; generate from a model whose blocks are not wrapped (compiled, say)"
             )
-        states: list[State | None] = [None] * len(blocks)
+        states: list[Any] = [None] * len(blocks)
         tokens, new = prompt, prompt
         for _ in range(length):
             start = tokens.shape[1] - new.shape[1]
@@ -288,7 +293,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embedding = _Embedding(config)
         self.blocks = nn.ModuleList(
-            Block(config, make_attention(config, layer, causal=False)) for layer in range(config.layers)
+            Block(config, attention_of_layer(config, layer, causal=False)) for layer in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
@@ -326,8 +331,8 @@ class EncoderDecoder(nn.Module):
         self.blocks = nn.ModuleList(
             Block(
                 config,
-                make_attention(config, config.layers + layer, causal=True),
-                make_attention(across, 2 * config.layers + layer, causal=False),
+                attention_of_layer(config, config.layers + layer, causal=True),
+                attention_of_layer(across, 2 * config.layers + layer, causal=False),
             )
             for layer in range(config.layers)
         )

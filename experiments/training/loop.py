@@ -22,9 +22,9 @@ from experiments.training.checkpoint import load_newest_checkpoint, save_checkpo
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel, bits_per_byte
 from experiments.variants import Variant
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
 from linear_rope.model import CausalLM
-from linear_rope.multi_head import RoPEAttention
 
 Progress = Callable[[int, float, float], None]
 """Called after every step with (steps done, loss in nats per token, tokens per second)."""

@@ -7,7 +7,7 @@ from torch import nn
 from experiments.config import Config
 from experiments.variants import PEER, Variant
 from linear_rope.features import RANDOM_MAPS
-from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
+from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import CausalLM, ModelConfig
 
 VOCABULARY = 256

@@ -1,8 +1,8 @@
-"""What attention does: how it depends on distance, and how healthy it is on a live model."""
+"""What attention does: how it depends on distance, and its statistics on a live model."""
 
+from linear_rope.diagnostics.diagnose import diagnose, diagnose_model
 from linear_rope.diagnostics.distance import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
-from linear_rope.diagnostics.health import AttentionCollapseWarning, AttentionDiagnostics, RowSums
-from linear_rope.diagnostics.live import diagnose, diagnose_model
+from linear_rope.diagnostics.statistics import AttentionCollapseWarning, AttentionDiagnostics, RowSums
 
 __all__ = [
     "AttentionCollapseWarning",

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from linear_rope.diagnostics.evaluating import evaluating
-from linear_rope.rotary import rope_frequencies
+from linear_rope.diagnostics.diagnose import evaluating
+from linear_rope.positions.rotary import rope_frequencies
 
 
 def rope_decay_bound(distances: Tensor, width: int, *, base: float = 10000.0) -> Tensor:

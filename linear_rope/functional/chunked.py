@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from linear_rope.functional.bidirectional import bidirectional
-from linear_rope.functional.chunk_factors import (
+from linear_rope.functional.normaliser import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
+from linear_rope.functional.normaliser import normaliser_gradients, normaliser_sums
+from linear_rope.functional.recurrent import State
+from linear_rope.functional.stabiliser import (
     ChunkFactors,
     increment_gradients,
     mask_factors,
@@ -22,9 +25,6 @@ from linear_rope.functional.chunk_factors import (
     state_gradient,
     states_before,
 )
-from linear_rope.functional.normaliser import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
-from linear_rope.functional.normaliser import normaliser_gradients, normaliser_sums
-from linear_rope.functional.recurrent import State
 from linear_rope.functional.terms import Sums, TermGradients, Terms
 from linear_rope.functional.workspace import Take, fresh
 

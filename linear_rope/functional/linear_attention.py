@@ -1,20 +1,23 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from linear_rope.eager import is_eager
-from linear_rope.features import FavorPlus, FeatureMap
+from linear_rope.checks import check_base, check_choice, check_padding_mask
+from linear_rope.features.base import FeatureMap
+from linear_rope.features.favor import FavorPlus
+from linear_rope.functional.causal_autograd import stream
 from linear_rope.functional.chunked import chunked
-from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope, check_positions, rotations
 from linear_rope.functional.recurrent import recurrent
 from linear_rope.functional.reference import reference
-from linear_rope.functional.streaming import stream
+from linear_rope.functional.rotated_features import Denominator, Mapping, Rope
 from linear_rope.functional.terms import Sums, attention_output, full_precision
-from linear_rope.scaling import RopeScaling, check_scaling
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import rotations
+from linear_rope.positions.tokens import Positions, check_positions
+from linear_rope.tracing import is_eager
 
 IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
     "reference": reference,
@@ -61,7 +64,8 @@ def linear_attention(
         positions: (N,) or (B, N), counted from 0, for queries and keys alike, or a pair of these for queries and keys.
             Default: the count of unpadded tokens before each one.
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
-        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`.
+        rope_scaling: other angles for sequences longer than those of training, see
+            :mod:`linear_rope.positions.rope_scaling`.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
             positions with a state of constant size), or "auto", which is "chunked". The causal chunked form keeps
             nothing as wide as the features for its backward pass, and can be differentiated once; the others, and
@@ -117,8 +121,7 @@ def make_mapping(
     """What turns these queries, keys and values into terms; the arguments are those of :func:`linear_attention`."""
     check_choice("rope", rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
-    if not 0 < rope_base < math.inf:
-        raise ValueError(f"rope_base is {rope_base}; give a positive finite number, such as 10000")
+    check_base("rope_base", rope_base)
     check_scaling(rope_scaling, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
@@ -145,12 +148,6 @@ def make_mapping(
         )
     padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
     return Mapping(feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation)
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
 
 
 def _check_even(width: int, what: str, rope: str, argument: str) -> None:
@@ -183,16 +180,3 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_padding_ma
             f"causal=True needs as many keys as queries; there are {q.shape[2]} queries, {k.shape[2]} keys"
         )
     check_padding_mask(key_padding_mask, k.shape[0], k.shape[2])
-
-
-def check_padding_mask(key_padding_mask: Tensor | None, batch: int, keys: int) -> None:
-    """Raises ValueError unless the mask is None or (batch, keys) of bool."""
-    if key_padding_mask is None:
-        return
-    if not isinstance(key_padding_mask, Tensor):
-        raise ValueError(f"key_padding_mask is of type {type(key_padding_mask).__name__}; give a tensor of torch.bool")
-    if key_padding_mask.dtype != torch.bool or key_padding_mask.shape != (batch, keys):
-        raise ValueError(
-            f"key_padding_mask has dtype {key_padding_mask.dtype} and shape {tuple(key_padding_mask.shape)}; give "
-            f"torch.bool and ({batch}, {keys}), True at padding"
-        )

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from linear_rope.features import (
-    SMALLEST_EXPONENT,
-    EluPlusOne,
-    FavorPlus,
-    FeatureMap,
-    Features,
-    GivenFeatures,
-    ReluFeatures,
-)
+from linear_rope.features.base import FeatureMap, Features
+from linear_rope.features.elementwise import SMALLEST_EXPONENT, EluPlusOne, GivenFeatures, ReluFeatures
+from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.workspace import Take
 
 

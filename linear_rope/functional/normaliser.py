@@ -9,7 +9,7 @@ Axis names: S = B·H sequences and heads, n chunks a sequence, G = S·n, C chunk
 import torch
 from torch import Tensor
 
-from linear_rope.functional.chunk_factors import (
+from linear_rope.functional.stabiliser import (
     ChunkFactors,
     increment_gradients,
     state_after,

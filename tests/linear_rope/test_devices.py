@@ -3,8 +3,8 @@
     pytest tests/linear_rope/test_devices.py
 
 runs on the CPU, and on a CUDA GPU where there is one. The other files test more, on the CPU. Tolerances are those of
-test_functional.py: 1e-5 and 2e-2 of the largest value, against float64 on the CPU. They hold for a GPU's products of
-full precision, which is PyTorch's default, not for TF32.
+test_linear_attention.py: 1e-5 and 2e-2 of the largest value, against float64 on the CPU. They hold for a GPU's products
+of full precision, which is PyTorch's default, not for TF32.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """At home in PyTorch: compiled, exported, without data, checkpointed and in several processes.
 
 Compiled and exported programs do the same operations in another order: 1e-10 of the largest value in float64, as in
-test_functional.py. What repeats the same operations is compared bit for bit.
+test_linear_attention.py. What repeats the same operations is compared bit for bit.
 """
 
 import copy

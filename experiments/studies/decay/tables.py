@@ -13,7 +13,7 @@ from experiments.records.record import write_atomically
 from experiments.records.strict_json import Source
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask, rope_decay_bound
-from linear_rope.rotary import rope_frequencies
+from linear_rope.positions.rotary import rope_frequencies
 
 BOUND_WIDTH = 128
 BOUND_DISTANCES = 257

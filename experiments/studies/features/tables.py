@@ -17,7 +17,7 @@ from experiments.records.strict_json import Source
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.training.objectives import ByteLanguageModel
 from experiments.training.trained_models import trained_models
-from linear_rope.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
 
 Part = Literal["curves", "figure 4", "few features"]
 

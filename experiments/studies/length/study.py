@@ -29,9 +29,9 @@ from experiments.training.objectives import ByteLanguageModel, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, recut
 from experiments.training.trained_models import trained_models
 from experiments.variants import PEER, get_variant
+from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.model import CausalLM
-from linear_rope.multi_head import RoPEAttention
-from linear_rope.scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
+from linear_rope.positions.rope_scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 

@@ -38,7 +38,7 @@ from experiments.studies.features.kernel_errors import Directions
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask
 from linear_rope.features import Features
-from linear_rope.rotary import rope_frequencies
+from linear_rope.positions.rotary import rope_frequencies
 
 DISTANCES = (0, 1, 8, 64, 512)
 PLAIN, PAIRED, EQUAL_DRAWS = "plain", "paired", "plain, equal draws"

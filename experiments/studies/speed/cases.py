@@ -44,8 +44,8 @@ from experiments.studies.speed.settings import (
 )
 from experiments.training.models import check_parameters_match
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.model import Block
-from linear_rope.softmax_attention import KeyValueCache
 
 POSITIONS = {NONE: "none", BEFORE: "rope-before", AFTER: "rope-after"}
 ENCODINGS = {

@@ -19,7 +19,7 @@ from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import get_variant
-from linear_rope.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 

@@ -18,7 +18,7 @@ from experiments.studies.pairing.variance import (
 )
 from linear_rope import FavorPlus
 from linear_rope.features import Features
-from linear_rope.rotary import rope_frequencies
+from linear_rope.positions.rotary import rope_frequencies
 
 
 @pytest.fixture(autouse=True, scope="module")

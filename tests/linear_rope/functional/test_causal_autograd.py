@@ -1,7 +1,8 @@
 """Causal attention in training: derivatives by hand, blocks and groups, buffers that are used again, memory.
 
-The reference is differentiated by autograd. Tolerances against it are those of test_functional.py: 1e-10 of the largest
-value in float64. ``denominator="rotated"`` is compared at positions in [0, 0.1), where nothing cancels, as there.
+The reference is differentiated by autograd. Tolerances against it are those of test_linear_attention.py: 1e-10 of the
+largest value in float64. ``denominator="rotated"`` is compared at positions in [0, 0.1), where nothing cancels, as
+there.
 """
 
 import importlib
@@ -19,9 +20,9 @@ from torch.autograd import forward_ad
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, ReluFeatures, linear_attention
 from linear_rope.features import Features, GivenFeatures
-from linear_rope.functional import chunked, streaming
+from linear_rope.functional import causal_autograd, chunked
 from linear_rope.functional.chunked import CHUNK_SIZE
-from linear_rope.functional.mapping import Rope
+from linear_rope.functional.rotated_features import Rope
 
 B, H, D, M = 3, 3, 4, 6
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]
@@ -143,13 +144,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[t
         return block_sums(terms, *args)
 
     def set_rows(rows: int, features: int) -> list[tuple[int, ...]]:
-        monkeypatch.setattr(streaming, "BLOCK_ELEMENTS", {"cpu": rows * features * 2 * CHUNK_SIZE})
+        monkeypatch.setattr(causal_autograd, "BLOCK_ELEMENTS", {"cpu": rows * features * 2 * CHUNK_SIZE})
         shapes.clear()
         return shapes
 
-    for module in (chunked, streaming):
+    for module in (chunked, causal_autograd):
         monkeypatch.setattr(module, "BLOCK_CHUNKS", 2)
-    monkeypatch.setattr(streaming, "block_sums", spy)
+    monkeypatch.setattr(causal_autograd, "block_sums", spy)
     return set_rows
 
 

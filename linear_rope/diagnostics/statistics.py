@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from linear_rope.diagnostics.matrices import AttentionMatrices
+from linear_rope.diagnostics.attention_weights import AttentionMatrices
 
 Collapse = Literal["uniform", "arbitrary keys"]
 

@@ -9,15 +9,16 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from linear_rope.alibi import alibi_bias
-from linear_rope.attention import LinearRoPEAttention
-from linear_rope.features import FavorPlus
-from linear_rope.functional.linear_attention import check_padding_mask, linear_attention
-from linear_rope.functional.mapping import Positions, token_positions
+from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.softmax import SoftmaxRoPEAttention
+from linear_rope.checks import check_padding_mask, check_sequences
+from linear_rope.features.favor import FavorPlus
+from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.functional.terms import full_precision
-from linear_rope.multi_head import RoPEAttention
-from linear_rope.rotary import align_positions, apply_rope
-from linear_rope.softmax_attention import SoftmaxRoPEAttention
+from linear_rope.positions.alibi import alibi_bias
+from linear_rope.positions.rotary import apply_rope
+from linear_rope.positions.tokens import Positions, align_positions, token_positions
 
 
 class AttentionMatrices(NamedTuple):
@@ -46,10 +47,7 @@ def check_arguments(
             "(diagnose_model takes a whole model)"
         )
     for name, tensor in (("x", x), ("context", x if context is None else context)):
-        if tensor.dim() != 3 or tensor.shape[1] == 0 or tensor.shape[2] != attention.dim:
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}; give (batch, length, {attention.dim}), length 1 or more"
-            )
+        check_sequences(name, tensor, attention.dim)
     if context is not None and context.shape[0] != x.shape[0]:
         raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
     if context is not None and attention.causal:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig, SoftmaxRoPEAttention
-from linear_rope.alibi import alibi_slopes
+from linear_rope.positions.alibi import alibi_slopes
 
 TOLERANCE = 1e-12
 

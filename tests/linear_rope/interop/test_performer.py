@@ -10,7 +10,7 @@ from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, apply_rope
 
 pytest.importorskip("performer_pytorch", reason="performer-pytorch is not installed")
 
-from linear_rope.interop.performer_pytorch import PerformerPytorchAttention
+from linear_rope.interop.performer import PerformerPytorchAttention
 
 DIM, HEADS, LENGTH = 16, 2, 40
 

@@ -21,11 +21,11 @@ from linear_rope.diagnostics import (
     diagnose,
     diagnose_model,
     expected_rope_mask,
-    health,
     rope_decay_bound,
+    statistics,
     weight_by_distance,
 )
-from linear_rope.diagnostics.matrices import attention_matrices
+from linear_rope.diagnostics.attention_weights import attention_matrices
 from linear_rope.features import Features
 
 
@@ -189,7 +189,7 @@ def make_kind(kind, **options):
 
 @pytest.fixture(autouse=True)
 def _nothing_warned_yet(monkeypatch):
-    monkeypatch.setattr(health, "_warned", False)
+    monkeypatch.setattr(statistics, "_warned", False)
 
 
 quiet = pytest.mark.filterwarnings("ignore::linear_rope.diagnostics.AttentionCollapseWarning")

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, Saved, block_gradients, block_sums, blocks
 from linear_rope.functional.mapped import Mapped, check_map, has_derivative_by_hand, mapped
-from linear_rope.functional.mapping import Inputs, Mapping, Region
 from linear_rope.functional.recurrent import State
+from linear_rope.functional.rotated_features import Inputs, Mapping, Region
 from linear_rope.functional.terms import full_precision, output_gain
 from linear_rope.functional.workspace import workspace
 

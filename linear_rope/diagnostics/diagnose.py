@@ -1,19 +1,19 @@
 """Diagnostics of an attention module, or of every one inside a model, as it is now; nothing in it is changed."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from linear_rope.attention import LinearRoPEAttention
-from linear_rope.diagnostics.evaluating import evaluating
-from linear_rope.diagnostics.health import AttentionDiagnostics, measure, warn_of_collapse
-from linear_rope.diagnostics.matrices import attention_matrices, check_arguments
-from linear_rope.features import FavorPlus
-from linear_rope.functional.mapping import Positions
-from linear_rope.multi_head import RoPEAttention
-from linear_rope.softmax_attention import SoftmaxRoPEAttention
+from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.softmax import SoftmaxRoPEAttention
+from linear_rope.diagnostics.attention_weights import attention_matrices, check_arguments
+from linear_rope.diagnostics.statistics import AttentionDiagnostics, measure, warn_of_collapse
+from linear_rope.features.favor import FavorPlus
+from linear_rope.positions.tokens import Positions
 
 
 def diagnose(
@@ -118,3 +118,16 @@ def _diagnose(
         matrices = attention_matrices(attention, x, key_padding_mask, positions, context)
     favor = isinstance(attention, LinearRoPEAttention) and isinstance(attention.feature_map, FavorPlus)
     return measure(matrices, estimates_softmax=favor)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and every module's own flag back afterwards: parts of a model may have been frozen."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module, flag in training.items():
+            module.training = flag

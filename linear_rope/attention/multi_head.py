@@ -1,15 +1,14 @@
 """What every attention module shares: projections, heads, argument checks."""
 
-import math
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from linear_rope.functional.linear_attention import check_padding_mask
-from linear_rope.functional.mapping import Positions, token_positions
-from linear_rope.scaling import RopeScaling
+from linear_rope.checks import check_base, check_padding_mask, check_sequences
+from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.tokens import Positions, token_positions
 
 
 class RoPEAttention(nn.Module):
@@ -33,8 +32,7 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"dim {dim} is not divisible by heads {heads}; change one of them, or give head_dim")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}; give 0 or more and less than 1")
-        if not 0 < rope_base < math.inf:
-            raise ValueError(f"rope_base is {rope_base}; give a positive finite number, such as 10000")
+        check_base("rope_base", rope_base)
         self.dim = dim
         self.heads = heads
         self.head_dim = dim // heads if head_dim is None else head_dim
@@ -78,9 +76,9 @@ class RoPEAttention(nn.Module):
         Raises:
             ValueError: shapes that do not fit, or a context for a causal attention.
         """
-        self._check(x, "x")
+        check_sequences("x", x, self.dim)
         if context is not None:
-            self._check(context, "context")
+            check_sequences("context", context, self.dim)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
             if self.causal:
@@ -102,7 +100,7 @@ class RoPEAttention(nn.Module):
         Quadratic in memory; for looking at, not for training. For linear attention with RoPE after the map these are
         the signed weights of RoFormer eq. 19, whose rows need not sum to one.
         """
-        self._check(x, "x")
+        check_sequences("x", x, self.dim)
         check_padding_mask(key_padding_mask, *x.shape[:2])
         q, k, _ = self._project(*without_padding(x, None, key_padding_mask))
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
@@ -125,12 +123,8 @@ class RoPEAttention(nn.Module):
     def _merge(self, y: Tensor) -> Tensor:
         return self.dropout(self.out(rearrange(y, "b h n d -> b n (h d)")))
 
-    def _check(self, x: Tensor, name: str) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.dim or x.shape[1] == 0:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, length, {self.dim}), length 1 or more")
-
     def _check_step(self, x: Tensor, method: str, batch: int | None = None) -> None:
-        self._check(x, "x")
+        check_sequences("x", x, self.dim)
         if not self.causal:
             raise ValueError(f"{method} needs a causal attention; make it with causal=True")
         if batch is not None and (x.shape[1] != 1 or x.shape[0] != batch):

@@ -1,9 +1,9 @@
-"""Absolute position encodings that are added to the token embedding; rotary ones are in rotary.py."""
+"""Absolute position encodings that are added to the token embedding."""
 
 import torch
 from torch import Tensor, nn
 
-from linear_rope.rotary import rope_frequencies
+from linear_rope.positions.rotary import rope_frequencies
 
 
 class LearnedPositions(nn.Module):

@@ -1,7 +1,7 @@
 """RoPE for longer sequences: the published formulas, and all forms of attention under them.
 
-float64 throughout. Frequencies are a few roundings of 1e-16; outputs are compared as in test_functional.py, to 1e-10 of
-the largest value.
+float64 throughout. Frequencies are a few roundings of 1e-16; outputs are compared as in test_linear_attention.py, to
+1e-10 of the largest value.
 """
 
 import math
@@ -29,8 +29,8 @@ from linear_rope import (
     apply_rope,
     linear_attention,
 )
-from linear_rope.diagnostics.matrices import attention_matrices
-from linear_rope.rotary import rope_frequencies
+from linear_rope.diagnostics.attention_weights import attention_matrices
+from linear_rope.positions.rotary import rope_frequencies
 
 SCALINGS = {
     "interpolation": PositionInterpolation(4.0),

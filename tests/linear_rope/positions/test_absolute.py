@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from linear_rope import CausalLM, Encoder, ModelConfig
-from linear_rope.positions import LearnedPositions, SinusoidalPositions
+from linear_rope.positions.absolute import LearnedPositions, SinusoidalPositions
 
 
 def test_sinusoids_are_those_of_vaswani_et_al() -> None:

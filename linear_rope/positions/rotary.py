@@ -6,7 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from linear_rope.scaling import RopeScaling
+from linear_rope.checks import check_base
+from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
 
 Layout = Literal["interleaved", "half"]
 
@@ -24,7 +26,7 @@ def rope_frequencies(
         width: number of channels that are rotated; even.
         base: the slowest pair turns about ``base`` times slower than the fastest.
         device: where to make them.
-        scaling: for sequences longer than those of training, see :mod:`linear_rope.scaling`.
+        scaling: for sequences longer than those of training, see :mod:`linear_rope.positions.rope_scaling`.
 
     Returns:
         (width / 2,) float64, radians per position. (float32 on devices without float64.)
@@ -34,8 +36,7 @@ def rope_frequencies(
     """
     if width < 2 or width % 2:
         raise ValueError(f"RoPE rotates pairs of channels: width is {width}, give a positive even number")
-    if not 0 < base < math.inf:
-        raise ValueError(f"base is {base}; give a positive finite number, such as 10000")
+    check_base("base", base)
     exponents = torch.arange(0, width, 2, dtype=_angle_dtype(device), device=device) / width
     frequencies = base**-exponents
     return frequencies if scaling is None else scaling.scale(frequencies)
@@ -125,6 +126,49 @@ def _as_complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
+def rotations(
+    q: Tensor,
+    k: Tensor,
+    positions: Positions | None,
+    key_padding_mask: Tensor | None,
+    *,
+    width: int,
+    base: float,
+    dtype: torch.dtype,
+    scaling: RopeScaling | None = None,
+    magnitude: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2).
+
+    Args:
+        q, k: (B, H, N, D) and (B, H, K, D); only their shapes and device matter.
+        positions: see :func:`linear_rope.linear_attention`.
+        key_padding_mask: (B, K) or None.
+        width: number of channels that are rotated; even.
+        base: θ_i = base^(−2i/width).
+        dtype: of the result.
+        scaling: see :mod:`linear_rope.positions.rope_scaling`.
+        magnitude: what is rotated is multiplied by it too.
+    """
+    if positions is not None:
+        q_positions, k_positions = positions_of_both(positions, q, k)
+        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
+        k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
+        if q_positions is k_positions:
+            return k_rotation, k_rotation
+        q_rotation = rope_rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
+        return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
+    queries, keys = q.shape[-2], k.shape[-2]
+    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
+    table = table if magnitude == 1 else table * magnitude
+    k_rotation = table[:keys]
+    q_rotation = k_rotation if queries == keys else table[:queries]
+    if key_padding_mask is not None:
+        k_rotation = table[token_positions(keys, key_padding_mask, k.device)].unsqueeze(1)
+        q_rotation = k_rotation if queries == keys else q_rotation
+    return q_rotation, k_rotation
+
+
 def apply_rope(
     x: Tensor,
     positions: Tensor,
@@ -141,8 +185,8 @@ def apply_rope(
         positions: (N,), or (B, N) for ``x`` of shape (B, ..., N, width); integers or floats, counted from 0.
         base: θ_i = base^(−2i/width).
         layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
-        scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`; its
-            magnitude is left out.
+        scaling: other angles for sequences longer than those of training, see
+            :mod:`linear_rope.positions.rope_scaling`; its magnitude is left out.
 
     Returns:
         (..., N, width) in the dtype of ``x``; angles and products are float32 or better whatever that dtype is.
@@ -160,27 +204,6 @@ def apply_rope(
     dtype = torch.promote_types(x.dtype, torch.float32)
     rotation = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
     return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
-
-
-def align_positions(positions: Tensor, x: Tensor, *, name: str = "positions") -> Tensor:
-    """``positions`` (N,) or (B, N), shaped to broadcast against the leading axes of ``x`` (B, ..., N, width).
-
-    Raises:
-        ValueError: another shape, or boolean or complex positions.
-    """
-    length = x.shape[-2]
-    if not isinstance(positions, Tensor):
-        raise ValueError(f"{name} is of type {type(positions).__name__}; give a tensor")
-    if positions.dtype == torch.bool or positions.is_complex():
-        raise ValueError(f"{name} has dtype {positions.dtype}; give integers or floats")
-    if positions.shape == (length,):
-        return positions
-    if positions.dim() == 2 and x.dim() >= 3 and positions.shape == (x.shape[0], length):
-        return positions.view(x.shape[0], *(1,) * (x.dim() - 3), length)
-    raise ValueError(
-        f"{name} has shape {tuple(positions.shape)}; for x of shape {tuple(x.shape)} give ({length},)"
-        + (f" or ({x.shape[0]}, {length})" if x.dim() >= 3 else "")
-    )
 
 
 def _angle_dtype(device: torch.device | str | None) -> torch.dtype:

@@ -9,16 +9,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.features import FeatureMap
+from linear_rope.features.base import FeatureMap
 from linear_rope.functional.mapped import Mapped
 from linear_rope.functional.terms import TermGradients, Terms
 from linear_rope.functional.workspace import Take, fresh
-from linear_rope.rotary import align_positions, rope_rotation, rope_table, rotate
-from linear_rope.scaling import RopeScaling
+from linear_rope.positions.rotary import rotate
 
 Rope = Literal["after", "before", "none"]
 Denominator = Literal["unrotated", "rotated", "none"]
-Positions = Tensor | tuple[Tensor, Tensor]
 
 
 class Region(NamedTuple):
@@ -56,7 +54,8 @@ class Mapping:
     padding: Tensor | None
     """(B, 1, K, 1) bool, True at padding"""
     q_rotation: Tensor | None
-    """of :func:`linear_rope.rotary.rope_rotation`, broadcastable to (B, H, N, width / 2, 2); None for rope="none\""""
+    """of :func:`linear_rope.positions.rotary.rope_rotation`, broadcastable to (B, H, N, width / 2, 2); None for
+    rope="none\""""
     k_rotation: Tensor | None
 
     def terms(self, q: Tensor, k: Tensor, v: Tensor) -> Terms:
@@ -167,91 +166,3 @@ def _rotated(x: Tensor, rotation: Tensor | None, at: Region, out: Tensor | None 
     # One for all sequences, or one each.
     turn = rotation[at.positions] if rotation.dim() == 3 else rotation[at.batch, :, at.positions]
     return rotate(x, turn, out=out)
-
-
-def token_positions(length: int, key_padding_mask: Tensor | None, device: torch.device) -> Tensor:
-    """0, 1, 2, ... (N,), or with a mask (B, N) the count of unpadded tokens before each one."""
-    if key_padding_mask is None:
-        return torch.arange(length, device=device)
-    return ((~key_padding_mask).cumsum(-1) - 1).clamp(min=0)
-
-
-def aligned_positions(
-    q: Tensor, k: Tensor, positions: Positions | None, key_padding_mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The positions of queries and of keys, given or counted, each (length,) or (B, 1, length).
-
-    The arguments are those of :func:`rotations`.
-    """
-    if positions is not None:
-        return _pair(positions, q, k)
-    queries, keys = q.shape[-2], k.shape[-2]
-    k_positions = align_positions(token_positions(keys, key_padding_mask, k.device), k)
-    return (k_positions if queries == keys else token_positions(queries, None, q.device)), k_positions
-
-
-def rotations(
-    q: Tensor,
-    k: Tensor,
-    positions: Positions | None,
-    key_padding_mask: Tensor | None,
-    *,
-    width: int,
-    base: float,
-    dtype: torch.dtype,
-    scaling: RopeScaling | None = None,
-    magnitude: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """The rotations of queries and keys, each broadcastable to (B, H, length, width / 2, 2).
-
-    Args:
-        q, k: (B, H, N, D) and (B, H, K, D); only their shapes and device matter.
-        positions: see :func:`linear_rope.linear_attention`.
-        key_padding_mask: (B, K) or None.
-        width: number of channels that are rotated; even.
-        base: θ_i = base^(−2i/width).
-        dtype: of the result.
-        scaling: see :mod:`linear_rope.scaling`.
-        magnitude: what is rotated is multiplied by it too.
-    """
-    if positions is not None:
-        q_positions, k_positions = _pair(positions, q, k)
-        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
-        k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
-        if q_positions is k_positions:
-            return k_rotation, k_rotation
-        q_rotation = rope_rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
-        return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
-    queries, keys = q.shape[-2], k.shape[-2]
-    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
-    table = table if magnitude == 1 else table * magnitude
-    k_rotation = table[:keys]
-    q_rotation = k_rotation if queries == keys else table[:queries]
-    if key_padding_mask is not None:
-        k_rotation = table[token_positions(keys, key_padding_mask, k.device)].unsqueeze(1)
-        q_rotation = k_rotation if queries == keys else q_rotation
-    return q_rotation, k_rotation
-
-
-def check_positions(positions: Positions | None, q: Tensor, k: Tensor) -> None:
-    """Raises ValueError unless ``positions`` fits the shapes of ``q`` and ``k``."""
-    if positions is not None:
-        _pair(positions, q, k)
-
-
-def _pair(positions: Positions, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    if not isinstance(positions, tuple):
-        if q.shape[-2] != k.shape[-2]:
-            raise ValueError(
-                f"positions is one tensor, but there are {q.shape[-2]} queries and {k.shape[-2]} keys; give a pair "
-                "(query positions, key positions)"
-            )
-        aligned = align_positions(positions, q)
-        return aligned, aligned
-    if len(positions) != 2:
-        raise ValueError(f"positions has {len(positions)} entries; give a pair (query positions, key positions)")
-    names = ("positions[0], of the queries,", "positions[1], of the keys,")
-    q_positions, k_positions = (
-        align_positions(at, x, name=name) for at, x, name in zip(positions, (q, k), names, strict=True)
-    )
-    return q_positions, k_positions

@@ -5,21 +5,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.eager import is_eager
-from linear_rope.features import FavorPlus, FeatureMap, make_feature_map
+from linear_rope.attention.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.features.base import FeatureMap
+from linear_rope.features.favor import FavorPlus
+from linear_rope.features.registry import make_feature_map
+from linear_rope.functional.causal_autograd import stream_with_state
 from linear_rope.functional.chunked import prefix_sums
-from linear_rope.functional.linear_attention import (
-    check_choice,
-    check_padding_mask,
-    linear_attention,
-    make_mapping,
-)
-from linear_rope.functional.mapping import Denominator, Mapping, Positions, Rope
+from linear_rope.functional.linear_attention import linear_attention, make_mapping
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.streaming import stream_with_state
+from linear_rope.functional.rotated_features import Denominator, Mapping, Rope
 from linear_rope.functional.terms import attention_output, full_precision
-from linear_rope.multi_head import RoPEAttention, next_position, without_padding
-from linear_rope.scaling import RopeScaling, check_scaling
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.tokens import Positions
+from linear_rope.tracing import is_eager
 
 
 class LinearAttentionState(NamedTuple):
@@ -48,8 +47,9 @@ class LinearRoPEAttention(RoPEAttention):
         denominator: "unrotated" (eq. 19), "rotated" (the sum of the numerator's own weights) or "none".
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/width).
-        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`. It is
-            not in the state dict, so weights can be loaded into a module with another one.
+        rope_scaling: other angles for sequences longer than those of training, see
+            :mod:`linear_rope.positions.rope_scaling`. It is not in the state dict, so weights can be loaded into a
+            module with another one.
         bias: of the four projections.
         dropout: on the output, in training.
         redraw_every: training-mode forward passes between redraws of the random features; None draws once. The count

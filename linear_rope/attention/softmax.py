@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.alibi import alibi_bias
-from linear_rope.functional.linear_attention import check_choice, check_padding_mask
-from linear_rope.functional.mapping import Positions, aligned_positions, check_positions, rotations, token_positions
-from linear_rope.multi_head import RoPEAttention, next_position, without_padding
-from linear_rope.rotary import rotate
-from linear_rope.scaling import RopeScaling, check_scaling
+from linear_rope.attention.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.positions.alibi import alibi_bias
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import rotate, rotations
+from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 
 
 class KeyValueCache(NamedTuple):
@@ -42,8 +42,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             differ.
         causal: a token sees itself and those before it.
         rope_base: θ_i = rope_base^(−2i/D).
-        rope_scaling: other angles for sequences longer than those of training, see :mod:`linear_rope.scaling`. It is
-            not in the state dict, so weights can be loaded into a module with another one.
+        rope_scaling: other angles for sequences longer than those of training, see
+            :mod:`linear_rope.positions.rope_scaling`. It is not in the state dict, so weights can be loaded into a
+            module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
 

@@ -1,0 +1,62 @@
+"""Attention kernels by name; one more is a file beside this one and a line here, or an installed package's entry point.
+
+A kernel is a module class. It is made as ``Kernel(dim, heads, causal=...)``, with those of the other settings of
+:class:`linear_rope.ModelConfig` that it names as arguments, and called as
+``module(x, context=None, key_padding_mask=None, positions=None)``, (B, N, dim) → (B, N, dim). With ``prefill`` and
+``step`` a model can generate with it.
+"""
+
+from collections.abc import Collection
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.softmax import SoftmaxRoPEAttention
+from linear_rope.entry_points import find_by_name
+
+ENTRY_POINTS = "linear_rope.attentions"
+"""the group under which packages name such classes"""
+
+ATTENTIONS: dict[str, type[nn.Module]] = {
+    "softmax": SoftmaxRoPEAttention,
+    "linear": LinearRoPEAttention,
+}
+
+
+def find_attention(name: str) -> type[nn.Module]:
+    """The attention class of a name.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    kernel: type[nn.Module] = find_by_name("attention", name, ATTENTIONS, ENTRY_POINTS)
+    return kernel
+
+
+def make_attention(
+    name: str, dim: int, heads: int, *, causal: bool, needed: Collection[str] = (), **settings: Any
+) -> nn.Module:
+    """The attention of a name.
+
+    Args:
+        name: one of ``ATTENTIONS``, or of an installed package's entry points.
+        dim, heads, causal: what every kernel takes.
+        needed: the settings that the kernel must take.
+        **settings: those that the kernel does not name as arguments say nothing about it and are left out.
+
+    Raises:
+        ValueError: an unknown name, a setting that is needed and that the kernel does not take, or what the kernel
+            itself refuses.
+    """
+    kernel = find_attention(name)
+    taken = signature(kernel).parameters
+    for setting in needed:
+        if setting not in taken:
+            raise ValueError(
+                f"{setting} is {settings[setting]!r}, but the attention {name!r} ({kernel.__name__}) takes no "
+                f"{setting}; give another position, or another attention"
+            )
+    known = {setting: value for setting, value in settings.items() if setting in taken}
+    return kernel(dim, heads, causal=causal, **known)

@@ -1,0 +1,37 @@
+"""Checks of arguments that several parts share. A ValueError names the argument, what came, and what would do."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; choose from {', '.join(map(repr, choices))}")
+
+
+def check_base(name: str, base: float) -> None:
+    """Raises ValueError unless ``base``, of RoPE's angles, is a positive finite number."""
+    if not 0 < base < math.inf:
+        raise ValueError(f"{name} is {base}; give a positive finite number, such as 10000")
+
+
+def check_sequences(name: str, x: Tensor, dim: int) -> None:
+    """Raises ValueError unless ``x`` is (batch, length, ``dim``), length 1 or more."""
+    if x.dim() != 3 or x.shape[-1] != dim or x.shape[1] == 0:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, length, {dim}), length 1 or more")
+
+
+def check_padding_mask(key_padding_mask: Tensor | None, batch: int, keys: int) -> None:
+    """Raises ValueError unless the mask is None or (batch, keys) of bool."""
+    if key_padding_mask is None:
+        return
+    if not isinstance(key_padding_mask, Tensor):
+        raise ValueError(f"key_padding_mask is of type {type(key_padding_mask).__name__}; give a tensor of torch.bool")
+    if key_padding_mask.dtype != torch.bool or key_padding_mask.shape != (batch, keys):
+        raise ValueError(
+            f"key_padding_mask has dtype {key_padding_mask.dtype} and shape {tuple(key_padding_mask.shape)}; give "
+            f"torch.bool and ({batch}, {keys}), True at padding"
+        )

@@ -1,0 +1,19 @@
+"""Feature maps φ, the kernels of linear attention."""
+
+from linear_rope.features.base import FeatureMap, Features
+from linear_rope.features.elementwise import EluPlusOne, GivenFeatures, ReluFeatures
+from linear_rope.features.favor import FavorPlus, gaussian_rows
+from linear_rope.features.registry import FEATURE_MAPS, RANDOM_MAPS, make_feature_map
+
+__all__ = [
+    "FEATURE_MAPS",
+    "RANDOM_MAPS",
+    "EluPlusOne",
+    "FavorPlus",
+    "FeatureMap",
+    "Features",
+    "GivenFeatures",
+    "ReluFeatures",
+    "gaussian_rows",
+    "make_feature_map",
+]

@@ -1,0 +1,77 @@
+"""Feature maps φ: R^D → R^M with φ(q)ᵀφ(k) ≥ 0, the kernels of linear attention.
+
+The exponentials of FAVOR+ overflow or vanish, so a map returns its features in two parts, ``values · exp(log_scale)``:
+``values`` are at most about 1, ``log_scale`` is one number per vector. Each vector is scaled by its own maximum, never
+by that of other positions: nothing leaks from the future, and one token mapped alone gives what it gives in a batch.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Features(NamedTuple):
+    """Mapped vectors, φ(x) = ``values`` · exp(``log_scale``).
+
+    Attributes:
+        values: (..., M), non-negative.
+        log_scale: (..., 1), a constant for autograd; None where it would be zero everywhere.
+    """
+
+    values: Tensor
+    log_scale: Tensor | None
+
+
+class FeatureMap(nn.Module):
+    """A positive map of queries and keys; subclass it and define :meth:`features` to add one.
+
+    ``queries`` and ``keys`` are what attention calls. Called as a module it gives φ(x) itself, which may overflow.
+    A map is a function of each position by itself and of its own parameters and buffers, without random numbers:
+    causal attention maps stretches of a sequence one after another, and once more in the backward pass.
+
+    Args:
+        head_dim: D, or None where any D will do.
+        num_features: M, or None where D decides (see :meth:`count`).
+    """
+
+    def __init__(self, head_dim: int | None = None, num_features: int | None = None) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_features = num_features
+
+    def features(self, x: Tensor) -> Features:
+        """Map ``x`` (..., D), float32 or float64."""
+        raise NotImplementedError
+
+    def count(self, head_dim: int) -> int:
+        """M for vectors of width ``head_dim``."""
+        return head_dim if self.num_features is None else self.num_features
+
+    def queries(self, q: Tensor) -> Features:
+        """Map queries (..., N, D); computed in float32 or better."""
+        return self._checked(q)
+
+    def keys(self, k: Tensor) -> Features:
+        """Map keys (..., N, D); computed in float32 or better."""
+        return self._checked(k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """φ(x), (..., D) → (..., M), without a stabiliser."""
+        values, log_scale = self._checked(x)
+        return values if log_scale is None else values * log_scale.exp()
+
+    def _checked(self, x: Tensor) -> Features:
+        self.check_width(x)
+        return self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def check_width(self, x: Tensor) -> None:
+        """Raises ValueError unless the last axis of ``x`` is what this map was made for."""
+        if self.head_dim is not None and x.shape[-1] != self.head_dim:
+            raise ValueError(
+                f"{type(self).__name__} was made for head_dim {self.head_dim}, but the last axis of a tensor of shape "
+                f"{tuple(x.shape)} has {x.shape[-1]}; make the feature map with head_dim={x.shape[-1]}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"head_dim={self.head_dim}, num_features={self.num_features}"

@@ -1,0 +1,62 @@
+"""Feature maps of each channel by itself, without random numbers."""
+
+from torch import Tensor
+
+from linear_rope.features.base import FeatureMap, Features
+
+# elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
+# make, and the gradients that are divided by it, are ordinary float32 numbers.
+SMALLEST_EXPONENT = -30.0
+
+
+class EluPlusOne(FeatureMap):
+    """φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, arXiv 2006.16236, eq. 7); M = D.
+
+    It falls no further than to e^−30, and has no gradient below that.
+
+    Args:
+        head_dim: D; None takes any.
+        paired: use every feature twice, as both members of a rotated pair, M = 2·D (see :class:`FavorPlus`).
+    """
+
+    def __init__(self, head_dim: int | None = None, *, paired: bool = False) -> None:
+        super().__init__(head_dim, 2 * head_dim if paired and head_dim is not None else head_dim)
+        self.paired = paired
+
+    def count(self, head_dim: int) -> int:
+        return 2 * head_dim if self.paired else head_dim
+
+    def features(self, x: Tensor) -> Features:
+        # elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which keeps precision where elu(x) is close to −1.
+        values = x.clamp(SMALLEST_EXPONENT, 0).exp() + x.relu()
+        return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
+
+
+class ReluFeatures(FeatureMap):
+    """φ(x) = relu(x) + ε; M = D. ε keeps a denominator away from zero and a gradient defined.
+
+    Args:
+        head_dim: D; None takes any.
+        eps: ε.
+    """
+
+    def __init__(self, head_dim: int | None = None, *, eps: float = 1e-6) -> None:
+        super().__init__(head_dim, head_dim)
+        self.eps = eps
+
+    def features(self, x: Tensor) -> Features:
+        return Features(x.relu() + self.eps, None)
+
+
+class GivenFeatures(FeatureMap):
+    """φ(x) = x, for queries and keys that are features already: non-negative, and not all zero; M = D.
+
+    Args:
+        head_dim: D; None takes any.
+    """
+
+    def __init__(self, head_dim: int | None = None) -> None:
+        super().__init__(head_dim, head_dim)
+
+    def features(self, x: Tensor) -> Features:
+        return Features(x, None)

@@ -1,0 +1,72 @@
+"""Feature maps by name; one more is a file beside this one and a line here, or an installed package's entry point."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+
+from linear_rope.entry_points import find_by_name
+from linear_rope.features.base import FeatureMap
+from linear_rope.features.elementwise import EluPlusOne, ReluFeatures
+from linear_rope.features.favor import FavorPlus
+
+ENTRY_POINTS = "linear_rope.feature_maps"
+"""the group under which packages name a FeatureMap of (head_dim, num_features), or what makes one"""
+
+FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
+    "favor+": FavorPlus,
+    "favor+hyperbolic": partial(FavorPlus, hyperbolic=True),
+    "favor+paired": partial(FavorPlus, paired=True),
+    "elu+1": EluPlusOne,
+    "elu+1+paired": partial(EluPlusOne, paired=True),
+    "relu": ReluFeatures,
+}
+"""called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
+
+RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in signature(make).parameters)
+"""the names of those with random features"""
+
+
+def find_feature_map(name: str, *, otherwise: str = "") -> Callable[..., FeatureMap]:
+    """What makes the feature map of a name.
+
+    Args:
+        name: one of ``FEATURE_MAPS``, or of an installed package's entry points.
+        otherwise: what else the caller takes, for the message.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    make: Callable[..., FeatureMap] = find_by_name("feature_map", name, FEATURE_MAPS, ENTRY_POINTS, otherwise=otherwise)
+    return make
+
+
+def make_feature_map(
+    name: str, head_dim: int, *, num_features: int | None = None, redraw_every: int | None = None, seed: int = 0
+) -> FeatureMap:
+    """The feature map of a name.
+
+    Args:
+        name: one of ``FEATURE_MAPS``, or of an installed package's entry points.
+        head_dim: D.
+        num_features: M; None lets the map decide.
+        redraw_every: for maps that draw random features again.
+        seed: of random features; a map that has none is not told.
+
+    Raises:
+        ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it, or an entry
+            point that makes something else.
+    """
+    make = find_feature_map(name, otherwise=", or give a FeatureMap")
+    settings = {"num_features": num_features, "redraw_every": redraw_every, "seed": seed}
+    taken = signature(make).parameters
+    feature_map = make(head_dim, **{setting: value for setting, value in settings.items() if setting in taken})
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(f"feature_map {name!r} made a {type(feature_map).__name__}; it must make a FeatureMap")
+    if "num_features" not in taken and num_features not in (None, feature_map.num_features):
+        raise ValueError(
+            f"num_features is {num_features}, but {name} has {feature_map.num_features} features for head dimension "
+            f"{head_dim}; leave it out, or choose favor+"
+        )
+    if "redraw_every" not in taken and redraw_every is not None:
+        raise ValueError(f"redraw_every is {redraw_every}, but {name} has no random features; leave it out")
+    return feature_map

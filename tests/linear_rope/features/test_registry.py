@@ -1,0 +1,96 @@
+"""Feature maps by name: what is built in, what installed packages add, and what a wrong name is answered with."""
+
+import importlib.metadata
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import FavorPlus, FeatureMap, LinearRoPEAttention, ModelConfig, entry_points
+from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS, Features, make_feature_map
+
+GROUP = "linear_rope.feature_maps"
+
+
+class Squared(FeatureMap):
+    """Of the documented arguments only."""
+
+    def __init__(self, head_dim: int, num_features: int | None) -> None:
+        super().__init__(head_dim, num_features or 2 * head_dim)
+        self.register_buffer("weights", torch.ones(self.num_features, head_dim))
+
+    def features(self, x: Tensor) -> Features:
+        return Features((x @ self.weights.to(x.dtype).T).square() + 1e-6, None)
+
+
+def draws(head_dim: int, num_features: int | None, *, seed: int) -> FeatureMap:
+    return FavorPlus(head_dim, num_features, seed=seed + 100)
+
+
+def not_a_map(head_dim: int, num_features: int | None) -> str:
+    return "features"
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Entry points of installed packages; returns the groups that were asked for."""
+    asked = []
+    here = {"squared": "Squared", "draws": "draws", "not a map": "not_a_map", "relu": "nowhere", "broken": "nowhere"}
+
+    def found(*, group: str) -> list[importlib.metadata.EntryPoint]:
+        asked.append(group)
+        return [importlib.metadata.EntryPoint(name, f"{__name__}:{value}", group) for name, value in here.items()]
+
+    monkeypatch.setattr(entry_points, "entry_points", found)
+    monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: globals_of(self.attr))
+    return asked
+
+
+def globals_of(name: str) -> object:
+    try:
+        return globals()[name]
+    except KeyError:
+        raise ImportError(f"there is no {name}") from None
+
+
+@pytest.mark.parametrize("name", FEATURE_MAPS)
+def test_built_in_maps_are_found_without_looking_further(installed: list[str], name: str) -> None:
+    assert isinstance(make_feature_map(name, 4), FeatureMap)
+    assert installed == []
+
+
+def test_random_maps_take_their_seed() -> None:
+    assert RANDOM_MAPS == ("favor+", "favor+hyperbolic", "favor+paired")
+    for name in RANDOM_MAPS:
+        first, again, other = (make_feature_map(name, 4, num_features=6, seed=seed).omega for seed in (1, 1, 2))
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+
+def test_an_installed_package_s_map_is_one_of_the_names(installed: list[str]) -> None:
+    attention = LinearRoPEAttention(8, 2, feature_map="squared", num_features=6, causal=True)
+    assert type(attention.feature_map) is Squared
+    assert attention.feature_map.num_features == 6
+    assert attention(torch.randn(1, 5, 8)).shape == (1, 5, 8)
+    assert set(installed) == {GROUP}
+    assert make_feature_map("squared", 4).num_features == 8
+    assert ModelConfig(feature_map="squared").feature_map == "squared"
+
+
+def test_a_function_that_names_seed_is_given_it(installed: list[str]) -> None:
+    assert torch.equal(make_feature_map("draws", 4, seed=3).omega, FavorPlus(4, seed=103).omega)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("favor", {}, ["'favor'", "did you mean 'favor+'?", "'elu+1'", "'squared'", "a FeatureMap"]),
+        ("broken", {}, ["'broken'", "there is no nowhere"]),
+        ("not a map", {}, ["'not a map'", "str", "FeatureMap"]),
+        ("squared", {"redraw_every": 5}, ["redraw_every is 5", "leave it out"]),
+    ],
+)
+def test_wrong_names_and_settings(installed: list[str], name: str, settings: dict[str, int], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"feature_map|redraw_every") as caught:
+        make_feature_map(name, 4, **settings)
+    assert all(word in str(caught.value) for word in words), caught.value
