@@ -6,31 +6,42 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.analysis.claims import Claim, ReadSample, Sample
 from experiments.analysis.runs import Runs
+from experiments.records.schema import Comparison
 from experiments.studies.speed.records import MemoryMeasurement, read_config, read_records
 from experiments.studies.speed.results import Case, Results
-from experiments.studies.speed.study import AFTER, ALL_LENGTHS, BACKWARD, OURS, SDPA, SOFTMAX, STEP, TOKEN, after
+from experiments.studies.speed.study import (
+    AFTER,
+    ALL_LENGTHS,
+    BACKWARD,
+    OURS,
+    SDPA,
+    SOFTMAX,
+    STEP,
+    TOKEN,
+    SpeedConfig,
+    after,
+)
 
 KATHAROPOULOS = "Katharopoulos et al. 2020 (2006.16236)"
 PERFORMER = "Choromanski et al. 2020 (2009.14794)"
 ELEUTHER = "EleutherAI 2021, Rotary Embeddings: 1-3 % of the whole"
 
-Cases = Callable[[Any], list[Case]]
+Cases = Callable[[SpeedConfig], list[Case]]
 """(config) -> the two cases whose times are compared"""
 
 
-def over_rounds(cases: Cases, quantity: Callable[[Any, Any], np.ndarray] = np.divide) -> ReadSample:
+def over_rounds(cases: Cases, quantity: Callable[..., np.ndarray] = np.divide) -> ReadSample:
     """``quantity(first, second)`` of the seconds of two cases, by round; None if there is one case only.
 
     Where they were not timed in the same rounds their rounds are put beside each other in order, and it is said.
     """
 
-    def sample(root: Path, comparison: Any, runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         results = Results(read_records(root), read_config(comparison))
         wanted = cases(results.config)
         if len(wanted) < 2:
@@ -54,7 +65,7 @@ def over_rounds(cases: Cases, quantity: Callable[[Any, Any], np.ndarray] = np.di
 def slope(topic: str, name: str) -> ReadSample:
     """Of ln(time) over ln(N) between the two largest lengths."""
 
-    def sample(root: Path, comparison: Any, runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         cases = [(topic, BACKWARD, n, name) for n in sorted(set(read_config(comparison).lengths))[-2:]]
         width = math.log(cases[-1][2] / cases[0][2])
         return over_rounds(lambda config: cases, lambda a, b: np.log(b / a) / width)(root, comparison, runs)
@@ -62,7 +73,7 @@ def slope(topic: str, name: str) -> ReadSample:
     return sample
 
 
-def memory_slopes(root: Path, comparison: Any, runs: Runs) -> Sample | None:
+def memory_slopes(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
     """Of ln(memory) over ln(N) of our operation between neighbouring lengths."""
     config = read_config(comparison)
     lengths = sorted(config.lengths if config.memory_lengths is None else config.memory_lengths)
@@ -76,7 +87,7 @@ def memory_slopes(root: Path, comparison: Any, runs: Runs) -> Sample | None:
     return Sample(values, len(lengths) - 1, unit_of_sample="pairs of lengths") if len(lengths) > 1 else None
 
 
-def state_sizes(root: Path, comparison: Any, runs: Runs) -> Sample | None:
+def state_sizes(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
     """The bytes carried from token to token after each context, over those after the shortest."""
     config = read_config(comparison)
     contexts = sorted(set(config.contexts))
@@ -90,22 +101,22 @@ def state_sizes(root: Path, comparison: Any, runs: Runs) -> Sample | None:
 def position_cost(kernel: str, encoding: str, other: str = "none") -> ReadSample:
     """The time of a training step over that of the same kernel with another encoding, less 1, at the longest length."""
 
-    def cases(config: Any) -> list[Case]:
+    def cases(config: SpeedConfig) -> list[Case]:
         length = max(config.position_lengths)
         return [("positions", STEP, length, f"{kernel} {name}") for name in (encoding, other)]
 
     return over_rounds(cases, lambda mine, others: mine / others - 1)
 
 
-def operation(config: Any) -> list[Case]:
+def operation(config: SpeedConfig) -> list[Case]:
     return [("operation", BACKWARD, max(config.lengths), name) for name in (SDPA, OURS)]
 
 
-def module(config: Any) -> list[Case]:
+def module(config: SpeedConfig) -> list[Case]:
     return [("module", BACKWARD, max(config.lengths), name) for name in (SOFTMAX, after(config.num_features))]
 
 
-def contexts(config: Any) -> list[Case]:
+def contexts(config: SpeedConfig) -> list[Case]:
     return [("decoding", TOKEN, pick(config.contexts), AFTER) for pick in (max, min)]
 
 

@@ -18,11 +18,12 @@ from experiments.figures.style import (
     TableEntry,
     draw,
     kernel_colour,
+    kernel_style,
     label,
-    variant_style,
 )
 from experiments.records.csv_files import to_csv
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.speed import study
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import (
@@ -54,7 +55,7 @@ CONTEXT, LENGTH = (f"{what} (tokens, logarithmic axis)" for what in ("context", 
 
 
 def figures(
-    root: Path, output: Path, comparison: Any, curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
     config = read_config(comparison)
@@ -203,7 +204,7 @@ def look(name: str, *, second: bool = False) -> dict[str, Any]:
     kernel, position = KERNELS.get(kind, ("", ""))
     # What is of another version is in neither.
     other = {"color": OTHER_COLOUR} | OTHER_POSITION
-    style = LOOKS.get(kind) or (variant_style({"kernel": kernel, "position": position}) if kernel else other)
+    style = LOOKS.get(kind) or (kernel_style(kernel, position) if kernel else other)
     return style | ({"linestyle": (0, (6, 2, 1, 2)), "marker": "s"} if features and second else {})
 
 

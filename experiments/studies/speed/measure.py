@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from experiments.commands.catalogue import make_console
+from experiments.records.schema import Comparison
 from experiments.studies.speed.benchmark import (
     in_fresh_process,
     keep_no_freed_memory,
@@ -69,7 +70,7 @@ def notes(root: Path, config: SpeedConfig) -> list[str]:
     return left_out(config) + [f"failed: {sentence}" for sentence in failed]
 
 
-def measure(root: Path, comparison: Any, task: object) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
     config = read_config(comparison)
     console = make_console()

@@ -2,18 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
 
-from experiments.records.record import read_lines
-from experiments.records.strict_json import Source, converted
-from experiments.studies.speed.study import ALL_LENGTHS, DIRECTIONS, SGEMM, Length, Positive, SpeedConfig
+from experiments.records.files import wrong_file
+from experiments.records.record import decoded, read_lines
+from experiments.records.schema import Comparison, Natural, Positive
+from experiments.studies.speed.study import ALL_LENGTHS, DIRECTIONS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 
-Bytes = Annotated[int, Meta(ge=0, le=2**62)]
 Seconds = Annotated[float, Meta(ge=1e-12, le=1e12)]
 
 
@@ -108,8 +108,8 @@ class MemoryMeasurement(_Measurement, tag="memory"):
     """A competitor's memory in bytes, as results.py says; without ``rise`` it has failures."""
 
     case: str
-    rise: Bytes | None = None
-    returned: Bytes | None = None
+    rise: Natural | None = None
+    returned: Natural | None = None
     method: str = ""
 
     def __post_init__(self) -> None:
@@ -121,14 +121,19 @@ class MemoryMeasurement(_Measurement, tag="memory"):
 Measurement = TimeMeasurement | MemoryMeasurement
 
 
-def read_config(comparison: Any) -> SpeedConfig:
+def read_config(comparison: Comparison) -> SpeedConfig:
     """The settings of a comparison; those that an older version did not record have their defaults.
 
     Raises:
         ValueError: a setting is of the wrong type or out of range.
     """
-    source = Source("comparison.json", "run the comparison again to write it anew")
-    return converted(comparison["config"], SpeedConfig, source, "$.config")
+    try:
+        return msgspec.convert(comparison.config, SpeedConfig)
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("$", "$.config")
+        raise wrong_file(
+            "comparison.json", f"is wrong: {problem}", "run the comparison again to write it anew"
+        ) from None
 
 
 def read_records(root: Path) -> list[Measurement]:
@@ -138,8 +143,8 @@ def read_records(root: Path) -> list[Measurement]:
         ValueError: a line is no measurement; the message names it.
     """
     latest: dict[object, Measurement] = {}
-    for row, source in read_lines(root / RECORDS, remedy="remove that line"):
-        record: Measurement = converted(row, Measurement, source)  # type: ignore[arg-type]
+    for line, where, remedy in read_lines(root / RECORDS, remedy="remove that line"):
+        record: Measurement = decoded(line, Measurement, where, remedy)  # type: ignore[arg-type]
         case = record.case if isinstance(record, MemoryMeasurement) else None
         latest[record.plan[:4], case] = record
     return list(latest.values())

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from experiments.records.schema import Number, Positive
+
 FOLDER = Path(__file__).parent
 WORDS: dict[str, Any] = tomllib.loads((FOLDER / "study.toml").read_text(encoding="utf-8"))
 QUESTION, METHOD, NOT_SHOWN = WORDS["question"], WORDS["method"], WORDS["not_shown"]
@@ -46,8 +48,6 @@ DIRECTIONS = {
 ALL_LENGTHS = ("rate", "decoding")
 """topics whose lengths are all timed in the same rounds"""
 
-Positive = Annotated[int, Meta(ge=1, le=2**62)]
-Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Length = Annotated[int, Meta(ge=1, le=2**40)]
 """tokens of a sequence"""
 
