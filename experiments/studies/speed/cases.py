@@ -51,7 +51,7 @@ class Call(NamedTuple):
     """one call; what it returns can be dropped"""
     returned_bytes: int = 0
     """of the output and the gradients, which every competitor has to return"""
-    facts: dict[str, int] = {}  # noqa: RUF012 (a NamedTuple's default is never changed)
+    facts: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default is never changed)
     """what else is to be known about it: fields of a records.Sample"""
 
 
@@ -339,7 +339,7 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
 def _advance(
     model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any], after: list[Any] | None = None
 ) -> Tensor:
-    """The last block's output for tokens (1, N) that follow the states of the blocks; ``after`` gets the states then."""
+    """The last block's output for tokens (1, N) that follow the blocks' states; ``after`` gets the states then."""
     x = model.embedding(tokens, positions)
     for block, state in zip(model.blocks, states, strict=True):
         assert isinstance(block, Block)

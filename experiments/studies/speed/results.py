@@ -1,4 +1,4 @@
-"""From the speed study's records to its numbers: medians, ratios within rounds, crossovers; and how tables show them."""
+"""From the speed study's records to its numbers (medians, ratios within rounds, crossovers), and to cells of text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -105,9 +105,8 @@ class Results:
     def rate_table(self) -> pd.DataFrame:
         """Our operation at all lengths in the same rounds as a matrix product.
 
-        Of the sgemm rate, ``causal_share`` is by the strict count, the fewest operations: inside a chunk only the pairs
-        that the causal mask keeps. ``dense_share`` counts all pairs of a chunk. ``cost`` is the time of a token over its
-        mean over the lengths of the same round.
+        Of the sgemm rate, ``causal_share`` is by the strict count of ``operation_flops``, ``dense_share`` by the dense
+        one. ``cost`` is the time of a token over its mean over the lengths of the same round.
         """
         rows = []
         for record in self.times:
