@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from experiments.analysis import samples
 from experiments.analysis.samples import LARGEST, ReadSample, Sample
+from experiments.records.schema import Comparison
 from experiments.study import Study, fill, resolve
 
 __all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of", "load_claims"]
@@ -91,11 +92,11 @@ class Claim:
             raise ValueError(f"{self.key}: limits is {self.limits}; give (least, most) with least < most")
         self.show(0.0)
 
-    def of(self, comparison: Mapping[str, Any]) -> "Claim":
+    def of(self, comparison: Comparison) -> "Claim":
         """The claim with the resolution that it has in a comparison."""
         if self.resolution_of is None:
             return self
-        return replace(self, resolution=self.resolution_of(comparison["config"]), resolution_of=None)
+        return replace(self, resolution=self.resolution_of(comparison.config), resolution_of=None)
 
     def show(self, value: float) -> str:
         """The value as text."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
+from experiments.records.schema import Comparison
 
 LARGEST = 1e100
 """what a measured quantity cannot exceed; squares of more would overflow"""
@@ -56,7 +57,7 @@ class Sample:
         return self.planned - len(self.values) - len(self.lost)
 
 
-ReadSample = Callable[[Path, dict[str, Any], Runs], Sample | None]
+ReadSample = Callable[[Path, Comparison, Runs], Sample | None]
 """(directory, comparison, runs) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
 file."""
 
@@ -78,8 +79,8 @@ def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) 
     ``quantity`` may raise NotRecorded or Undefined.
     """
 
-    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         finished, lost = _finished_seeds(variants, comparison, runs)
         values: dict[int, float] = {}
@@ -97,33 +98,33 @@ def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) 
                 found = found.value
             values[seed] = found
         told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
-        return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
+        return Sample(values, len(comparison.seeds), tuple(lost), notes=told)
 
     return read
 
 
-ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
+ReadTable = Callable[[Path, Comparison], Callable[[int], float | None]]
 """(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
 
 
 def from_table(variants: tuple[str, ...], read: ReadTable) -> ReadSample:
     """What a table has for each seed at which all these variants finished; its rows of other runs do not count."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         found = read(root, comparison)
         finished, lost = _finished_seeds(variants, comparison, runs)
         values = {seed: value for seed in finished if (value := found(seed)) is not None}
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+        return Sample(values, len(comparison.seeds), tuple(lost))
 
     return sample
 
 
-def _finished_seeds(variants: tuple[str, ...], comparison: dict[str, Any], runs: Runs) -> tuple[list[int], list[str]]:
+def _finished_seeds(variants: tuple[str, ...], comparison: Comparison, runs: Runs) -> tuple[list[int], list[str]]:
     """The seeds at which all these variants finished, and a sentence for each at which one failed."""
     finished, lost = [], []
-    for seed in comparison["seeds"]:
+    for seed in comparison.seeds:
         fates = [(variant, *runs.fates[variant, seed]) for variant in dict.fromkeys(variants)]
         failed = [
             f"{variant} failed: {reason or 'no reason recorded'}"
@@ -166,7 +167,7 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
     some could be smaller.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         found = read(root, comparison, runs)
         if found is None:
             return None

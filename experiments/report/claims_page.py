@@ -15,9 +15,9 @@ from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.commands.catalogue import make_console
 from experiments.errors import why
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import visible
-from experiments.report.report import read_comparison, template_environment
+from experiments.records.files import visible, write_atomically
+from experiments.records.record import read_comparison
+from experiments.report.report import template_environment
 from experiments.studies.registry import STUDIES
 from experiments.study import Study
 
@@ -104,9 +104,9 @@ def _rows(root: Path, study: Study) -> list[Row]:
     path = root / "comparison.json"
     if path.exists():
         comparison = read_comparison(root)
-        if comparison["experiment"] != study.name:
+        if comparison.study != study.name:
             raise ValueError(
-                f"{path} is of the experiment {comparison['experiment']}, and {root.name} is one of {study.name}; move "
+                f"{path} is of the experiment {comparison.study}, and {root.name} is one of {study.name}; move "
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)

@@ -19,9 +19,10 @@ from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE, evaluate
 from experiments.records.csv_files import to_csv
-from experiments.records.record import comparison_runs, read_json, run_config, write_atomically
-from experiments.records.schema import check_comparison
-from experiments.records.strict_json import Source, visible
+from experiments.records.files import visible, write_atomically
+from experiments.records.record import read_comparison
+from experiments.records.schema import Comparison
+from experiments.records.store import check_runs
 from experiments.report.tables import happenings, main_table, repeatability, terminal_table, unfinished_runs
 from experiments.studies.registry import STUDIES
 from experiments.study import FigureEntry, Study, TableEntry, resolve
@@ -32,30 +33,16 @@ UNFINISHED_REPORT = ".report-"
 """how the directory that a report is made in begins; the number of the process follows"""
 
 
-def read_comparison(root: Path) -> dict[str, Any]:
-    """The parsed comparison.json of a directory.
-
-    Raises ValueError, one line, if the directory is not a comparison or the file is not as ``schema.Comparison`` says.
-    """
-    path = root / "comparison.json"
-    if not path.is_file():
-        raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
-    remedy = "run the comparison again to write it anew"
-    comparison = read_json(path, remedy)
-    check_comparison(comparison, Source(str(path), remedy))
-    return dict(comparison)
-
-
 def write_report(root: Path, study: Study | None = None) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
-    ``study`` draws the figures; by default it is the one that comparison.json names. Equal records give equal files.
-    Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as schema.py says.
+    ``study`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
+    files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
+    schema.py says.
     """
     comparison = read_comparison(root)
-    study = study or STUDIES[comparison["experiment"]]
-    for variant, seed in comparison_runs(comparison):
-        run_config(root, variant, seed)
+    study = study or STUDIES[comparison.study]
+    check_runs(root, comparison)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
     runs = {"unfinished": unfinished_runs(root, comparison, curves), "happenings": happenings(root, comparison)}
@@ -66,9 +53,9 @@ def write_report(root: Path, study: Study | None = None) -> Path:
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
         content = _content(output, comparison, summary, entries) | runs | _words(study)
-        claims = declared_claims(claims_of(study), comparison["name"], study.name)
+        claims = declared_claims(claims_of(study), comparison.name, study.name)
         content["claims"] = evaluate(
-            claims, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
+            claims, root, comparison, curves, reference=comparison.name, command=comparison.command
         )
         write_atomically(output / "curves.csv", to_csv(curves))
         write_atomically(output / "summary.csv", to_csv(summary))
@@ -99,7 +86,7 @@ def result_table(root: Path) -> Table:
 
 
 def _content(
-    output: Path, comparison: dict[str, Any], summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
+    output: Path, comparison: Comparison, summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
 ) -> dict[str, Any]:
     """What the two templates show of the numbers, besides the claims and what became of the runs."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
@@ -111,8 +98,8 @@ def _content(
         "rule": RULE,
         "entries": [_shown(output, entry) for entry in entries],
         "repeatability": repeatability(comparison),
-        "git": comparison["git"],
-        "environment": {**comparison["machine"], **comparison["versions"]},
+        "git": comparison.git,
+        "environment": {**comparison.machine, **comparison.versions},
     }
 
 

@@ -1,14 +1,14 @@
 """The figures of a convergence comparison."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.analysis.statistics import run_values
-from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing, tokens_per_step
+from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
+from experiments.records.schema import Comparison
 from experiments.studies.convergence.study import STUDY
 from experiments.studies.decay.figures import attention_figures
 from experiments.studies.decay.measure import read
@@ -16,7 +16,7 @@ from experiments.study import FigureEntry, TableEntry
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     attention = read(root, "attention")
     directory = output / "figures"
@@ -25,14 +25,14 @@ def figures(
 
 
 def convergence_figures(
-    curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], directory: Path
+    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, directory: Path
 ) -> list[FigureEntry]:
     """Draw and save the figures of a comparison of training runs into ``directory``, and return their entries.
 
     ``curves`` and ``summary`` are the tables of curves.csv and summary.csv. Curves of which nothing was recorded are
     left out, and so are the final figures as long as no run finished; a variant that failed is named in every figure.
     """
-    config, number = comparison["config"], len(comparison["seeds"])
+    config, number = comparison.config, len(comparison.seeds)
     seeds = "{one_seed}" if number == 1 else "{several_seeds}"
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
     values = run_values(curves, comparison, finished)
@@ -40,7 +40,7 @@ def convergence_figures(
     tables = (curves, summary, comparison)
     entries = []
     if "validation" in recorded:
-        windows = comparison["evaluated_windows"]["validation"]
+        windows = comparison.evaluated_windows["validation"]
         entry = STUDY.figure("validation", seeds=seeds, number=number, windows=windows, context=config["context"])
         entries.append(draw(directory, entry, curve_figure, *tables, "validation"))
     if gains(curves, summary, comparison):
@@ -53,7 +53,7 @@ def convergence_figures(
         entries.append(draw(directory, STUDY.figure("training", **words), curve_figure, *tables, "train"))
     if not values.empty:
         every = config["evaluate_every"]
-        steps = STUDY.figure("steps-to-baseline", evaluate_every=every, tokens=every * tokens_per_step(comparison))
+        steps = STUDY.figure("steps-to-baseline", evaluate_every=every, tokens=every * comparison.tokens_per_step)
         for entry, make in (
             (STUDY.figure("final"), final_figure),
             (steps, steps_figure),

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,9 @@ from torch import Tensor
 
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import Source
+from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically, wrong_file
+from experiments.records.schema import Comparison
 from experiments.training.objectives import ByteLanguageModel, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
 from experiments.training.trained_models import trained_models
@@ -95,7 +94,7 @@ KEYS = {
 """what no two rows of a table have in common"""
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write the CSV files of ``COLUMNS``; returns sentences about what could not be measured."""
     write(root, "bound", bound_table())
     write(root, "bound_widths", bound_widths_table())
@@ -107,7 +106,7 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     return notes + measure_position_loss(root, comparison, task)
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
 
     Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
@@ -127,14 +126,14 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     return notes
 
 
-def measure_position_loss(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure_position_loss(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
 
     Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
     ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
     are not there, or one that says why there is no table.
     """
-    config = Config(**comparison["config"])
+    config = Config(**comparison.config)
     if task.corpus.sequences is not None:
         return [f"--data {task.corpus.name} is generated, and not a text: no loss by position was measured"]
     length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
@@ -158,7 +157,7 @@ def read(root: Path, name: str) -> pd.DataFrame | None:
         return None
     table = read_csv(path, COLUMNS[name], key=KEYS[name])
     if name == "mask":
-        _check_mask(table, Source(str(path), "remove it, or run the comparison again to measure it anew"))
+        _check_mask(table, path)
     return table
 
 
@@ -267,8 +266,8 @@ def _at_distances(x: Tensor) -> Tensor:
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
 
 
-def _check_mask(mask: pd.DataFrame, source: Source) -> None:
+def _check_mask(mask: pd.DataFrame, path: Path) -> None:
     if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-        raise source.error(" has a mean that is not between low and high")
+        raise wrong_file(str(path), "has a mean that is not between low and high", REMEDY)
     if (mask["num_features"] % 2).any():
-        raise source.error(" has an odd num_features")
+        raise wrong_file(str(path), "has an odd num_features", REMEDY)

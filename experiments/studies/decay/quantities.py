@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.records.schema import Comparison
 from experiments.studies.decay.measure import (
     BOUND_FAR,
     BOUND_NEAR,
@@ -120,7 +121,7 @@ def fall(attention: pd.DataFrame, variant: str, seed: int, config: dict[str, Any
 def _over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: int, unit: str = "draws") -> ReadSample:
     """``quantity`` of one of the tables that no training is part of."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = read(root, name)
         return None if table is None else Sample(quantity(table), planned, unit_of_sample=unit)
 
@@ -130,9 +131,9 @@ def _over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: 
 def _over_seeds(name: str, variants: tuple[str, ...], quantity: Callable[..., float | None]) -> ReadSample:
     """``quantity(table, seed, config)`` for each seed at which all these variants finished; None: not measured."""
 
-    def read_quantity(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read_quantity(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         table = read(root, name)
-        return lambda seed: None if table is None else quantity(table, seed, comparison["config"])
+        return lambda seed: None if table is None else quantity(table, seed, comparison.config)
 
     return from_table(variants, read_quantity)
 

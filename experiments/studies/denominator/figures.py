@@ -8,13 +8,14 @@ import pandas as pd
 from experiments.analysis.statistics import estimate, finished_values, run_states
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import draw
+from experiments.records.schema import Comparison
 from experiments.studies.denominator.measure import ALL_KEYS, BEFORE, INITIAL_LENGTH, read_initial, spike_share
 from experiments.studies.denominator.study import STUDY
 from experiments.study import FigureEntry, TableEntry
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     entries: list[FigureEntry | TableEntry] = []
     initial = read_initial(root)
@@ -34,21 +35,21 @@ def figures(
     return entries
 
 
-def stability_table(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+def stability_table(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """A row of strings per variant: runs, failures, spikes in the training loss."""
     states = run_states(root, comparison, curves)
     rows = []
-    for variant in comparison["variants"]:
-        mine = states[states["variant"] == variant["name"]]
+    for variant in comparison.variants:
+        mine = states[states["variant"] == variant.name]
         shares = []
         for seed in mine[mine["state"] == "done"]["seed"]:
-            losses = _training_losses(curves, variant["name"], seed)
+            losses = _training_losses(curves, variant.name, seed)
             if len(losses) > BEFORE:
                 shares.append(spike_share(losses))
         found = estimate(shares)
         rows.append(
             {
-                "variant": variant["name"],
+                "variant": variant.name,
                 "runs": str(len(mine)),
                 "failed": str((mine["state"] == "failed").sum()),
                 "records that are spikes": "-" if not shares else f"{found.mean:.2%} (worst seed {max(shares):.2%})",

@@ -1,14 +1,15 @@
 """Eq. 19 before any training (signs, row sums and denominators for random queries and keys), and spikes of a loss."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.training.objectives import ByteLanguageModel
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
@@ -31,7 +32,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write initial.csv; returns nothing, as all of it can be measured."""
     write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
     return []

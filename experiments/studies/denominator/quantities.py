@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.samples import ReadSample, Sample, per_seed
+from experiments.records.schema import Comparison
 from experiments.studies.denominator.measure import (
     ALL_KEYS,
     BEFORE,
@@ -33,7 +34,7 @@ ONE_ROW, ONE_WEIGHT = 1 / INITIAL_LENGTH, 1 / INITIAL_LENGTH**2
 def initially(feature_map: str, column: str, pattern: str, divided_by: str = "1") -> ReadSample:
     """A column of initial.csv by draw, of queries that see all keys."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         initial = read_initial(root)
         if initial is None:
             return None
@@ -53,11 +54,11 @@ def failed_more() -> ReadSample:
     """
     pairs = [(_rotated(kernel), _plain(kernel)) for kernel in KERNELS]
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        trained = {variant["name"] for variant in comparison["variants"]}
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        trained = {variant.name for variant in comparison.variants}
         if not {variant for pair in pairs for variant in pair} <= trained:
             return None
-        places = [(pair, seed) for pair in pairs for seed in comparison["seeds"]]
+        places = [(pair, seed) for pair in pairs for seed in comparison.seeds]
         values, lost = {}, []
         for number, (pair, seed) in enumerate(places):
             ended = [runs.fates[name, seed] for name in pair]

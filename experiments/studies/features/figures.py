@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimate
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
+from experiments.records.schema import Comparison
 from experiments.studies.features.measure import read_table
 from experiments.studies.features.study import STUDY
 from experiments.study import FigureEntry, TableEntry
@@ -32,7 +33,7 @@ DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "tri
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     random, trained = read_table(root, "random"), read_table(root, "trained")
     directory = output / "figures"
@@ -91,9 +92,9 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per variant, the error of the kernel above that of attention; filled marks: orthogonal directions."""
-    names = [variant["name"] for variant in comparison["variants"] if variant["name"] in set(trained["variant"])]
+    names = [variant.name for variant in comparison.variants if variant.name in set(trained["variant"])]
     figure = Figure(figsize=(max(4.4 * len(names), 7), 7))
     grid = figure.subplots(2, len(names), sharex=True, sharey="row", squeeze=False)
     keys = ["estimator", "directions", "num_features"]
@@ -102,7 +103,7 @@ def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
         grid[0, column].set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
         for row, quantity in enumerate(("kernel", "attention")):
             axes = grid[row, column]
-            by_seed = rows.groupby([*keys, "seed"], as_index=False)[f"log10_{quantity}_error"].mean()
+            by_seed: Any = rows.groupby([*keys, "seed"], as_index=False)[f"log10_{quantity}_error"].mean()
             by_seed = by_seed.rename(columns={f"log10_{quantity}_error": "logarithm"})
             for directions in ("orthogonal", "independent"):
                 _geometric_means(axes, by_seed[by_seed["directions"] == directions], hollow=directions == "independent")

@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.records.schema import Comparison
 from experiments.studies.features.measure import (
     LENGTH,
     NUM_FEATURES,
@@ -70,7 +71,7 @@ def ratio_over_seeds(variant: str, one: str, other: str, num_features: int) -> R
     The mean over its layers, for each seed.
     """
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         table = read_table(root, "trained")
         if table is None:
             return lambda seed: None
@@ -80,7 +81,7 @@ def ratio_over_seeds(variant: str, one: str, other: str, num_features: int) -> R
             of_seed = rows[rows["seed"] == seed]
             first, second = (_made(of_seed, each, "layer")["log10_attention_error"] for each in (one, other))
             difference = (first - second).dropna()
-            return float(difference.mean()) if len(difference) == comparison["config"]["layers"] else None
+            return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
 
         return mean_over_layers
 
@@ -92,7 +93,7 @@ def _over_draws(
 ) -> ReadSample:
     """``quantity`` by draw of the wanted rows of a part of random.csv."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = read_table(root, "random")
         if table is None:
             return None

@@ -10,7 +10,8 @@ import torch
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.training.objectives import ByteLanguageModel, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.training.trained_models import trained_models
@@ -45,10 +46,10 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
-    config = Config(**comparison["config"])
-    positions = {variant["name"]: variant["position"] for variant in comparison["variants"]}
+    config = Config(**comparison.config)
+    positions = {variant.name: variant.position for variant in comparison.variants}
     if task.corpus.sequences is not None:
         return [f"--data {task.corpus.name} is generated, and not a text: it has no longer sequences"]
     factors = [factor for factor in FACTORS if len(task.corpus.test) > factor * config.context]
@@ -122,16 +123,16 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
 
 
-def length_table(means: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """A row of strings per variant and method: bits per byte by length, mean over seeds."""
     lengths = sorted(means["length"].unique())
     rows = []
-    for variant in comparison["variants"]:
-        mine = means[means["variant"] == variant["name"]]
+    for variant in comparison.variants:
+        mine = means[means["variant"] == variant.name]
         for method in mine["method"].unique():
             by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
             found = {int(length): estimate(list(values)) for length, values in by_length}
-            row = {"variant": variant["name"], "evaluated": method, "n": str(max(each.n for each in found.values()))}
+            row = {"variant": variant.name, "evaluated": method, "n": str(max(each.n for each in found.values()))}
             for length in lengths:
                 row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
             rows.append(row)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from experiments.analysis.samples import ReadSample, from_table
+from experiments.records.schema import Comparison
 from experiments.studies.length.measure import AS_TRAINED, read_losses, window_means
 
 BREAKS = 0.1
@@ -42,12 +42,12 @@ def method_difference(variant: str, method: str, instead: str, factor: int) -> R
 def _by_seed(*terms: Term) -> ReadSample:
     """Σ weight · loss(variant, method, factor) for each seed."""
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         measured = read_losses(root)
         if measured is None:
             return lambda seed: None
         losses = window_means(measured).set_index(["variant", "seed", "method", "length"])["bits_per_byte"]
-        context = comparison["config"]["context"]
+        context = comparison.config["context"]
 
         def weighted(seed: int) -> float | None:
             places = [(variant, seed, method, factor * context) for _, variant, method, factor in terms]

@@ -1,20 +1,20 @@
 """The figures and the table of the mask study."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.analysis.statistics import estimate, finished_values
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import draw
+from experiments.records.schema import Comparison
 from experiments.studies.mask.measure import read_redrawn
 from experiments.studies.mask.study import STUDY
 from experiments.study import FigureEntry, TableEntry
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []

@@ -1,14 +1,14 @@
 """What new draws of a finished model's random features do to its loss."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
 
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.training.loop import evaluate
 from experiments.training.objectives import ByteLanguageModel
 from experiments.training.trained_models import trained_models
@@ -23,11 +23,11 @@ COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "b
 """draw 0 is the model's own"""
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
     notes: list[str] = []
     rows: list[tuple[str, int, int, float]] = []
-    config = Config(**comparison["config"])
+    config = Config(**comparison.config)
     for name, seed, model in trained_models(root, comparison, "the loss with new features", notes):
         if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue

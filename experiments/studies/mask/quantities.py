@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, from_table, paired, per_seed
+from experiments.records.schema import Comparison
 from experiments.studies.mask.measure import NEW_DRAWS, read_redrawn
 
 
@@ -32,7 +32,7 @@ def lost_when_redrawn(variant: str, other: str = "") -> ReadSample:
     """By seed: loss with new features (mean over draws) minus with its own; minus the other variant's, if given."""
     variants = (variant,) if not other else (variant, other)
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         redrawn = read_redrawn(root)
 
         def difference(seed: int) -> float | None:
@@ -48,8 +48,8 @@ def lost_when_redrawn(variant: str, other: str = "") -> ReadSample:
 def _redrawn(every: int, sample: ReadSample) -> ReadSample:
     """The sample with a note on how often there was a redraw; None where training was too short for one."""
 
-    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        steps = comparison["config"]["steps"]
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        steps = comparison.config["steps"]
         redraws = (steps - 1) // every
         found = sample(root, comparison, runs) if redraws else None
         if found is None:

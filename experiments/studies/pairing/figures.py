@@ -1,13 +1,13 @@
 """The figures of the pairing study."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.analysis.statistics import finished_values
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import draw
+from experiments.records.schema import Comparison
 from experiments.studies.pairing.measure import SHOWN_FEATURES, read_variance
 from experiments.studies.pairing.study import STUDY
 from experiments.studies.pairing.variance import variance_figure
@@ -15,7 +15,7 @@ from experiments.study import FigureEntry, TableEntry
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []

@@ -1,12 +1,12 @@
 """The variance of the rotated score, plain and paired, as the pairing study measures it."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing.variance import rotated_score_table
 from experiments.training.objectives import ByteLanguageModel
@@ -26,7 +26,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Write variance.csv; returns nothing, as all of it can be measured."""
     tables = [rotated_score_table(draws=VARIANCE_DRAWS, directions=directions) for directions in DIRECTIONS]
     write_atomically(root / "variance.csv", to_csv(pd.concat(tables), "%.6g"))

@@ -1,10 +1,10 @@
 """The quantities of the pairing study that its claims are about."""
 
 from pathlib import Path
-from typing import Any
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample
+from experiments.records.schema import Comparison
 from experiments.studies.pairing.measure import SHOWN_FEATURES, SHOWN_SCALE, VARIANCE_DRAWS, read_variance
 
 
@@ -14,7 +14,7 @@ def relative_change(one: str, other: str, distance: int) -> ReadSample:
     Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         variance = read_variance(root)
         if variance is None:
             return None

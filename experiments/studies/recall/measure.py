@@ -1,12 +1,12 @@
 """What is measured of models trained on generated sequences once they are trained: nothing."""
 
 from pathlib import Path
-from typing import Any
 
+from experiments.records.schema import Comparison
 from experiments.training.objectives import ByteLanguageModel
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
     """Nothing: accuracies are recorded in training. Returns a sentence if none are."""
     if task.measures_accuracy:
         return []
