@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from experiments.analysis.claims import Claim, Sample
+from experiments.analysis.claims import Claim, Sample, claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import command
 from experiments.analysis.verdicts import evaluate
@@ -15,12 +15,11 @@ from experiments.cli import main
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison
 from experiments.report.claims_page import read_sections
-from experiments.studies.convergence.study import CLAIMS
 from experiments.studies.registry import STUDIES
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
-FAMILY = sum(claim.family == "none" for claim in CLAIMS)
+FAMILY = sum(claim.family == "none" for claim in claims_of(STUDIES["convergence"]))
 SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 """of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
 
@@ -233,7 +232,7 @@ def test_the_resolution_may_follow_from_the_comparison_s_configuration():
 
 
 @pytest.mark.parametrize(
-    ("experiment", "key", "config", "resolution"),
+    ("study", "key", "config", "resolution"),
     [
         ("convergence", "softmax-steps", {"steps": 800, "evaluate_every": 40}, 1 / 20),
         ("convergence", "softmax-steps", {"steps": 5, "evaluate_every": 40}, 1),
@@ -243,8 +242,8 @@ def test_the_resolution_may_follow_from_the_comparison_s_configuration():
         ("denominator", "relu-spikes", {"steps": 400, "log_every": 5}, 1 / 70),
     ],
 )
-def test_what_a_value_can_resolve_in_a_comparison(experiment, key, config, resolution):
-    (claim,) = (claim for claim in STUDIES[experiment].CLAIMS if claim.key == key)
+def test_what_a_value_can_resolve_in_a_comparison(study, key, config, resolution):
+    (claim,) = (claim for claim in claims_of(STUDIES[study]) if claim.key == key)
     assert claim.of({"config": config}).resolution == pytest.approx(resolution)
 
 
