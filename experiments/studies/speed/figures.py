@@ -14,8 +14,6 @@ from experiments.figures.style import (
     MUTED,
     OTHER_COLOUR,
     OTHER_POSITION,
-    FigureEntry,
-    TableEntry,
     draw,
     kernel_colour,
     kernel_style,
@@ -38,8 +36,9 @@ from experiments.studies.speed.results import (
     size_crossings,
     time_cell,
 )
-from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, TOKEN, after
+from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
 from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
+from experiments.study import FigureEntry, TableEntry
 
 LOOKS: dict[str, dict[str, Any]] = {
     study.FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
@@ -63,14 +62,13 @@ def figures(
     times, memory, rate = results.time_table, results.memory_table, results.rate_table
     judged = pd.DataFrame(targets(results), columns=Target._fields)
     entries: list[FigureEntry | TableEntry] = []
+    texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
 
     def add_figure(name: str, figure: Any, *arguments: Any) -> None:
-        words = _filled(study.WORDS["words"]["figures"][name])
-        entries.append(draw(output / "figures", FigureEntry(name, *words), figure, *arguments))
+        entries.append(draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
 
     def add_table(name: str, table: pd.DataFrame) -> None:
-        title, caption = _filled(study.WORDS["words"]["tables"][name])
-        entries.append(TableEntry(title, table, caption))
+        entries.append(STUDY.table(name, table, **texts))
 
     add_table("targets", judged)
     if results.run_table["run"].nunique() > 1:
@@ -107,12 +105,6 @@ def figures(
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
         write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     return entries
-
-
-def _filled(words: dict[str, str]) -> tuple[str, str]:
-    """Title and caption, with the texts and numbers that stand in braces in them."""
-    values = study.WORDS["words"]["texts"] | SETTING
-    return words["title"], words["caption"].format(**values).format(**values)
 
 
 class Panel(NamedTuple):

@@ -2,25 +2,22 @@
 
 python -m experiments run speed
 
-The words of the study are in study.toml. Here are the names of the competitors, and what is measured at which sizes.
+The words of the study are in study.toml, claims.toml and targets.toml. Here are the names of the competitors, and what is measured at which sizes.
 """
 
-import pkgutil
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from experiments.records.schema import Number, Positive
+from experiments.study import read_study
 
 FOLDER = Path(__file__).parent
-WORDS: dict[str, Any] = tomllib.loads((FOLDER / "study.toml").read_text(encoding="utf-8"))
-QUESTION, METHOD, NOT_SHOWN = WORDS["question"], WORDS["method"], WORDS["not_shown"]
-VARIANTS = ()
-"""nothing is trained"""
+STUDY = read_study(FOLDER)
 
 OURS, EQ_19, SDPA = "linear-rope", "linear-rope, eq. 19", "softmax (SDPA)"
 PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "fla"
@@ -112,11 +109,3 @@ def settings(preset: str, device: str) -> SpeedConfig:
     name = "gpu" if (preset, device) == ("cpu", "cuda") else preset
     config = msgspec.convert((sizes["gpu"] if name == "paper" else {}) | sizes[name], SpeedConfig)
     return replace(config, precision="bfloat16", device="cuda") if device == "cuda" else config
-
-
-def __getattr__(name: str) -> Any:
-    """``CLAIMS``, ``figures``, ``measure``, ``missing`` and ``notes``, imported when they are asked for."""
-    part = WORDS.get(name.lower())
-    if not isinstance(part, str):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return pkgutil.resolve_name(part)

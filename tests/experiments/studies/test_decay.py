@@ -8,11 +8,24 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import build_corpus, load_corpus
 from experiments.figures.style import style
-from experiments.studies.decay import study as decay
-from experiments.studies.decay import tables as decay_tables
-from experiments.studies.decay.figures import position_loss_figure, scores_figure
-from experiments.studies.decay.study import EXPECTED_BOUND, EXPECTED_SIMILARITY, bound_table, mask_table, score_means
-from experiments.studies.decay.tables import DISTANCES, HEAD_DIM, MASK_FEATURES, mask_draws_table, scores_table
+from experiments.studies.decay import measure as decay
+from experiments.studies.decay.figures import (
+    EXPECTED_BOUND,
+    EXPECTED_SIMILARITY,
+    figures,
+    position_loss_figure,
+    score_means,
+    scores_figure,
+)
+from experiments.studies.decay.measure import (
+    DISTANCES,
+    HEAD_DIM,
+    MASK_FEATURES,
+    bound_table,
+    mask_draws_table,
+    mask_table,
+    scores_table,
+)
 from experiments.training.objectives import make_task
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope.diagnostics import expected_rope_mask
@@ -66,7 +79,7 @@ def test_the_mask_differs_where_it_should(mask):
 def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row, message):
     (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
     with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
-        decay.figures(tmp_path, tmp_path / "output", {}, None, None)
+        figures(tmp_path, tmp_path / "output", {}, None, None)
     assert not (tmp_path / "output").exists()
 
 
@@ -92,7 +105,7 @@ def test_scores_of_independent_content_average_to_nothing_at_every_distance(scor
 
 def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
     """With the sums written out, for one pair a draw."""
-    monkeypatch.setattr(decay_tables, "SCORE_PAIRS", 1)
+    monkeypatch.setattr(decay, "SCORE_PAIRS", 1)
     draws = 20
     table = scores_table(draws, seed=3).pivot(index="draw", columns="distance", values="over_bound")
     generator = torch.Generator().manual_seed(3)

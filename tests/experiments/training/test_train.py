@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.data.corpus import build_corpus
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
@@ -16,7 +16,7 @@ from tests.made_up import metrics_rows
 
 CPU = torch.device("cpu")
 CONFIG = dataclasses.replace(
-    PRESETS["smoke"]().config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
+    get_preset("smoke").config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
 )
 WALL_CLOCK = ("seconds", "tokens_per_second")
 

@@ -1,4 +1,4 @@
-"""Eq. 19 before any training: signs, row sums and denominators for random queries and keys."""
+"""Eq. 19 before any training (signs, row sums and denominators for random queries and keys), and spikes of a loss."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,13 +7,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.records.csv_files import TEXT, number, read_csv, whole
+from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
+from experiments.training.objectives import ByteLanguageModel
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 
 INITIAL_LENGTH, INITIAL_HEAD_DIM, INITIAL_FEATURES = 1024, 64, 256
 INITIAL_DRAWS = 20
 ALL_KEYS, CAUSAL = "all keys", "causal"
+BEFORE = 10
+"""records whose mean a record is compared with"""
+HEIGHT = 0.5
+"""bits per byte above that mean"""
 COLUMNS = {
     "feature_map": TEXT,
     "sees": TEXT,
@@ -23,6 +30,22 @@ COLUMNS = {
     "largest_row_sum": number(),
     "rotated_denominators_not_above_zero": whole(0, INITIAL_LENGTH),
 }
+
+
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+    """Write initial.csv; returns nothing, as all of it can be measured."""
+    write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
+    return []
+
+
+def spike_share(losses: "pd.Series[float]") -> float:
+    """The share of the records that lie at least ``HEIGHT`` above the mean of the ``BEFORE`` records before them.
+
+    Args:
+        losses: training bits per byte by step, ascending; more than ``BEFORE`` of them.
+    """
+    before = losses.rolling(BEFORE).mean().shift(1)
+    return float((losses - before >= HEIGHT)[before.notna()].mean())
 
 
 def initial_table(draws: int = INITIAL_DRAWS) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What the features experiment measures: errors of random-feature estimates, on random and on trained inputs."""
+"""What the features study measures: errors of random-feature estimates, on random and on trained inputs."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,6 @@ from experiments.training.trained_models import trained_models
 from linear_rope.attention.multi_head import RoPEAttention
 
 Part = Literal["curves", "figure 4", "few features"]
-
-VARIANTS = ("softmax-none", "favor+-none")
 
 NUM_FEATURES = (16, 32, 64, 128, 256, 512, 1024)
 SCALES = (0.25, 0.5, 1.0)

@@ -1,17 +1,23 @@
-"""What the decay experiment measures without trained models, and the CSV files that it leaves."""
+"""What the decay study measures, and the CSV files that it leaves."""
 
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from experiments.analysis.statistics import estimate
+from experiments.config import Config
 from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
 from experiments.records.files import write_atomically, wrong_file
+from experiments.records.schema import Comparison
+from experiments.training.objectives import ByteLanguageModel, evenly_spaced
+from experiments.training.position_loss import by_bin, losses_by_position, overlapping
+from experiments.training.trained_models import trained_models
 from linear_rope import FavorPlus, apply_rope
-from linear_rope.diagnostics import expected_rope_mask, rope_decay_bound
+from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 from linear_rope.positions.rotary import rope_frequencies
 
 BOUND_WIDTH = 128
@@ -31,6 +37,11 @@ KEPT_FEATURES, KEPT_DISTANCES = 256, (8, 64, 512)
 
 SCORE_DRAWS = 200
 SCORE_PAIRS = 256
+
+WINDOWS = 8
+"""of the validation split, for attention weights"""
+SPANS, SPAN_CONTEXTS = 8, 16
+"""stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
 _DISTANCE = whole(0, 2**20)
 _SEED = whole(0, 10**6)
@@ -81,6 +92,62 @@ KEYS = {
     "position_loss": ["variant", "seed", "first"],
 }
 """what no two rows of a table have in common"""
+
+
+def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+    """Write the CSV files of ``COLUMNS``; returns sentences about what could not be measured."""
+    write(root, "bound", bound_table())
+    write(root, "bound_widths", bound_widths_table())
+    write(root, "scores", scores_table())
+    of_draws = mask_draws_table()
+    write(root, "mask", mask_table(of_draws))
+    write(root, "mask_draws", kept_draws(of_draws))
+    notes = measure_trained_models(root, comparison, task)
+    return notes + measure_position_loss(root, comparison, task)
+
+
+def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+    """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
+
+    Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
+    for each cell whose final weights are not there.
+    """
+    tokens = task.windows("validation", WINDOWS)[:, :-1]
+    tables: list[pd.DataFrame] = []
+    notes: list[str] = []
+    for name, seed, model in trained_models(root, comparison, "attention by distance", notes):
+        on_device = tokens.to(next(model.parameters()).device)
+        for layer, weights in enumerate(attention_maps(model, on_device)):
+            signed, absolute = weight_by_distance(weights.cpu())
+            columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
+            tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
+    if tables:
+        write(root, "attention", pd.concat(tables))
+    return notes
+
+
+def measure_position_loss(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+    """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
+
+    Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
+    ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
+    are not there, or one that says why there is no table.
+    """
+    config = Config(**comparison.config)
+    if task.corpus.sequences is not None:
+        return [f"--data {task.corpus.name} is generated, and not a text: no loss by position was measured"]
+    length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
+    if length < 2 * config.context:
+        return [f"the test split of --data {task.corpus.name} is too short for a loss by position"]
+    windows, counted = overlapping(evenly_spaced(task.corpus.test, length, SPANS), config.context)
+    tables: list[pd.DataFrame] = []
+    notes: list[str] = []
+    for name, seed, model in trained_models(root, comparison, "the loss by position", notes):
+        losses = by_bin(losses_by_position(model, windows, config, counted))
+        tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
+    if tables:
+        write(root, "position_loss", pd.concat(tables))
+    return notes
 
 
 def read(root: Path, name: str) -> pd.DataFrame | None:
