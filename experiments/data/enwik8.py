@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from experiments.data.corpus import Corpus, Download, Task, build_corpus, find_file, read_content
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text
+from experiments.data.files import Download, find_file, read_content
 
 SIZE = 100_000_000
 SHA256 = "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
@@ -12,6 +13,10 @@ DOWNLOAD = Download(
     file_name="enwik8.zip",
 )
 FILE_NAMES = ("enwik8", "enwik8.zip", "enwik8.gz", "enwik8/enwik8", "enwik8/enwik8.zip", "enwik8/enwik8.gz")
+NOTE = (
+    "enwik8 with the standard split of 90, 5 and 5 million bytes; published figures are of the whole test split, these "
+    "of evenly spaced windows of it."
+)
 
 
 def locate(data_dir: Path | None, download: Download = DOWNLOAD) -> tuple[Path, str]:
@@ -27,20 +32,15 @@ def load(
 ) -> Corpus:
     """enwik8, checked against ``sha256`` (of the uncompressed content) wherever it came from."""
     path, source = locate(data_dir, download)
-    note = (
-        "enwik8 with the standard split of 90, 5 and 5 million bytes; published figures are of the whole test split, "
-        "these of evenly spaced windows of it."
-    )
     # One byte more than belongs there, so that a longer file is noticed.
-    return build_corpus("enwik8", read_content(path, SIZE + 1, "--data enwik8"), source, note, expected_sha256=sha256)
+    return corpus_of_text("enwik8", read_content(path, SIZE + 1, "--data enwik8"), source, NOTE, sha256)
 
 
-def find(data_dir: Path | None) -> str | None:
-    path = find_file(data_dir, FILE_NAMES) or DOWNLOAD.cached()
-    return None if path is None else str(path)
+def find(data_dir: Path | None) -> Path | None:
+    return find_file(data_dir, FILE_NAMES) or DOWNLOAD.cached()
 
 
-TASK = Task(
+DATA_SET = DataSet(
     name="enwik8",
     description="The first 100,000,000 bytes of English Wikipedia (2006), the standard byte-level benchmark.",
     load=load,

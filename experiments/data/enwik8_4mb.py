@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from experiments.data import enwik8
-from experiments.data.corpus import Corpus, Download, Task, build_corpus, find_file, read_content
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text
+from experiments.data.files import Download, find_file, read_content
 
 SIZE = 4_000_000
 SHA256 = "9f9ca3a41e2b87a0268d00380577e2c308e07959b22a94c8d7b1e8901bdefc37"
@@ -25,15 +26,14 @@ def load(
         source = f"the first {SIZE:,} bytes of {full_source}"
         content = read_content(path, SIZE, "--data enwik8-4MB")
     note = f"The first {SIZE:,} bytes of enwik8, split 90/5/5: not comparable with published enwik8 figures."
-    return build_corpus("enwik8-4MB", content, source, note, expected_sha256=sha256)
+    return corpus_of_text("enwik8-4MB", content, source, note, sha256)
 
 
-def find(data_dir: Path | None) -> str | None:
-    path = find_file(data_dir, FILE_NAMES)
-    return enwik8.find(data_dir) if path is None else str(path)
+def find(data_dir: Path | None) -> Path | None:
+    return find_file(data_dir, FILE_NAMES) or enwik8.find(data_dir)
 
 
-TASK = Task(
+DATA_SET = DataSet(
     name="enwik8-4MB",
     description="The first 4,000,000 bytes of enwik8, for comparisons on a small machine. Its figures are its own.",
     load=load,
