@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -53,17 +55,17 @@ class Corpus:
     sequences: Sequences | None = None
     """what generates it; None for a text"""
 
-    def describe(self) -> dict[str, Any]:
-        """What a record of a run keeps about its data, ready for JSON. Sizes are in bytes."""
+    def describe(self) -> DataRecord:
+        """What a record of a run keeps about its data. Sizes are in bytes."""
         splits = {split: len(getattr(self, split)) for split in ("train", "validation", "test")}
-        return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "source": self.source,
-            "note": self.note,
-            "bytes": sum(splits.values()),
-            "splits": splits,
-        }
+        return DataRecord(
+            name=self.name,
+            sha256=self.sha256,
+            source=self.source,
+            note=self.note,
+            bytes=sum(splits.values()),
+            splits=splits,
+        )
 
 
 def always_here(data_dir: Path | None) -> str:

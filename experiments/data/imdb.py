@@ -23,7 +23,7 @@ from experiments.data.files import (
     leaves_directory,
     refusing,
 )
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
 
 DOWNLOAD = Download(
     url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",

@@ -123,7 +123,7 @@ def address_space(extra):
 
 
 def read_text(path):
-    assert load_corpus("text", None, path).describe()["bytes"] > 0
+    assert load_corpus("text", None, path).describe().bytes > 0
 
 
 def read_reviews(path):

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -53,7 +53,7 @@ class TestCorpus:
 
     def test_describes_itself_in_json(self) -> None:
         corpus = corpus_of_text("mine", TEXT, source="a test", note="Only a test.")
-        assert json.loads(json.dumps(corpus.describe())) == {
+        assert msgspec.to_builtins(corpus.describe()) == {
             "name": "mine",
             "sha256": hashlib.sha256(TEXT).hexdigest(),
             "source": "a test",
@@ -124,7 +124,7 @@ class TestRegistry:
         (tmp_path / "own-1.0.dist-info").mkdir()
         (tmp_path / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
         (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text("[linear_rope.data]\nmine = own_data:mine\n")
-        code = "from experiments.data.registry import load_corpus; print(load_corpus('mine').describe()['bytes'])"
+        code = "from experiments.data.registry import load_corpus; print(load_corpus('mine').describe().bytes)"
         environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
         assert subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path).strip() == b"300"
 
@@ -149,7 +149,7 @@ class TestStdlib:
     def test_the_running_python(self) -> None:
         corpus = load_corpus("stdlib")
         assert corpus.sha256 == load_corpus("stdlib").sha256 == hashlib.sha256(whole(corpus)).hexdigest()
-        assert corpus.describe()["bytes"] > 5_000_000
+        assert corpus.describe().bytes > 5_000_000
         assert sys.version.split()[0] in corpus.source
 
     def test_takes_sources_in_order_and_leaves_out_the_rest(self, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ class TestEnwik8Prefix:
         own = enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
         assert own.source == "enwik8_first4000000 in the data directory"
         assert cut.sha256 == own.sha256 == self.SHA256
-        assert list(own.describe()["splits"].values()) == [3_600_000, 200_000, 200_000]
+        assert list(own.describe().splits.values()) == [3_600_000, 200_000, 200_000]
 
     def test_a_longer_file_under_its_name_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
@@ -243,7 +243,7 @@ class TestEnwik8Prefix:
     def test_the_real_one(self) -> None:
         corpus = load_corpus("enwik8-4MB", REAL_DATA)
         assert corpus.train[:10].tobytes() == b"<mediawiki"
-        assert corpus.describe()["bytes"] == 4_000_000
+        assert corpus.describe().bytes == 4_000_000
         assert "not comparable with published enwik8 figures" in corpus.note
 
 
@@ -410,5 +410,5 @@ class TestImdb:
     )
     def test_the_real_one(self) -> None:
         corpus = load_corpus("imdb", REAL_DATA)
-        assert 99_000_000 < corpus.describe()["bytes"] < 101_000_000
+        assert 99_000_000 < corpus.describe().bytes < 101_000_000
         assert corpus.sha256 == load_corpus("imdb", REAL_DATA).sha256
