@@ -68,11 +68,6 @@ class Corpus:
         )
 
 
-def always_here(data_dir: Path | None) -> str:
-    """The place of a data set that needs nothing from outside."""
-    return "made by its own code when it is used"
-
-
 @dataclass(frozen=True)
 class DataSet:
     """A data set that ``--data`` can name. One that downloads gives ``find`` and ``url`` too."""
@@ -81,7 +76,7 @@ class DataSet:
     description: str
     load: Callable[[Path | None, Path | None], Corpus]
     """(data directory, --data-file) -> the corpus; raises ValueError when it cannot be had"""
-    find: Callable[[Path | None], Path | str | None] = always_here
+    find: Callable[[Path | None], Path | str | None] = lambda data_dir: "made by its own code when it is used"
     """data directory -> where the data already is on this machine, as a path or in words; None when it is not there"""
     when_missing: str = "it is always here"
     """what would bring it here"""

@@ -6,7 +6,7 @@ From outside the project an installed package's entry point in the group ``linea
 
 from pathlib import Path
 
-from experiments.data import associative_recall, copying, enwik8, enwik8_4mb, imdb, stdlib, text
+from experiments.data import associative_recall, copying, enwik8, imdb, stdlib, text
 from experiments.data.corpus import Corpus, DataSet
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import Registry, choices
@@ -18,8 +18,7 @@ DATA_SETS: Registry[DataSet] = Registry(
         data_set.name: data_set
         for data_set in (
             stdlib.DATA_SET,
-            enwik8.DATA_SET,
-            enwik8_4mb.DATA_SET,
+            *enwik8.DATA_SETS,
             imdb.DATA_SET,
             text.DATA_SET,
             *associative_recall.DATA_SETS,

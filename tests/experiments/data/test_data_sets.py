@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from experiments.data import enwik8, enwik8_4mb, imdb, stdlib
+from experiments.data import enwik8, imdb, stdlib
 from experiments.data.corpus import Corpus, DataSet, corpus_of_text, split_90_5_5
 from experiments.data.files import Download
 from experiments.data.registry import DATA_SETS, load_corpus
@@ -196,7 +196,7 @@ class TestEnwik8:
         corpus = enwik8.load(tmp_path, None, sha256=self.SHA256)
         assert whole(corpus) == self.CONTENT
         assert corpus.source == f"{name} in the data directory"
-        assert enwik8.find(tmp_path) == path
+        assert DATA_SETS["enwik8"].find(tmp_path) == path
 
     def test_taken_from_the_cache(self, own_cache: Path) -> None:
         own_cache.mkdir()
@@ -224,10 +224,10 @@ class TestEnwik8Prefix:
 
     def test_from_its_own_file_or_cut_from_enwik8(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8").write_bytes(self.FULL)
-        cut = enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+        cut = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert cut.source == "the first 4,000,000 bytes of enwik8 in the data directory"
         (tmp_path / "enwik8_first4000000").write_bytes(self.PREFIX)
-        own = enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+        own = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert own.source == "enwik8_first4000000 in the data directory"
         assert cut.sha256 == own.sha256 == self.SHA256
         assert list(own.describe().splits.values()) == [3_600_000, 200_000, 200_000]
@@ -235,10 +235,11 @@ class TestEnwik8Prefix:
     def test_a_longer_file_under_its_name_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
         with pytest.raises(ValueError, match="damaged or another file"):
-            enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+            enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
 
     @pytest.mark.skipif(
-        not (REAL_DATA and enwik8_4mb.find(REAL_DATA)), reason="LINEAR_ROPE_DATA names no directory with enwik8"
+        not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)),
+        reason="LINEAR_ROPE_DATA has no enwik8",
     )
     def test_the_real_one(self) -> None:
         corpus = load_corpus("enwik8-4MB", REAL_DATA)
