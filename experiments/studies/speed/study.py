@@ -2,7 +2,8 @@
 
 python -m experiments run speed
 
-The words of the study are in study.toml, claims.toml and targets.toml. Here are the names of the competitors, and what is measured at which sizes.
+The words of the study are in study.toml, claims.toml and targets.toml. Here are the names of the competitors, and what
+is measured at which sizes.
 """
 
 import tomllib

@@ -3,8 +3,10 @@ import math
 import pandas as pd
 import pytest
 
-from experiments.analysis.statistics import (
+from experiments.analysis.statistics import
+(
 from tests.made_up import make_record
+   
     Estimate,
     Spread,
     contrasts,
@@ -13,6 +15,8 @@ from tests.made_up import make_record
     paired_differences,
     pooled_spread,
     summarise,
+
+
 )
 from experiments.records.record import read_comparison
 

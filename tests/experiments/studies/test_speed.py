@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.studies.speed.claims import CLAIMS
 
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
 from experiments.studies.speed import cases, measure
 from experiments.studies.speed.benchmark import in_fresh_process, peak_memory, time_in_turn
-from experiments.studies.speed.claims import CLAIMS
 from experiments.studies.speed.figures import memory_figure, positions_figure
 from experiments.studies.speed.records import (
     Failure,
@@ -236,7 +236,8 @@ def test_the_note_about_a_missing_peer_goes_when_it_is_installed(smoke, tmp_path
 
 
 def test_the_study_and_its_claims_are_listed_without_torch():
-    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; assert 'torch' not in sys.modules"
+    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; assert 'torch' not in
+    sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
