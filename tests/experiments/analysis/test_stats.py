@@ -3,10 +3,7 @@ import math
 import pandas as pd
 import pytest
 
-from experiments.analysis.statistics import
-(
-from tests.made_up import make_record
-   
+from experiments.analysis.statistics import (
     Estimate,
     Spread,
     contrasts,
@@ -15,10 +12,9 @@ from tests.made_up import make_record
     paired_differences,
     pooled_spread,
     summarise,
-
-
 )
 from experiments.records.record import read_comparison
+from tests.made_up import make_record
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138

@@ -236,8 +236,8 @@ def test_the_note_about_a_missing_peer_goes_when_it_is_installed(smoke, tmp_path
 
 
 def test_the_study_and_its_claims_are_listed_without_torch():
-    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; assert 'torch' not in
-    sys.modules"
+    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; "
+    code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
