@@ -3,9 +3,7 @@
 import argparse
 import ast
 import inspect
-import json
 import re
-import stat
 import textwrap
 import tomllib
 from collections.abc import Mapping
@@ -15,8 +13,10 @@ from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from experiments.config import Config
-from experiments.errors import why
 from experiments.extensions import choices, load_plugin
+from experiments.records.files import read_file
+from experiments.records.record import read_record
+from experiments.records.schema import Comparison
 
 T = TypeVar("T")
 
@@ -72,6 +72,11 @@ class RunOptions:
     """fields of Config that were given; the others are the preset's"""
     words: tuple[str, ...] = field(default=(), metadata=NOT_GIVEN)
     """the command line behind the program's name"""
+
+    @property
+    def directory(self) -> Path:
+        """Where the comparison is."""
+        return self.out or Path("results/runs") / self.study
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,13 @@ def value_of(name: str, kind: Any, text: Any) -> Any:
         raise ValueError(f"{name} is {text!r}; give {number}") from None
 
 
+def given_flags(options: RunOptions) -> list[str]:
+    """The options of `run` that were given, but for those given what is the default anyway."""
+    given = [option for option in fields(options) if _flag(option).startswith("--")]
+    changed = [_flag(option) for option in given if getattr(options, option.name) != option.default]
+    return changed + [f"--{name.replace('_', '-')}" for name in options.settings]
+
+
 def flags(kind: type) -> list[str]:
     """The options that a command takes."""
     return [name for name in _kinds(kind) if name.startswith("--")]
@@ -291,18 +303,14 @@ def _canonical(word: str) -> str:
 
 def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
     """The options that a --config file gives, by flag. Raises ValueError that names the file and what is wrong in it."""
-    content = _read(path)
+    remedy = "give a TOML file with options of `run`, or a comparison.json"
     try:
         if path.suffix == ".json":
-            written = _of_comparison(json.loads(content), path)
+            written = _of_comparison(read_record(path, Comparison, remedy), path)
         else:
-            written = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        if str(error).startswith("--config"):
-            raise
-        raise ValueError(
-            f"--config {path} is not TOML, and no comparison.json ({error}); give lines such as steps = 400"
-        ) from None
+            written = tomllib.loads(read_file(path, remedy, LARGEST_FILE).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"--config {path} is not TOML ({error}); give lines such as steps = 400") from None
     known = {re.sub("^-*", "", flag).lower(): flag for flag in kinds if flag != "--config"}
     found = {}
     for key, value in written.items():
@@ -320,31 +328,14 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path) -> bytes:
-    """A regular file of an ordinary size: reading others may never end."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= LARGEST_FILE:
-            raise ValueError(f"it is no file of 1 to {LARGEST_FILE:,} bytes")
-        with path.open("rb") as file:
-            return file.read(status.st_size)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--config {path} cannot be read ({why(error)}); give a TOML or a comparison.json") from None
-
-
-def _of_comparison(record: Any, path: Path) -> dict[str, Any]:
+def _of_comparison(record: Comparison, path: Path) -> dict[str, Any]:
     """The options that make a recorded comparison once more; its settings are whole, so that no preset's count."""
-    try:
-        seeds = list(record["seeds"])
-        if seeds != list(range(len(seeds))):
-            raise ValueError(f"--config {path} has the seeds {seeds}; those of a run are 0, 1, 2, ...")
-        options = {"study": record["experiment"], "preset": record["preset"]} | dict(record["config"])
-        if not record["variants"]:
-            return {"study": record["experiment"], "preset": record["preset"]}
-        options |= {"seeds": len(seeds), "variants": [variant["name"] for variant in record["variants"]]}
-        options |= {"learning_rates": record["learning_rates"]} if record.get("learning_rates") else {}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"--config {path} is no comparison.json ({type(error).__name__}: {error}); give one that `run` wrote"
-        ) from None
-    return {option.name: option.default for option in fields(Config)} | options
+    options: dict[str, Any] = {"study": record.study, "preset": record.preset}
+    if not record.variants:
+        return options
+    if record.seeds != list(range(len(record.seeds))):
+        raise ValueError(f"--config {path} has the seeds {record.seeds}, which no run makes: give a TOML")
+    if record.learning_rates:
+        options["learning_rates"] = record.learning_rates
+    options |= {"seeds": len(record.seeds), "variants": [variant.name for variant in record.variants]}
+    return {option.name: option.default for option in fields(Config)} | record.config | options

@@ -1,43 +1,30 @@
 """What the suite offers, for the ``list`` and ``data`` commands."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from experiments.config import Config
+from experiments.console import make_console, print_pairs, program
 from experiments.data.corpus import DATA_DIR_VARIABLE, Task, cache_directory, resolve_data_dir
 from experiments.data.registry import TASKS
+from experiments.options import DataOptions, ListOptions
+from experiments.presets import PRESETS
+from experiments.variants import VARIANTS
 
 
-def make_console() -> Console:
-    """A console that prints text as it is (paths may hold brackets), without styles or a guessed width in a pipe."""
-    console = Console(markup=False, emoji=False, highlight=False)
-    return console if console.is_terminal else Console(markup=False, emoji=False, highlight=False, width=120)
+def list_all(options: ListOptions) -> int:
+    """Print the studies, presets, variants and data sets. Returns the exit status."""
+    from experiments.studies.registry import STUDIES
 
-
-def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Two columns: a name, and text that wraps beside it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
-    for name, text in pairs:
-        grid.add_row(f"  {name}", text)
-    console.print(grid)
-
-
-def print_list(experiments: Mapping[str, str], presets: Iterable[str], variants: Mapping[str, str]) -> None:
-    """Print the experiments and variants (name -> what it is), the presets and the names of the data sets."""
     console = make_console()
-    console.print("Experiments: python -m experiments run NAME", style="bold underline")
-    print_pairs(console, experiments.items())
+    console.print(f"Studies: {program()} run NAME", style="bold underline")
+    print_pairs(console, ((name, study.QUESTION) for name, study in STUDIES.items()))
     console.print("\nPresets: --preset NAME", style="bold underline")
-    console.print(f"  {', '.join(presets)}")
+    print_pairs(console, ((name, make().description) for name, make in PRESETS.items()))
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, variants.items())
-    console.print("\nData sets: --data NAME (python -m experiments data says which are here)", style="bold underline")
+    print_pairs(console, ((name, variant.description) for name, variant in VARIANTS.items()))
+    console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
     print_pairs(console, ((task.name, task.description) for task in TASKS.values()))
+    return 0
 
 
 def availability(task: Task, data_dir: Path | None) -> str:
@@ -49,13 +36,13 @@ def availability(task: Task, data_dir: Path | None) -> str:
     return f"not here: {task.when_missing}" if place is None else f"here: {place}"
 
 
-def print_data(data_dir: Path | None) -> None:
+def list_data(options: DataOptions) -> int:
     """Print every data set with where it is, or where it would come from. Reads and downloads nothing.
 
-    Raises ValueError if the data directory does not exist.
+    Returns the exit status. Raises ValueError if the data directory does not exist.
     """
     console = make_console()
-    resolved = resolve_data_dir(data_dir)
+    resolved = resolve_data_dir(options.data_dir)
     directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
     for task in TASKS.values():
@@ -65,3 +52,4 @@ def print_data(data_dir: Path | None) -> None:
         if task.url is not None:
             lines.append(("source", task.url))
         print_pairs(console, lines)
+    return 0

@@ -18,6 +18,7 @@ from torch import Tensor
 from experiments.config import Config, recorded_steps
 from experiments.data.corpus import NOT_SCORED
 from experiments.records.record import MetricsLog
+from experiments.records.schema import Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel, bits_per_byte
@@ -109,7 +110,7 @@ def train_run(
                 save()
                 raise RunStopped(f"stopped at step {step}")
 
-        def log_evaluation(split: str, windows: int) -> None:
+        def log_evaluation(split: Split, windows: int) -> None:
             values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
             if not math.isfinite(values["bits_per_byte"]):
                 raise Diverged(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")

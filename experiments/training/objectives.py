@@ -29,7 +29,7 @@ class ByteLanguageModel:
     """whether evaluations tell the share of scored targets that were predicted right"""
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
-        for split, length in corpus.describe()["splits"].items():
+        for split, length in corpus.describe().splits.items():
             if length < context + 1:
                 raise ValueError(
                     f"--data {corpus.name} ({corpus.source}): the {split} split has {length:,} bytes, fewer than the "

@@ -7,12 +7,13 @@ when all trials of a variant are done or have diverged, and recorded in comparis
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
 from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.records.schema import Comparison, VariantRecord
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
@@ -46,74 +47,75 @@ def trial_name(variant: str, rate: float) -> str:
     return f"{variant}@learning_rate={rate!r}"
 
 
-def trials(comparison: dict[str, Any]) -> dict[str, Any]:
+def trials(comparison: Comparison) -> Comparison:
     """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
-    return {
-        **{key: value for key, value in comparison.items() if key != "learning_rates"},
-        "name": f"{comparison['name']}, learning rates",
-        "notes": [],
-        "seeds": [SEED],
-        "variants": [
-            {
-                **variant,
-                "name": trial_name(variant["name"], rate),
-                "baseline": trial_name(variant["baseline"], rate),
-                "settings": variant.get("settings", {}) | {"learning_rate": rate},
-            }
-            for variant in comparison["variants"]
-            if "learning_rate" not in get_variant(variant["name"]).settings
-            for rate in comparison["learning_rates"]
+    return replace(
+        comparison,
+        name=f"{comparison.name}, learning rates",
+        notes=[],
+        learning_rates=[],
+        seeds=[SEED],
+        variants=[
+            replace(
+                variant,
+                name=trial_name(variant.name, rate),
+                baseline=trial_name(variant.baseline, rate),
+                settings=variant.settings | {"learning_rate": rate},
+            )
+            for variant in comparison.variants
+            if "learning_rate" not in get_variant(variant.name).settings
+            for rate in comparison.learning_rates
         ],
-    }
+    )
 
 
-def untuned(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+def untuned(comparison: Comparison) -> list[VariantRecord]:
     """The variants whose learning rate is still to be found."""
-    if not comparison.get("learning_rates"):
+    if not comparison.learning_rates:
         return []
-    return [variant for variant in comparison["variants"] if "learning_rate" not in variant.get("settings", {})]
+    return [variant for variant in comparison.variants if "learning_rate" not in variant.settings]
 
 
-def choose(root: Path, comparison: dict[str, Any], variant: str) -> float | None:
+def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
     """The rate whose trial ended with the lowest validation loss; None if no trial of the variant is done."""
     losses = {rate: loss for rate, loss in trial_losses(root, comparison, variant).items() if math.isfinite(loss)}
     return min(losses, key=losses.__getitem__) if losses else None
 
 
-def have_ended(root: Path, comparison: dict[str, Any], variant: str) -> bool:
+def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
     """Whether every trial of a variant is done or diverged; one that failed otherwise (was killed, say) is repeated."""
-    for rate in comparison["learning_rates"]:
+    for rate in comparison.learning_rates:
         status = run_status(root / DIRECTORY, trial_name(variant, rate), SEED)
-        diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
-        if status["state"] != "done" and not diverged:
+        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
+        if status.state != "done" and not diverged:
             return False
     return True
 
 
-def trial_losses(root: Path, comparison: dict[str, Any], variant: str) -> dict[float, float]:
+def trial_losses(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
     """For each rate of the grid the final validation bits per byte of the variant's trial; NaN if it is not done."""
-    steps = comparison["config"]["steps"]
+    steps = comparison.config["steps"]
     losses = {}
-    for rate in comparison["learning_rates"]:
+    for rate in comparison.learning_rates:
         name = trial_name(variant, rate)
         losses[rate] = math.nan
-        if run_status(root / DIRECTORY, name, SEED)["state"] == "done":
+        if run_status(root / DIRECTORY, name, SEED).state == "done":
             for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
-                if (row["step"], row["split"]) == (steps, "validation"):
-                    losses[rate] = row.get("bits_per_byte", math.nan)
+                if (row.step, row.split) == (steps, "validation"):
+                    losses[rate] = row.metrics.get("bits_per_byte", math.nan)
     return losses
 
 
-def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
+def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:
     """A row of strings per tuned variant: its trials' validation loss by rate, and the rate it is trained with."""
-    if not comparison.get("learning_rates"):
+    if not comparison.learning_rates:
         return None
     rows = []
-    for variant in comparison["variants"]:
-        losses = trial_losses(root, comparison, variant["name"])
+    for variant in comparison.variants:
+        losses = trial_losses(root, comparison, variant.name)
         shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
-        chosen = variant.get("settings", {}).get("learning_rate")
+        chosen = variant.settings.get("learning_rate")
         tried = not all(map(math.isnan, losses.values()))
         edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
-        rows.append({"variant": variant["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
+        rows.append({"variant": variant.name, **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
     return pd.DataFrame(rows)
