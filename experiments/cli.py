@@ -29,7 +29,7 @@ from experiments.options import (
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""
 
-COMMANDS: dict[str, tuple[type, str]] = {
+COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "run:run"),
     "report": (ReportOptions, "report:report"),
     "claims": (ClaimsOptions, "claims:claims"),
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
             raise ValueError(f"there is no command {name!r}; {choices(name, [*COMMANDS, '--version', '--help'])}")
         with stop_signals_raise():
             kind, place = COMMANDS[name]
-            options = parse(name, kind, rest, f"{program()} {name}")
+            options: Any = parse(name, kind, rest, f"{program()} {name}")
             module, _, function = place.partition(":")
             command: Callable[[Any], int] = getattr(import_module(f"experiments.commands.{module}"), function)
             return command(options)

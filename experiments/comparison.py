@@ -77,7 +77,9 @@ def compare(
             words.append(flag)
         elif value is not None and value is not False:
             texts = value if isinstance(value, list | tuple) else [value]
-            words += [f"{flag}={text}" for text in texts] if name == "plugin" else [f"{flag}={','.join(map(str, texts))}"]
+            words += (
+                [f"{flag}={text}" for text in texts] if name == "plugin" else [f"{flag}={','.join(map(str, texts))}"]
+            )
     options = parse("run", RunOptions, words, program())
     if options.study == ALL or options.dry_run:
         raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")

@@ -8,6 +8,7 @@ import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -285,7 +286,7 @@ def _docstrings(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0].body  # type: ignore[attr-defined]
-        for statement, below in zip(body, body[1:], strict=False):
+        for statement, below in pairwise(body):
             if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
                 text = below.value.value  # type: ignore[attr-defined]
                 found[statement.target.id] = " ".join(text.split())  # type: ignore[union-attr]
@@ -302,7 +303,7 @@ def _canonical(word: str) -> str:
 
 
 def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
-    """The options that a --config file gives, by flag. Raises ValueError that names the file and what is wrong in it."""
+    """The options that a --config file gives, by flag. Raises ValueError that names it and what is wrong in it."""
     remedy = "give a TOML file with options of `run`, or a comparison.json"
     try:
         if path.suffix == ".json":

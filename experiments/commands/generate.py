@@ -16,8 +16,6 @@ def generate(options: GenerateOptions) -> int:
     from experiments.comparison import load
 
     run = load(options.directory).run(options.variant, options.seed)
-    text = run.generate(
-        options.prompt, tokens=options.tokens, temperature=options.temperature, device=options.device
-    )
+    text = run.generate(options.prompt, tokens=options.tokens, temperature=options.temperature, device=options.device)
     make_console().print(options.prompt + text, soft_wrap=True)
     return 0

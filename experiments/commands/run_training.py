@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from experiments.commands.plan import nondeterministic, print_head, print_plan
-from experiments.config import Config, check_range
+from experiments.config import Config
 from experiments.console import command_line, make_console
 from experiments.data.corpus import load_corpus
 from experiments.errors import EXIT_FAILED
@@ -26,7 +25,7 @@ from experiments.presets import get_preset
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import only_one_run
 from experiments.records.record import is_finished, write_record
-from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
+from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.records.store import (
     CONTINUED,
     add_notes,
@@ -49,8 +48,6 @@ from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import Variant, check_variants_differ, parse_variants
 
-MOST_SEEDS, MOST_WORKERS = 1000, 4096
-
 
 def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
@@ -59,7 +56,6 @@ def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
         ValueError: wrong use; nothing was written.
     """
     seeds = get_preset(options.preset, options.study).seeds if options.seeds is None else options.seeds
-    check_range("--seeds", seeds, 1, MOST_SEEDS)
     variants = parse_variants(",".join(study.VARIANTS) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
@@ -68,9 +64,6 @@ def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
     workers = options.workers
     if workers is None:
         workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
-    check_range("--workers", workers, 1, MOST_WORKERS)
-    if not options.run_timeout > 0:
-        raise ValueError(f"--run-timeout is {options.run_timeout}; give a positive number of seconds")
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
     if device.type == "cpu":
@@ -97,7 +90,7 @@ def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
     }
     comparison.learning_rates = rates
     comparison.notes += passed_over
-    comparison.plugins = origins()
+    comparison.plugins = [Origin(**origin) for origin in origins()]
     merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
     if options.dry_run:
         print_plan(console, comparison, variants, config, task, device, workers)
