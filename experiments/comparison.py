@@ -196,7 +196,7 @@ class TrainedRun:
         device: str | torch.device = "cpu",
         generator: torch.Generator | None = None,
     ) -> str:
-        """What the model continues a prompt with, as text; bytes that are not text are shown as \N{REPLACEMENT CHARACTER}.
+        """What the model continues a prompt with, as text; bytes that are no text become replacement characters.
 
         Args:
             prompt: at least one character.

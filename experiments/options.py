@@ -244,7 +244,7 @@ def _given(name: str, kind: type, words: list[str], prog: str) -> dict[str, Any]
 
 def _add_options(parser: Any, kind: type) -> None:
     helps, kinds = _docstrings(kind), _kinds(kind)
-    for option in fields(kind):  # type: ignore[arg-type]
+    for option in fields(kind):
         flag = _flag(option)
         if not flag.startswith("--"):
             continue
@@ -273,7 +273,7 @@ def _is_required(option: Field[Any]) -> bool:
 def _kinds(kind: type) -> dict[str, Any]:
     """The type of every option and argument by flag; of one that may be None, the other type."""
     hints = get_type_hints(kind)
-    found = {_flag(option): hints[option.name] for option in fields(kind)}  # type: ignore[arg-type]
+    found = {_flag(option): hints[option.name] for option in fields(kind)}
     found.pop("", None)
     if kind is RunOptions:
         found |= _kinds(Config)

@@ -2,8 +2,8 @@
 
 Names are `<kernel>-<position>`. A kernel is an attention, or linear attention's feature map. A new one of the project's
 is an entry in ``KERNELS``, besides linear_rope's registry. One of an installed package, or that a ``--plugin`` module
-adds to linear_rope's ``FEATURE_MAPS`` or ``ATTENTIONS``, needs none. A name may go on with settings in which the variant
-differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
+adds to linear_rope's ``FEATURE_MAPS`` or ``ATTENTIONS``, needs none. A name may go on with settings that differ from
+the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
 import sys

@@ -24,6 +24,7 @@ def run(options: RunOptions) -> int:
     if not options.run_timeout > 0:
         raise ValueError(f"--run-timeout is {options.run_timeout}; give a positive number of seconds")
     if options.study == ALL:
+        say_that_it_loads("run all")
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -46,7 +47,8 @@ from experiments.training.models import (
 )
 from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import Variant, check_variants_differ, parse_variants
+from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
+from linear_rope.model import Position
 
 
 def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
@@ -235,12 +237,20 @@ def _train(
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
     """As count_parameters; from models of one and two layers, because all layers have equally many."""
-    with torch.device("meta"):
-        one, two = (
-            count_parameters(build_model(variant, dataclasses.replace(config, layers=layers), seed=0))
-            for layers in (1, 2)
-        )
+    # Only what changes the number: of hundreds of variants most differ in something else.
+    features = 2 if variant.kernel in RANDOM_KERNELS else config.num_features
+    kept = {name: getattr(config, name) for name in ("dim", "heads", "context", "redraw_every", "dropout")}
+    sizes = Config(**kept, num_features=features)
+    one, two = (
+        _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=layers)) for layers in (1, 2)
+    )
     return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
+
+
+@lru_cache(maxsize=1024)
+def _count(kernel: str, position: Position, config: Config) -> tuple[int, int]:
+    with torch.device("meta"):
+        return count_parameters(build_model(Variant("", kernel, position, "", ""), config, seed=0))
 
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
