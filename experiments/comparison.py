@@ -8,10 +8,13 @@ load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The "
 ```
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -84,10 +87,22 @@ def compare(
     if options.study == ALL or options.dry_run:
         raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
     try:
-        run_command(options)
+        with _the_script_is_not_imported_again():
+            run_command(options)
     except Stopped as stop:
         raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
     return load(options.directory)
+
+
+@contextmanager
+def _the_script_is_not_imported_again() -> Iterator[None]:
+    """Processes that train would import the script that called us, and with it call us again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def load(directory: str | Path) -> "Comparison":
@@ -143,9 +158,8 @@ class Comparison:
         name = metric if len(splits) else "bits_per_byte"
         shown = curves[(curves["split"] == split) & (curves["metric"] == name)]
         if shown.empty:
-            raise ValueError(
-                f"metric is {metric!r}; {choices(metric, ['validation', 'train', *curves['metric'].unique()])}"
-            )
+            there = [*curves["split"].unique(), *curves["metric"].unique()]
+            raise ValueError(f"metric is {metric!r}; {choices(metric, there) if there else 'no run has begun'}")
         if axes is None:
             _, axes = pyplot.subplots()
         styles = [variant_style(variant) for variant in self.record.variants]
@@ -175,9 +189,12 @@ class TrainedRun:
         return f"{self.variant} seed {self.seed}"
 
     def model(self, device: str | torch.device = "cpu") -> CausalLM:
-        """The trained model, in eval mode. Raises ValueError if the run is not done or its weights are gone."""
+        """The trained model, in eval mode. Raises ValueError if the run is not done, or there is no such device."""
         root, record = self.comparison.directory, self.comparison.record
-        place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
+        try:
+            place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
         described = [variant for variant in record.variants if variant.name == self.variant]
         notes: list[str] = []
         of_this = replace(record, variants=described, seeds=[self.seed])

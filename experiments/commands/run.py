@@ -30,7 +30,9 @@ def run(options: RunOptions) -> int:
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
     if options.launcher != "local":
-        raise ValueError(f"--launcher: there is no launcher {options.launcher!r}; {choices(options.launcher, ['local'])}")
+        raise ValueError(
+            f"--launcher: there is no launcher {options.launcher!r}; {choices(options.launcher, ['local'])}"
+        )
     config = resolved_config(options)
     if options.variants is not None:
         parse_variants(options.variants)
