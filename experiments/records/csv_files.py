@@ -89,7 +89,7 @@ def _parsed(path: Path, content: bytes, columns: tuple[tuple[str, Column], ...],
             row = int(wrong.to_numpy().argmax())
             came = f"{str(table[name].iloc[row])[:60]!r}, expected a number from {least:g} to {most:g}"
             raise wrong_file(str(path), f"row {row + 1}, column {name} is {came}", REMEDY)
-        table = table.assign(**{name: numbers.astype(kind)})
+        table = table.assign(**{name: numbers.astype("int64") if kind == "int64" else numbers})
     if table.duplicated(list(key)).any():
         raise wrong_file(str(path), f"has two rows of the same {', '.join(key)}", REMEDY)
     return table.reset_index(drop=True)
