@@ -4,36 +4,36 @@ from pathlib import Path
 
 from experiments.config import Config
 from experiments.console import make_console, print_pairs, program
-from experiments.data.corpus import DATA_DIR_VARIABLE, Task, cache_directory, resolve_data_dir
-from experiments.data.registry import TASKS
+from experiments.data.corpus import DataSet
+from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
+from experiments.data.registry import DATA_SETS
 from experiments.options import DataOptions, ListOptions
-from experiments.presets import PRESETS
-from experiments.variants import VARIANTS
+from experiments.presets import PRESETS, get_preset
+from experiments.studies.registry import STUDIES
+from experiments.variants import get_variant, variant_names
 
 
 def list_all(options: ListOptions) -> int:
     """Print the studies, presets, variants and data sets. Returns the exit status."""
-    from experiments.studies.registry import STUDIES
-
     console = make_console()
     console.print(f"Studies: {program()} run NAME", style="bold underline")
-    print_pairs(console, ((name, study.QUESTION) for name, study in STUDIES.items()))
+    print_pairs(console, ((name, study.question) for name, study in STUDIES.items()))
     console.print("\nPresets: --preset NAME", style="bold underline")
-    print_pairs(console, ((name, make().description) for name, make in PRESETS.items()))
+    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS))
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, ((name, variant.description) for name, variant in VARIANTS.items()))
+    print_pairs(console, ((name, get_variant(name).description) for name in variant_names()))
     console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
-    print_pairs(console, ((task.name, task.description) for task in TASKS.values()))
+    print_pairs(console, ((data_set.name, data_set.description) for data_set in DATA_SETS.values()))
     return 0
 
 
-def availability(task: Task, data_dir: Path | None) -> str:
+def availability(data_set: DataSet, data_dir: Path | None) -> str:
     """Where a data set is on this machine, or what would bring it here. ``data_dir`` as resolved."""
     try:
-        place = task.find(data_dir)
+        place = data_set.find(data_dir)
     except ValueError as error:
         return f"not usable: {error}"
-    return f"not here: {task.when_missing}" if place is None else f"here: {place}"
+    return f"not here: {data_set.when_missing}" if place is None else f"here: {place}"
 
 
 def list_data(options: DataOptions) -> int:
@@ -45,11 +45,11 @@ def list_data(options: DataOptions) -> int:
     resolved = resolve_data_dir(options.data_dir)
     directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
-    for task in TASKS.values():
-        default = " (default)" if task.name == Config().data else ""
-        console.print(f"\n{task.name}{default}", style="bold")
-        lines = [("what", task.description), ("where", availability(task, resolved))]
-        if task.url is not None:
-            lines.append(("source", task.url))
+    for data_set in DATA_SETS.values():
+        default = " (default)" if data_set.name == Config().data else ""
+        console.print(f"\n{data_set.name}{default}", style="bold")
+        lines = [("what", data_set.description), ("where", availability(data_set, resolved))]
+        if data_set.url is not None:
+            lines.append(("source", data_set.url))
         print_pairs(console, lines)
     return 0

@@ -7,6 +7,7 @@ from experiments.console import program, say_that_it_loads
 from experiments.extensions import choices
 from experiments.options import ALL, RunOptions, parse
 from experiments.presets import get_preset
+from experiments.studies.registry import STUDIES
 from experiments.variants import parse_variants
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
@@ -40,12 +41,11 @@ def run(options: RunOptions) -> int:
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
-    from experiments.studies.registry import get
 
-    study = get(options.study)
-    return run_training(study, options, config) if study.VARIANTS else run_measurements(study, options)
+    study = STUDIES[options.study]
+    return run_training(study, options, config) if study.variants else run_measurements(study, options)
 
 
 def resolved_config(options: RunOptions) -> Config:
     """What every run is trained with: the preset's settings, and before them those that were given."""
-    return replace(get_preset(options.preset, options.study).config, **options.settings)
+    return replace(get_preset(options.preset, STUDIES[options.study]).config, **options.settings)

@@ -47,8 +47,8 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
     for number, (name, words) in enumerate(commands.items(), start=1):
         study = STUDIES[words[1]]
-        words = [*words, *_fitting(words_given, trains=bool(study.VARIANTS))]
-        if study.VARIANTS and RUNS.is_dir():
+        words = [*words, *_fitting(words_given, trains=bool(study.variants))]
+        if study.variants and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
         console.print(f"{program()} {shlex.join(words)}", soft_wrap=True)

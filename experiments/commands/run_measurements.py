@@ -1,7 +1,6 @@
 """The run command for a study that trains nothing: its measurements, one after the other, and its report."""
 
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
@@ -23,13 +22,14 @@ from experiments.records.store import (
     refuse_if_differing,
 )
 from experiments.report.report import write_report
+from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
 OPTIONS = ("--preset", "--out", "--device", "--dry-run", "--plugin", "--config")
 """what such a study takes; the others say what is trained"""
 
 
-def run_measurements(study: ModuleType, options: RunOptions) -> int:
+def run_measurements(study: Study, options: RunOptions) -> int:
     """Measure what is missing and write the report. Returns the exit status.
 
     Raises:
@@ -42,18 +42,19 @@ def run_measurements(study: ModuleType, options: RunOptions) -> int:
             f"{', '.join(OPTIONS)}"
         )
     device = resolve_device(options.device)
-    config = study.settings(options.preset, device.type)
+    missing_of, notes_of = resolve(study.missing), resolve(study.notes)
+    config = resolve(study.settings)(options.preset, device.type)
     console = make_console()
     root = options.directory
     check_directory(root)
     comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
-    comparison.config = msgspec.to_builtins(config)
+    comparison.config = msgspec.json.decode(msgspec.json.encode(config))
     if (root / "comparison.json").is_file():
-        comparison = _continued(root, comparison, bool(study.missing(root, config)))
+        comparison = _continued(root, comparison, bool(missing_of(root, config)))
     continued = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    comparison.notes = continued + study.notes(root, config)
-    missing = study.missing(root, config)
+    comparison.notes = continued + notes_of(root, config)
+    missing = missing_of(root, config)
     console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
@@ -66,9 +67,9 @@ def run_measurements(study: ModuleType, options: RunOptions) -> int:
     make_directory(root)
     with only_one_run(root, console), failing_after_it_began(root):
         write_record(root / "comparison.json", comparison)
-        failures = study.measure(root, comparison, None)
+        failures = resolve(study.measure)(root, comparison, None)
         # Of what failed before, some may have succeeded now.
-        comparison.notes = continued + study.notes(root, config)
+        comparison.notes = continued + notes_of(root, config)
         write_record(root / "comparison.json", comparison)
         report = write_report(root)
     for failure in failures:

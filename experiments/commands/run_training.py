@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from rich.console import Console
 from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.config import Config
 from experiments.console import command_line, make_console
-from experiments.data.corpus import load_corpus
+from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.extensions import origins
 from experiments.launch.local import Failure, launch_runs
@@ -37,6 +36,7 @@ from experiments.records.store import (
     new_comparison,
 )
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
+from experiments.study import Study, resolve
 from experiments.training import tuning
 from experiments.training.models import (
     build_model,
@@ -51,14 +51,14 @@ from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ,
 from linear_rope.model import Position
 
 
-def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
+def run_training(study: Study, options: RunOptions, config: Config) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
     Raises:
         ValueError: wrong use; nothing was written.
     """
-    seeds = get_preset(options.preset, options.study).seeds if options.seeds is None else options.seeds
-    variants = parse_variants(",".join(study.VARIANTS) if options.variants is None else options.variants)
+    seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
+    variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
     check_directory(root)
@@ -77,7 +77,7 @@ def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
         )
     passed_over: list[str] = []
     reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
-    corpus = load_corpus(config.data, options.data_dir, options.data_file)
+    corpus = load_corpus(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     task = make_task(corpus, config.context, config.batch_size)
 
     console = make_console()
@@ -106,7 +106,7 @@ def run_training(study: ModuleType, options: RunOptions, config: Config) -> int:
 
 def _train_and_report(
     console: Console,
-    study: ModuleType,
+    study: Study,
     root: Path,
     comparison: Comparison,
     options: RunOptions,
@@ -156,7 +156,7 @@ def _train_and_report(
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    add_notes(comparison, [*_short_of_the_peak(config), *study.measure(root, comparison, task)])
+    add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, task)])
     write_record(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))

@@ -10,7 +10,7 @@ import pytest
 from experiments.cli import main
 from experiments.commands.run import resolved_config
 from experiments.options import RunOptions, parse
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.variants import get_variant
 from linear_rope.features.registry import FEATURE_MAPS
 
@@ -26,7 +26,7 @@ def test_both_spellings_of_an_option_and_the_last_value_count():
     options = parsed("convergence", "--learning_rate", "1e-3", "--steps=5", "--steps", "7", "--cell-timeout=3")
     assert options.settings == {"learning_rate": 1e-3, "steps": 7}
     assert (options.study, options.run_timeout, options.dry_run) == ("convergence", 3.0, False)
-    assert resolved_config(options).dim == PRESETS["cpu"]().config.dim
+    assert resolved_config(options).dim == get_preset("cpu").config.dim
 
 
 def test_a_text_of_one_s_own_is_the_data_set_text():
