@@ -57,6 +57,8 @@ class RunCommand:
     """text file to train on, with --data text"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to train and measure"""
+    launcher: str = "local"
+    """what starts the runs: local (processes of this machine), or one of an installed package's"""
     workers: int | None = None
     """runs trained at the same time; default: one a core on the CPU, one on a GPU"""
     run_timeout: float = 1800

@@ -15,10 +15,11 @@ from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.config import Config, check_range
 from experiments.data.corpus import load_corpus
-from experiments.launch.local import Failure, launch_runs
+from experiments.launch.launcher import Launcher, Run
 from experiments.launch.progress import make_display
+from experiments.launch.registry import LAUNCHERS
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.worker import Job, Run, log_path
+from experiments.launch.runs import Failure, Training, log_path, train_runs
 from experiments.presets import get_preset
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import only_one_run
@@ -73,6 +74,7 @@ def run(command: RunCommand, command_line: str) -> int:
     check_range("--workers", workers, 1, MOST_WORKERS)
     if not command.run_timeout > 0:
         raise ValueError(f"--run-timeout is {command.run_timeout}; give a positive number of seconds")
+    launcher = LAUNCHERS[command.launcher](workers=workers, run_timeout=command.run_timeout)
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
     if device.type == "cpu":
@@ -108,7 +110,7 @@ def run(command: RunCommand, command_line: str) -> int:
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
-            return _train_and_report(console, root, comparison, command, task, device, workers, reusable)
+            return _train_and_report(console, root, comparison, command, task, device, workers, launcher, reusable)
 
 
 def _train_and_report(
@@ -119,6 +121,7 @@ def _train_and_report(
     task: ByteLanguageModel,
     device: torch.device,
     workers: int,
+    launcher: Launcher,
     reusable: dict[str, Trained],
 ) -> int:
     remove_leftovers(root)
@@ -130,14 +133,15 @@ def _train_and_report(
     def train(at: Path, what: Comparison) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
         settings = {variant.name: variant.settings for variant in what.variants}
-        job = Job(at, config, command.data_dir, command.data_file, task.corpus.sha256, device.type, settings)
+        data = command.data_dir, command.data_file, task.corpus.sha256
+        training = Training(at, config, *data, device.type, settings)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        taken = take_over(job, runs, reusable)
+        taken = take_over(training, runs, reusable)
         for run, there in taken.items():
             console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
         sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
         add_notes(comparison, [] if sentence is None else [sentence])
-        return _train(console, job, runs, workers, command.run_timeout)
+        return _train(console, training, runs, launcher)
 
     print_head(console, comparison, task.corpus, device, workers)
     for note in (*comparison.notes, *_short_of_the_peak(config)):
@@ -227,18 +231,12 @@ def _tune(
     return {(at, run): failure for run, failure in failures.items()}
 
 
-def _train(
-    console: Console,
-    job: Job,
-    runs: list[Run],
-    workers: int,
-    run_timeout: float,
-) -> dict[Run, Failure]:
-    done = sum(is_finished(job.root, run.variant, run.seed, job.config.steps) for run in runs)
+def _train(console: Console, training: Training, runs: list[Run], launcher: Launcher) -> dict[Run, Failure]:
+    done = sum(map(training.is_finished, runs))
     if done:
         console.print(f"{done} of {len(runs)} runs are done already")
-    with make_display(console, runs, done, job.config.steps) as display:
-        return launch_runs(job, runs, workers, display, run_timeout)
+    with make_display(console, runs, done, training.config.steps) as display:
+        return train_runs(training, runs, launcher, display)
 
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from experiments.records.paths import create
+
 LARGEST_RECORD = 2**30
 """bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
 
@@ -34,14 +36,13 @@ def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
                 raise wrong_file(str(path), "is not a regular file", remedy)
-            content = file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
+            if state.st_size > largest:
+                raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
+            return file.read(state.st_size)  # files of the kernel say that they are empty, and may never end
     except FileNotFoundError:
         raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None
     except OSError as error:
         raise wrong_file(str(path), f"cannot be read ({error.strerror})", remedy) from None
-    if len(content) > largest:
-        raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
-    return content
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -52,7 +53,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
-        with open(temporary, "wb") as file:
+        with create(temporary) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from experiments.records.files import read_file, sync_directory, write_json, wrong_file
+from experiments.records.paths import open_to_append
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
@@ -143,17 +144,15 @@ class MetricsLog:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         self._note = note
         self._differed = False
-        if path.exists():
-            content = read_file(path, "remove the run's directory and run again")
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                os.truncate(path, whole)
-                note(f"an unfinished last line of {path.name} was dropped")
-        else:
-            path.touch()
+        self._file = open_to_append(path)
+        content = read_file(path, "remove the run's directory and run again")
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            self._file.truncate(whole)
+            note(f"an unfinished last line of {path.name} was dropped")
+        elif not content:
             sync_directory(path.parent)
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
 
     def has(self, step: int, split: str) -> bool:
         """Whether the row of a step and split is on record."""
