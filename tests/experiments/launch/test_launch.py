@@ -63,8 +63,8 @@ def test_a_killed_process_is_a_failed_run_with_a_reason_and_the_next_run_repeats
     failures = train(training, first, second, display=killed)
     assert list(failures) == [first]
     status = run_status(training.root, "softmax-none", 0)
-    assert status["state"] == "failed"
-    assert "SIGKILL" in status["reason"]
+    assert status.state == "failed"
+    assert "SIGKILL" in status.reason
     assert run_status(training.root, "elu+1-none", 0).state == "done"
 
     again = Watcher()

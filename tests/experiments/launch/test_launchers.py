@@ -36,6 +36,11 @@ class OneByOne:
 LAUNCHERS.add("one-by-one", OneByOne, __name__)
 
 
+@pytest.fixture(autouse=True)
+def other_tests_use_nothing_of_this_module(monkeypatch):
+    monkeypatch.setattr("experiments.extensions._used", set())
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "a text"
@@ -116,7 +121,6 @@ def test_a_run_that_fails_has_status_1_and_says_why(begun, capsys):
 def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monkeypatch):
     (tmp_path / "a_plugin_of_mine.py").write_text("from pathlib import Path; Path(__file__).with_name('was').touch()")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("experiments.extensions._used", set())
     needed = json.loads((begun / "job.json").read_text())
     (begun / "job.json").write_text(json.dumps(needed | {"plugins": ["a_plugin_of_mine"]}))
     assert train_directory(begun) == 0
