@@ -75,6 +75,14 @@ class RunCommand:
 
 
 @dataclass(frozen=True)
+class TrainCommand:
+    """Train the one run whose directory a launcher made."""
+
+    directory: tyro.conf.Positional[Path]
+    """directory of the run: VARIANT/seedK of a comparison"""
+
+
+@dataclass(frozen=True)
 class ReportCommand:
     """Rebuild the tables, figures and reports of a comparison from its files."""
 
@@ -115,6 +123,7 @@ class DataCommand:
 
 COMMANDS = {
     "run": RunCommand,
+    "train": TrainCommand,
     "report": ReportCommand,
     "claims": ClaimsCommand,
     "list": ListCommand,
@@ -172,6 +181,10 @@ def _dispatch(command: object, arguments: list[str]) -> int:
         from experiments.commands.run import run
 
         return run(command, _command_line(arguments))
+    if isinstance(command, TrainCommand):
+        from experiments.launch.worker import train_directory
+
+        return train_directory(command.directory)
     if isinstance(command, ReportCommand):
         from experiments.report.report import write_report
 

@@ -144,15 +144,14 @@ class MetricsLog:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         self._note = note
         self._differed = False
-        self._file = open_to_append(path)
-        content = read_file(path, "remove the run's directory and run again")
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)
-            note(f"an unfinished last line of {path.name} was dropped")
-        elif not content:
-            sync_directory(path.parent)
+        content = read_file(path, "remove the run's directory and run again") if path.exists() else None
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
+        self._file = open_to_append(path)
+        if content is None:
+            sync_directory(path.parent)
+        elif content and not content.endswith(b"\n"):
+            self._file.truncate(content.rfind(b"\n") + 1)
+            note(f"an unfinished last line of {path.name} was dropped")
 
     def has(self, step: int, split: str) -> bool:
         """Whether the row of a step and split is on record."""

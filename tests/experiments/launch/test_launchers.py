@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.cli import main
+from experiments.commands import run as commands_run
 from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.worker import train_directory
@@ -50,7 +51,9 @@ def text(tmp_path_factory):
 
 def run(out, text, *options, variants=VARIANT):
     command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
-    return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
+    with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
+        patch.setattr(commands_run, "write_report", lambda there: there / "report.html")
+        return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
 
 
 def trained(directory):
@@ -73,7 +76,6 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
     (job,) = OneByOne.given.jobs
     assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
     assert trained(job.directory) == trained(local)
-    assert (out / "report.html").exists()
 
 
 def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
@@ -131,7 +133,10 @@ def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monk
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda run: run.rename(run.with_name("seed1")), "holds the config.json of elu+1-none seed 0"),
+        (
+            lambda run: run.rename(run.with_name("seed1")),
+            "holds the config.json of .* seed 0; give the directory of a run",
+        ),
         (lambda run: (run / "config.json").unlink(), "config.json cannot be read .*give the directory of a run"),
         (lambda run: (run / "job.json").unlink(), "job.json cannot be read .*run its comparison again"),
         (lambda run: (run / "job.json").write_text("{}"), "job.json is damaged .*run its comparison again"),

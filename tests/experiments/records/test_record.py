@@ -101,9 +101,7 @@ def test_a_step_that_is_there_twice_for_a_split_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     row = {"step": 1, "tokens": 10, "split": "train", "loss": 2.5}
     path.write_text("".join(json.dumps(row | change) + "\n" for change in ({}, {"split": "test"}, {"loss": 3.0})))
-    with pytest.raises(
-        ValueError, match=r"metrics\.jsonl, line 3 .* the train split has a row for step 1 already"
-    ):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3 .* the train split has a row for step 1 already"):
         read_metrics(path)
 
 
