@@ -56,7 +56,7 @@ def times_left(clock, events, done=0):
     """What plain lines say of the time left; events are (seconds, event)."""
     output = io.StringIO()
     display = Lines(Console(file=output, width=140), RUNS, done=done, steps=100)
-    for clock[0], event in events:  # noqa: B007 - each sets the clock
+    for clock[0], event in events:
         display.show(event)
     return [line.partition("all runs: ")[2] for line in output.getvalue().splitlines() if "all runs: " in line]
 

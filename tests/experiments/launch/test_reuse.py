@@ -11,8 +11,8 @@ from experiments.cli import main
 from experiments.commands import run
 from experiments.config import Config
 from experiments.launch import reuse
-from experiments.launch.reuse import take_over, trained_runs
 from experiments.launch.launcher import Run
+from experiments.launch.reuse import take_over, trained_runs
 from experiments.launch.runs import Training
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
