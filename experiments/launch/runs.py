@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import Struct, to_builtins
 
 from experiments.config import Config
-from experiments.data.corpus import resolve_data_dir
+from experiments.data.files import resolve_data_dir
 from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
 from experiments.records.files import write_atomically

@@ -161,7 +161,7 @@ def _read_job(job: Job) -> tuple[RunConfig, JobRecord]:
 def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
     import torch
 
-    from experiments.data.corpus import load_corpus
+    from experiments.data.registry import load_corpus
     from experiments.training.loop import RunFailed, RunStopped, train_run
     from experiments.training.objectives import make_task
     from experiments.variants import get_variant

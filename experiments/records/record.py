@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.records.files import read_file, sync_directory, write_json, wrong_file
+from experiments.records.files import is_there, read_file, sync_directory, write_atomically, write_json, wrong_file
 from experiments.records.paths import open_to_append
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
@@ -74,7 +74,7 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[bytes, str, str]]:
 
     An unfinished last line (its writer was killed) is left out.
     """
-    if path.exists():
+    if is_there(path):
         for number, line in enumerate(read_file(path, remedy).split(b"\n")[:-1], start=1):
             yield line, f"{path}, line {number}", f"{remedy} and run again"
 
@@ -144,7 +144,9 @@ class MetricsLog:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         self._note = note
         self._differed = False
-        content = read_file(path, "remove the run's directory and run again") if path.exists() else None
+        content = read_file(path, "remove the run's directory and run again") if is_there(path) else None
+        if content is not None and not path.exists():
+            write_atomically(path, content)  # it was kept packed
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
         self._file = open_to_append(path)
         if content is None:

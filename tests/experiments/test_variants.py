@@ -5,19 +5,18 @@ import torch
 
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
-from experiments.studies.convergence.study import VARIANTS as DEFAULT_VARIANTS
 from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model, check_parameters_match, count_parameters
 from experiments.variants import SETTINGS, VARIANTS, check_variants_differ, get_variant, is_variant, parse_variants
 
-SMOKE = PRESETS["smoke"]().config
+SMOKE = get_preset("smoke").config
 
 
 def test_the_contract_names_exist():
     names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
     assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert set(DEFAULT_VARIANTS) <= set(VARIANTS)
-    assert len(DEFAULT_VARIANTS) == 7
+    assert set(STUDIES["convergence"].variants) <= set(VARIANTS)
+    assert len(STUDIES["convergence"].variants) == 7
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -49,7 +48,7 @@ def test_another_seed_starts_elsewhere():
 
 
 def test_the_seven_variants_match_in_parameters_within_one_per_cent():
-    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in DEFAULT_VARIANTS]
+    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in STUDIES["convergence"].variants]
     assert max(totals) <= 1.01 * min(totals)
 
 
@@ -76,7 +75,7 @@ def test_the_peer_refuses_what_it_cannot_do(change):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_valid_and_the_paper_s_is_the_paper_s(preset):
-    config = PRESETS[preset]().config
+    config = get_preset(preset).config
     assert config.evaluate_every <= config.steps
     if preset == "paper":
         assert (config.layers, config.dim, config.heads, config.context, config.batch_size) == (12, 768, 12, 1024, 128)
@@ -199,7 +198,7 @@ def test_variants_that_differ_in_a_setting_are_two():
 
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu"])
-def test_the_variants_of_every_experiment_fit_its_presets(name, preset):
-    experiment = STUDIES[name]
-    if experiment.VARIANTS:
-        check_variants_differ(parse_variants(",".join(experiment.VARIANTS)), get_preset(preset, name).config)
+def test_the_variants_of_every_study_fit_its_presets(name, preset):
+    study = STUDIES[name]
+    if study.variants:
+        check_variants_differ(parse_variants(",".join(study.variants)), get_preset(preset, study).config)

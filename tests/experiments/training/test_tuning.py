@@ -10,7 +10,7 @@ from experiments.cli import main
 from experiments.commands import run
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status
-from experiments.studies.convergence import study as convergence
+from experiments.studies.decay import measure as decay
 from experiments.training.tuning import choose, parse_rates, rates_table, trial_losses, trial_name, trials, untuned
 from experiments.variants import get_variant
 from tests.made_up import metrics_rows
@@ -167,7 +167,7 @@ def _without_report(monkeypatch):
     """Figures take most of the time of so small a run."""
     monkeypatch.setattr(run, "write_report", lambda root: root / "report.html")
     monkeypatch.setattr(run, "result_table", lambda root: "")
-    monkeypatch.setattr(convergence, "measure", lambda root, comparison, task: [])
+    monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
 
 def without_times(path):
