@@ -3,13 +3,20 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 LONGEST_MESSAGE = 3000
+PLAIN_SECONDS = 15
+"""between two lines on the same thing, where there are no bars"""
+
+T = TypeVar("T")
 
 
 def program() -> str:
@@ -59,3 +66,24 @@ def _quoted(argument: str) -> str:
     escapes: dict[str, str | int | None] = {"\\": r"\\", "'": r"\'"}
     escapes |= {chr(0xDC00 + byte): f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
     return f"$'{argument.translate(str.maketrans(escapes))}'"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+
+
+def counted(items: Sequence[T], what: str) -> Iterator[T]:
+    """Yield the items, and print each quarter minute how many are done: "``what``: 12 of 60, 4 min left"."""
+    started = printed = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if done and now - printed >= PLAIN_SECONDS:
+            printed = now
+            left = duration((now - started) / done * (len(items) - done))
+            with suppress(OSError):  # what is measured is more important than what is shown
+                print(f"{what}: {done} of {len(items)}, {left} left", flush=True)
+        yield item

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
-from experiments.extensions import choices
+from experiments.launch.registry import LAUNCHERS
 from experiments.options import ALL, RunOptions, parse
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
@@ -30,10 +30,7 @@ def run(options: RunOptions) -> int:
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
-    if options.launcher != "local":
-        raise ValueError(
-            f"--launcher: there is no launcher {options.launcher!r}; {choices(options.launcher, ['local'])}"
-        )
+    LAUNCHERS[options.launcher]
     config = resolved_config(options)
     if options.variants is not None:
         parse_variants(options.variants)

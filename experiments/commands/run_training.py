@@ -16,10 +16,11 @@ from experiments.console import command_line, make_console
 from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.extensions import origins
-from experiments.launch.local import Failure, launch_runs
+from experiments.launch.launcher import Launcher, Run
 from experiments.launch.progress import make_display
+from experiments.launch.registry import LAUNCHERS
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.worker import Job, Run, log_path
+from experiments.launch.runs import Failure, Training, log_path, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records.files import remove_leftovers
@@ -66,6 +67,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     workers = options.workers
     if workers is None:
         workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
+    launcher = LAUNCHERS[options.launcher](workers=workers, run_timeout=options.run_timeout)
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
     if device.type == "cpu":
@@ -101,7 +103,9 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
-            return _train_and_report(console, study, root, comparison, options, task, device, workers, reusable)
+            return _train_and_report(
+                console, study, root, comparison, options, task, device, workers, launcher, reusable
+            )
 
 
 def _train_and_report(
@@ -113,6 +117,7 @@ def _train_and_report(
     task: ByteLanguageModel,
     device: torch.device,
     workers: int,
+    launcher: Launcher,
     reusable: dict[str, Trained],
 ) -> int:
     remove_leftovers(root)
@@ -124,14 +129,15 @@ def _train_and_report(
     def train(at: Path, what: Comparison) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
         settings = {variant.name: variant.settings for variant in what.variants}
-        job = Job(at, config, options.data_dir, options.data_file, task.corpus.sha256, device.type, settings)
+        data = options.data_dir, options.data_file, task.corpus.sha256
+        training = Training(at, config, *data, device.type, settings)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        taken = take_over(job, runs, reusable)
+        taken = take_over(training, runs, reusable)
         for run, there in taken.items():
             console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
         sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
         add_notes(comparison, [] if sentence is None else [sentence])
-        return _train(console, job, runs, workers, options.run_timeout)
+        return _train(console, training, runs, launcher)
 
     print_head(console, comparison, task.corpus, device, workers)
     for note in (*comparison.notes, *_short_of_the_peak(config)):
@@ -221,18 +227,12 @@ def _tune(
     return {(at, run): failure for run, failure in failures.items()}
 
 
-def _train(
-    console: Console,
-    job: Job,
-    runs: list[Run],
-    workers: int,
-    run_timeout: float,
-) -> dict[Run, Failure]:
-    done = sum(is_finished(job.root, run.variant, run.seed, job.config.steps) for run in runs)
+def _train(console: Console, training: Training, runs: list[Run], launcher: Launcher) -> dict[Run, Failure]:
+    done = sum(map(training.is_finished, runs))
     if done:
         console.print(f"{done} of {len(runs)} runs are done already")
-    with make_display(console, runs, done, job.config.steps) as display:
-        return launch_runs(job, runs, workers, display, run_timeout)
+    with make_display(console, runs, done, training.config.steps) as display:
+        return train_runs(training, runs, launcher, display)
 
 
 def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
