@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from experiments.config import Config
-from experiments.launch.progress import counted
+from experiments.console import counted
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
