@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.statistics import (
-from tests.made_up import make_record
     Estimate,
     Spread,
     contrasts,
@@ -15,6 +14,7 @@ from tests.made_up import make_record
     summarise,
 )
 from experiments.records.record import read_comparison
+from tests.made_up import make_record
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
