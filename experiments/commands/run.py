@@ -14,7 +14,7 @@ from experiments.commands.catalogue import make_console
 from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.config import Config, check_range
-from experiments.data.corpus import load_corpus
+from experiments.data.registry import load_corpus
 from experiments.launch.local import Failure, launch_runs
 from experiments.launch.progress import make_display
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs

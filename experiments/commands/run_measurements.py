@@ -44,7 +44,7 @@ def run_measurements(study: Study, command: RunCommand, command_line: str) -> in
     check_directory(root)
     comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
     # As JSON has it: a tuple is a list.
-    comparison.config = msgspec.to_builtins(config)
+    comparison.config = msgspec.json.decode(msgspec.json.encode(config))
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(missing_of(root, config)))
     continued = [note for note in comparison.notes if note.startswith(CONTINUED)]

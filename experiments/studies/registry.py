@@ -1,7 +1,5 @@
 """The studies: a new one is a folder beside this file, and a line here."""
 
-from pathlib import Path
-
 from experiments.extensions import Registry
 from experiments.studies.convergence.study import STUDY as CONVERGENCE
 from experiments.studies.copying.study import STUDY as COPYING
@@ -12,9 +10,8 @@ from experiments.studies.length.study import STUDY as LENGTH
 from experiments.studies.mask.study import STUDY as MASK
 from experiments.studies.pairing.study import STUDY as PAIRING
 from experiments.studies.recall.study import STUDY as RECALL
-from experiments.study import Study, read_study
-
-SPEED = read_study(Path(__file__).parent / "speed")
+from experiments.studies.speed.study import STUDY as SPEED
+from experiments.study import Study
 
 STUDIES: Registry[Study] = Registry(
     "study",

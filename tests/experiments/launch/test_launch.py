@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.data.corpus import load_corpus
+from experiments.data.registry import load_corpus
 from experiments.launch.local import launch_runs
 from experiments.launch.worker import Job, Run
 from experiments.presets import get_preset

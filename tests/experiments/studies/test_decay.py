@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import build_corpus, load_corpus
+from experiments.data.corpus import corpus_of_text
+from experiments.data.registry import load_corpus
 from experiments.figures.style import style
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.figures import (
@@ -184,7 +185,7 @@ def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_po
     ("corpus", "context", "says"),
     [
         (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
-        (build_corpus("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
+        (corpus_of_text("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
     ],
 )
 def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
@@ -196,7 +197,7 @@ def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, co
 
 def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
     # The test split of such a text is a byte longer than its validation split.
-    corpus = build_corpus("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
+    corpus = corpus_of_text("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
     assert len(corpus.test) > len(corpus.validation)
     comparison = make_record(config={"context": 100}, seeds=[], machine={})
     assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []

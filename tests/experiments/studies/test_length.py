@@ -10,7 +10,8 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
-from experiments.data.corpus import build_corpus, load_corpus
+from experiments.data.corpus import corpus_of_text
+from experiments.data.registry import load_corpus
 from experiments.records.record import read_comparison
 from experiments.studies.length import measure as length
 from experiments.studies.length.figures import figures
@@ -29,7 +30,7 @@ CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_siz
 @pytest.fixture(scope="module")
 def task():
     text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
 def model_of(variant):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import build_corpus
+from experiments.data.corpus import corpus_of_text
 from experiments.training.loop import attention_statistics, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
@@ -32,7 +32,7 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def task():
     text = bytes((7 * i * i + i // 3) % 251 for i in range(4000))
-    return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
 def trained(directory, variant, config, task):

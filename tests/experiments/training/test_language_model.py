@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpus import Corpus, build_corpus
+from experiments.data.corpus import Corpus, corpus_of_text
 from experiments.training.objectives import ByteLanguageModel, bits_per_byte
 
 
@@ -69,7 +69,7 @@ class TestWindows:
         assert windows[:, 1:].flatten().tolist() == list(range(1, 161))
 
     def test_come_from_the_split_named(self) -> None:
-        corpus = build_corpus("three", b"a" * 900 + b"b" * 50 + b"c" * 50, "", "")
+        corpus = corpus_of_text("three", b"a" * 900 + b"b" * 50 + b"c" * 50, "", "")
         model = ByteLanguageModel(corpus, context=4, batch_size=1)
         for split, letter in (("train", "a"), ("validation", "b"), ("test", "c")):
             assert model.windows(split, 3).unique().tolist() == [ord(letter)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpus import build_corpus
+from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
@@ -29,7 +29,7 @@ def task(toy_corpus):
 @pytest.fixture
 def toy_corpus():
     words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
-    return build_corpus("text", "".join(words).encode(), "made by the test", "")
+    return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
 
 
 def rows(directory):

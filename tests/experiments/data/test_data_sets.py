@@ -12,16 +12,19 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from experiments.data import enwik8, enwik8_4mb, imdb, stdlib
-from experiments.data.corpus import Corpus, Download, load_corpus
-from experiments.data.registry import TASKS
+from experiments.data import enwik8, imdb, stdlib
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text, split_90_5_5
+from experiments.data.files import Download
+from experiments.data.registry import DATA_SETS, load_corpus
 
 ROOT = Path(__file__).parents[3]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
 GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
+TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 
 
@@ -37,25 +40,116 @@ def whole(corpus: Corpus) -> bytes:
     return b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
 
 
+class TestCorpus:
+    @pytest.mark.parametrize(
+        ("length", "sizes"),
+        [(100, (90, 5, 5)), (4_000_000, (3_600_000, 200_000, 200_000)), (39, (35, 2, 2)), (1, (0, 0, 1))],
+    )
+    def test_split_sizes(self, length: int, sizes: tuple[int, int, int]) -> None:
+        content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8)
+        splits = split_90_5_5(content)
+        assert tuple(map(len, splits)) == sizes
+        assert np.array_equal(np.concatenate(splits), content)
+
+    def test_describes_itself_in_json(self) -> None:
+        corpus = corpus_of_text("mine", TEXT, source="a test", note="Only a test.")
+        assert msgspec.to_builtins(corpus.describe()) == {
+            "name": "mine",
+            "sha256": hashlib.sha256(TEXT).hexdigest(),
+            "source": "a test",
+            "note": "Only a test.",
+            "bytes": 2250,
+            "splits": {"train": 2025, "validation": 112, "test": 113},
+        }
+        assert whole(corpus) == TEXT
+
+    def test_other_content_than_expected_is_refused(self) -> None:
+        expected = hashlib.sha256(TEXT).hexdigest()
+        assert corpus_of_text("mine", TEXT, "here", "", expected_sha256=expected).sha256 == expected
+        with pytest.raises(ValueError, match=r"here is damaged or another file .*replace or remove it"):
+            corpus_of_text("mine", TEXT + b"!", "here", "", expected_sha256=expected)
+
+
 class TestRegistry:
     def test_names(self) -> None:
-        texts = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text"]
-        assert list(TASKS) == texts + GENERATED
+        assert list(DATA_SETS) == ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text", *GENERATED]
 
     def test_find_without_any_data(self) -> None:
-        here = {name for name, task in TASKS.items() if task.find(None) is not None}
+        here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
         assert here == {"stdlib", *GENERATED}
 
     def test_naming_the_data_sets_does_not_load_torch(self) -> None:
-        code = "import sys, experiments.tasks; sys.exit('torch' in sys.modules)"
+        code = "import sys, experiments.data.registry; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+    def test_arguments_that_do_not_fit_together(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"):
+            load_corpus("enwik9")
+        with pytest.raises(ValueError, match="--data-file FILE"):
+            load_corpus("text")
+        with pytest.raises(ValueError, match="--data text"):
+            load_corpus("stdlib", data_file=tmp_path / "mine.txt")
+
+    @pytest.mark.parametrize("name", ["enwik8", "enwik8-4MB", "imdb"])
+    def test_what_would_be_downloaded_is_refused_if_it_may_not_be(
+        self, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
+        own_cache.mkdir()
+        (own_cache / "enwik8.zip").write_bytes(b"half of it, which would be downloaded again")
+        (own_cache / "aclImdb_v1.tar.gz").write_bytes(b"half of it")
+        with pytest.raises(ValueError, match=r"would be downloaded from http\S+, .*run without --dry-run"):
+            load_corpus(name, may_download=False)
+        assert capsys.readouterr().out == ""
+
+    def test_what_is_here_is_loaded_without_downloading(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_bytes(TEXT)
+        for name, data_file in (("copying-32", None), ("text", tmp_path / "mine")):
+            assert load_corpus(name, data_file=data_file, may_download=False).name == name
+        (tmp_path / "enwik8").write_bytes(TEXT)
+        with pytest.raises(ValueError, match="damaged or another file"):
+            load_corpus("enwik8", tmp_path, may_download=False)
+
+    def test_one_of_a_module_s_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
+        mine = DataSet("mine", "A text.", lambda data_dir, data_file: corpus_of_text("mine", TEXT))
+        DATA_SETS.add("mine", mine, module=__name__)
+        assert whole(load_corpus("mine", may_download=False)) == TEXT
+        assert load_corpus("mine").note
+
+    def test_an_installed_package_s(self, tmp_path: Path) -> None:
+        (tmp_path / "own_data.py").write_text(
+            "from experiments.data.corpus import DataSet, corpus_of_text\n"
+            "mine = DataSet('mine', 'A text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n"
+        )
+        (tmp_path / "own-1.0.dist-info").mkdir()
+        (tmp_path / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+        (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text("[linear_rope.data]\nmine = own_data:mine\n")
+        code = "from experiments.data.registry import load_corpus; print(load_corpus('mine').describe().bytes)"
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        assert subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path).strip() == b"300"
+
+
+class TestText:
+    def test_a_file_of_the_users(self, tmp_path: Path) -> None:
+        plain, packed = tmp_path / "mine.txt", tmp_path / "mine.gz"
+        plain.write_bytes(TEXT)
+        packed.write_bytes(gzip.compress(TEXT))
+        corpus = load_corpus("text", None, plain)
+        assert (corpus.name, corpus.source) == ("text", "mine.txt")
+        assert "mine.txt" in corpus.note
+        assert corpus.sha256 == load_corpus("text", None, packed).sha256 == hashlib.sha256(TEXT).hexdigest()
+
+    def test_an_empty_one_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        with pytest.raises(ValueError, match="--data text: empty is empty; give"):
+            load_corpus("text", data_file=tmp_path / "empty")
 
 
 class TestStdlib:
     def test_the_running_python(self) -> None:
         corpus = load_corpus("stdlib")
         assert corpus.sha256 == load_corpus("stdlib").sha256 == hashlib.sha256(whole(corpus)).hexdigest()
-        assert corpus.describe()["bytes"] > 5_000_000
+        assert corpus.describe().bytes > 5_000_000
         assert sys.version.split()[0] in corpus.source
 
     def test_takes_sources_in_order_and_leaves_out_the_rest(self, tmp_path: Path) -> None:
@@ -102,7 +196,7 @@ class TestEnwik8:
         corpus = enwik8.load(tmp_path, None, sha256=self.SHA256)
         assert whole(corpus) == self.CONTENT
         assert corpus.source == f"{name} in the data directory"
-        assert enwik8.find(tmp_path) == str(path)
+        assert DATA_SETS["enwik8"].find(tmp_path) == path
 
     def test_taken_from_the_cache(self, own_cache: Path) -> None:
         own_cache.mkdir()
@@ -130,26 +224,27 @@ class TestEnwik8Prefix:
 
     def test_from_its_own_file_or_cut_from_enwik8(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8").write_bytes(self.FULL)
-        cut = enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+        cut = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert cut.source == "the first 4,000,000 bytes of enwik8 in the data directory"
         (tmp_path / "enwik8_first4000000").write_bytes(self.PREFIX)
-        own = enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+        own = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert own.source == "enwik8_first4000000 in the data directory"
         assert cut.sha256 == own.sha256 == self.SHA256
-        assert list(own.describe()["splits"].values()) == [3_600_000, 200_000, 200_000]
+        assert list(own.describe().splits.values()) == [3_600_000, 200_000, 200_000]
 
     def test_a_longer_file_under_its_name_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
         with pytest.raises(ValueError, match="damaged or another file"):
-            enwik8_4mb.load(tmp_path, None, sha256=self.SHA256)
+            enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
 
     @pytest.mark.skipif(
-        not (REAL_DATA and enwik8_4mb.find(REAL_DATA)), reason="LINEAR_ROPE_DATA names no directory with enwik8"
+        not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)),
+        reason="LINEAR_ROPE_DATA has no enwik8",
     )
     def test_the_real_one(self) -> None:
         corpus = load_corpus("enwik8-4MB", REAL_DATA)
         assert corpus.train[:10].tobytes() == b"<mediawiki"
-        assert corpus.describe()["bytes"] == 4_000_000
+        assert corpus.describe().bytes == 4_000_000
         assert "not comparable with published enwik8 figures" in corpus.note
 
 
@@ -195,41 +290,34 @@ class TestImdb:
         assert given.source == "aclImdb_v1.tar.gz in the data directory"
         assert downloaded.source == f"downloaded from {OFFLINE}"
 
-    def test_whatever_else_an_archive_holds_is_passed_over(self, tmp_path: Path, own_cache: Path) -> None:
-        link = tarfile.TarInfo("aclImdb/train/pos/7_9.txt")
-        link.type, link.linkname = tarfile.SYMTYPE, "../neg/0_9.txt"
-        hard_link = tarfile.TarInfo("aclImdb/train/neg/7_1.txt")
-        hard_link.type, hard_link.linkname = tarfile.LNKTYPE, "aclImdb/train/neg/0_9.txt"
-        device = tarfile.TarInfo("aclImdb/train/pos/8_9.txt")
-        device.type = tarfile.CHRTYPE
-        elsewhere = tarfile.TarInfo("xaclImdb/train/pos/9_9.txt")
+    def test_nothing_but_the_text_is_written(self, tmp_path: Path, own_cache: Path) -> None:
         tail = tarfile.TarInfo("aclImdb/train/pos/9_9.txt\n")
-        download = self.official(tmp_path / "data", odd=[link, hard_link, device, elsewhere, tail])
+        download = self.official(tmp_path / "data", odd=[tail])
         corpus = imdb.load(tmp_path / "data", None, download=download, reviews=COUNTS)
         assert whole(corpus) == self.expected()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data"]
         assert sorted(path.suffix for path in own_cache.iterdir()) == [".sha256", ".txt"]
 
     @pytest.mark.parametrize(
-        ("name", "kind", "target"),
+        ("name", "kind"),
         [
-            ("../aclImdb/train/pos/9_9.txt", tarfile.REGTYPE, ""),
-            ("/aclImdb/train/pos/9_9.txt", tarfile.REGTYPE, ""),
-            ("C:\\aclImdb\\9_9.txt", tarfile.REGTYPE, ""),
-            ("aclImdb\\..\\..\\9_9.txt", tarfile.REGTYPE, ""),
-            ("aclImdb/link", tarfile.SYMTYPE, "/etc"),
-            ("aclImdb/link", tarfile.SYMTYPE, "../../etc"),
-            ("aclImdb/link", tarfile.SYMTYPE, "C:\\etc"),
-            ("aclImdb/link", tarfile.LNKTYPE, "../etc"),
+            ("../aclImdb/train/pos/9_9.txt", tarfile.REGTYPE),
+            ("/aclImdb/train/pos/9_9.txt", tarfile.REGTYPE),
+            ("C:\\aclImdb\\9_9.txt", tarfile.REGTYPE),
+            ("aclImdb\\..\\..\\9_9.txt", tarfile.REGTYPE),
+            ("aclImdb/link", tarfile.SYMTYPE),
+            ("aclImdb/link", tarfile.LNKTYPE),
+            ("aclImdb/device", tarfile.CHRTYPE),
+            ("aclImdb/pipe", tarfile.FIFOTYPE),
         ],
     )
-    def test_an_archive_that_leads_out_of_its_directory_is_refused(
-        self, tmp_path: Path, name: str, kind: bytes, target: str
+    def test_an_archive_of_anything_but_files_inside_it_is_refused(
+        self, tmp_path: Path, name: str, kind: bytes
     ) -> None:
         member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, target
+        member.type, member.linkname = kind, "README"
         write_tar(tmp_path / "bad.tar.gz", LABELLED, [member])
-        with pytest.raises(ValueError, match=r"--data imdb: .*leads out of the directory it is unpacked in\); replace"):
+        with pytest.raises(ValueError, match=r"--data imdb: .*is a link, a device or leads out of it\); replace"):
             list(imdb.reviews_of(tmp_path / "bad.tar.gz"))
 
     @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
@@ -239,7 +327,7 @@ class TestImdb:
         with gzip.open(tmp_path / "bomb.tar.gz", "wb") as file:
             file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
         started = time.monotonic()
-        with pytest.raises(ValueError, match=r"unpacks to more than 1,073,741,824 bytes|1,099,511,627,776 bytes long"):
+        with pytest.raises(ValueError, match=r"to more than 1,073,741,824 bytes|1,099,511,627,776 bytes long"):
             list(imdb.reviews_of(tmp_path / "bomb.tar.gz"))
         assert time.monotonic() - started < 5
 
@@ -273,10 +361,10 @@ class TestImdb:
             with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
                 imdb.load(tmp_path, None, reviews=COUNTS)
 
-    def test_a_huge_member_is_not_read(self, tmp_path: Path) -> None:
-        huge = ("aclImdb/train/pos/9_9.txt", bytes(imdb.LONGEST_REVIEW + 1))
-        write_tar(tmp_path / "huge.tar.gz", [huge, *LABELLED])
-        assert dict(imdb.reviews_of(tmp_path / "huge.tar.gz")) == dict(LABELLED)
+    def test_a_review_that_is_too_long_is_refused(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "huge.tar.gz", [("aclImdb/train/pos/9_9.txt", bytes(10**6)), *LABELLED])
+        with pytest.raises(ValueError, match="a header says that what follows is 1,000,000 bytes long"):
+            list(imdb.reviews_of(tmp_path / "huge.tar.gz"))
 
     def test_an_incomplete_archive_is_refused(self, tmp_path: Path, own_cache: Path) -> None:
         with pytest.raises(ValueError, match=r"hold \{'neg': 3, 'pos': 3, 'unsup': 6\} reviews, expected"):
@@ -323,5 +411,5 @@ class TestImdb:
     )
     def test_the_real_one(self) -> None:
         corpus = load_corpus("imdb", REAL_DATA)
-        assert 99_000_000 < corpus.describe()["bytes"] < 101_000_000
+        assert 99_000_000 < corpus.describe().bytes < 101_000_000
         assert corpus.sha256 == load_corpus("imdb", REAL_DATA).sha256
