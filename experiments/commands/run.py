@@ -47,7 +47,7 @@ from experiments.training.models import (
     count_parameters,
     resolve_device,
 )
-from experiments.training.objectives import ByteLanguageModel, make_task
+from experiments.training.objectives import Objective, make_objective
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import Variant, check_variants_differ, parse_variants
 
@@ -81,15 +81,15 @@ def run(command: RunCommand, command_line: str) -> int:
     check_variants_differ(variants, config)
     if device.type == "cpu":
         check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
-    parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
+    corpus = load_corpus(config.data, command.data_dir, command.data_file)
+    objective = make_objective(corpus, config, root)
+    parameters = {variant.name: _parameters(variant, configs[variant.name], objective) for variant in variants}
     for size in {(variant.dim, variant.heads) for variant in configs.values()}:
         check_parameters_match(
             {name: parameters[name] for name, variant in configs.items() if (variant.dim, variant.heads) == size}
         )
     passed_over: list[str] = []
     reusable = {} if command.reuse is None else trained_runs(command.reuse, passed_over)
-    corpus = load_corpus(config.data, command.data_dir, command.data_file)
-    task = make_task(corpus, config.context, config.batch_size)
 
     console = make_console()
     comparison = new_comparison(command, command_line, device) | {
@@ -97,16 +97,17 @@ def run(command: RunCommand, command_line: str) -> int:
         "variants": [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants],
         "seeds": list(range(seeds)),
         "data": [corpus.describe()],
+        "objective": objective.describe(),
         "evaluated_windows": {
-            "validation": len(task.windows("validation", config.evaluation_windows)),
-            "test": len(task.windows("test", config.test_windows)),
+            "validation": len(objective.windows("validation", config.evaluation_windows)[0]),
+            "test": len(objective.windows("test", config.test_windows)[0]),
         },
     }
     comparison["notes"] += passed_over
     if rates is not None:
         comparison["learning_rates"] = rates
     if command.dry_run:
-        print_plan(console, comparison, variants, config, task, device, workers)
+        print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
 
     merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
@@ -114,7 +115,7 @@ def run(command: RunCommand, command_line: str) -> int:
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
-            return _train_and_report(console, root, comparison, command, task, device, workers, reusable)
+            return _train_and_report(console, root, comparison, command, objective, device, workers, reusable)
 
 
 def _train_and_report(
@@ -122,7 +123,7 @@ def _train_and_report(
     root: Path,
     comparison: dict[str, Any],
     command: RunCommand,
-    task: ByteLanguageModel,
+    objective: Objective,
     device: torch.device,
     workers: int,
     reusable: dict[str, Trained],
@@ -135,8 +136,9 @@ def _train_and_report(
 
     def train(at: Path, what: dict[str, Any]) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
+        objective.save(at)
         settings = {variant["name"]: variant.get("settings", {}) for variant in what["variants"]}
-        job = Job(at, config, command.data_dir, command.data_file, task.corpus.sha256, device.type, settings)
+        job = Job(at, config, command.data_dir, command.data_file, objective.corpus.sha256, device.type, settings)
         runs = [Run(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
         taken = take_over(job, runs, reusable)
         for run, there in taken.items():
@@ -145,13 +147,13 @@ def _train_and_report(
         add_notes(comparison, [] if sentence is None else [sentence])
         return _train(console, job, runs, workers, command.run_timeout)
 
-    print_head(console, comparison, task.corpus, device, workers)
+    print_head(console, comparison, objective.corpus, device, workers)
     for note in (*comparison["notes"], *_short_of_the_peak(config)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     failures = _tune(console, root, comparison, train)
     runs = list(comparison_runs(comparison))
     if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
-        comparison["nondeterministic"] = nondeterministic(comparison, config, task, device)
+        comparison["nondeterministic"] = nondeterministic(comparison, config, objective, device)
         write_json(root / "comparison.json", comparison)
     if (root / tuning.DIRECTORY).is_dir():
         reusable = trained_runs(root / tuning.DIRECTORY, comparison["notes"]) | reusable
@@ -168,7 +170,7 @@ def _train_and_report(
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison["notes"] = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
-    add_notes(comparison, [*_short_of_the_peak(config), *get(command.experiment).measure(root, comparison, task)])
+    add_notes(comparison, [*_short_of_the_peak(config), *get(command.experiment).measure(root, comparison, objective)])
     write_json(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
@@ -247,11 +249,11 @@ def _train(
         return launch_runs(job, runs, workers, display, run_timeout)
 
 
-def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
+def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
     """As count_parameters; from models of one and two layers, because all layers have equally many."""
     with torch.device("meta"):
         one, two = (
-            count_parameters(build_model(variant, dataclasses.replace(config, layers=layers), seed=0))
+            count_parameters(build_model(variant, dataclasses.replace(config, layers=layers), 0, objective))
             for layers in (1, 2)
         )
     return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]

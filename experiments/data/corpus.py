@@ -24,6 +24,7 @@ import psutil
 from experiments.errors import why
 
 Bytes = npt.NDArray[np.uint8]
+Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"

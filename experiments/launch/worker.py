@@ -159,7 +159,7 @@ def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int])
 
     from experiments.data.corpus import load_corpus
     from experiments.training.loop import RunFailed, RunStopped, train_run
-    from experiments.training.objectives import make_task
+    from experiments.training.objectives import make_objective
     from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
@@ -182,13 +182,13 @@ def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int])
         corpus = load_corpus(job.config.data, job.data_dir, job.data_file)
         if corpus.sha256 != job.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
-        task = make_task(corpus, job.config.context, job.config.batch_size)
+        objective = make_objective(corpus, job.config, job.root)
         train_run(
             directory,
             get_variant(run.variant),
             run.seed,
             job.config_of(run.variant),
-            task,
+            objective,
             torch.device(job.device),
             progress=progress,
             should_stop=should_stop,

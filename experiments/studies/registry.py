@@ -6,7 +6,7 @@ An experiment is a module with these names:
   the report;
 * ``CLAIMS``, a tuple of ``claims.Claim``, each judged on every comparison that references.py lists for the experiment;
 * ``VARIANTS``, the variants it trains by default (with the general presets, unless presets.py has some of its own);
-* ``measure(root, comparison, task)``: measures the trained models, into CSV files of ``root``; returns sentences about
+* ``measure(root, comparison, objective)``: measures the models into CSV files of ``root``; returns sentences on
   what could not be measured;
 * ``figures(root, output, comparison, curves, summary)``: its figures, from files of ``root`` alone, into ``output``.
 

@@ -12,7 +12,7 @@ from experiments.figures.style import FigureEntry, TableEntry
 from experiments.studies.convergence.claims import CLAIMS
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay import study as decay
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 from experiments.variants import DEFAULT_VARIANTS
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
@@ -45,9 +45,9 @@ NOT_SHOWN = (
 VARIANTS = DEFAULT_VARIANTS
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Attention by distance of the trained models; returns sentences about what could not be measured."""
-    return decay.measure_trained_models(root, comparison, task)
+    return decay.measure_trained_models(root, comparison, objective)
 
 
 def figures(

@@ -31,7 +31,7 @@ from experiments.studies.decay.tables import (
     scores_table,
     write,
 )
-from experiments.training.objectives import ByteLanguageModel, evenly_spaced
+from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
 from experiments.training.trained_models import trained_models
 from experiments.variants import DEFAULT_VARIANTS
@@ -85,7 +85,7 @@ EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
 """c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write the CSV files of decay_tables.py; returns sentences about what could not be measured."""
     write(root, "bound", bound_table())
     write(root, "bound_widths", bound_widths_table())
@@ -93,8 +93,8 @@ def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> 
     of_draws = mask_draws_table()
     write(root, "mask", mask_table(of_draws))
     write(root, "mask_draws", kept_draws(of_draws))
-    notes = measure_trained_models(root, comparison, task)
-    return notes + measure_position_loss(root, comparison, task)
+    notes = measure_trained_models(root, comparison, objective)
+    return notes + measure_position_loss(root, comparison, objective)
 
 
 def figures(
@@ -128,16 +128,16 @@ def figures(
     return entries
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure_trained_models(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
 
     Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
     for each cell whose final weights are not there.
     """
-    tokens = task.windows("validation", WINDOWS)[:, :-1]
+    tokens = objective.windows("validation", WINDOWS)[0]
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, "attention by distance", notes):
+    for name, seed, model in trained_models(root, comparison, objective, "attention by distance", notes):
         on_device = tokens.to(next(model.parameters()).device)
         for layer, weights in enumerate(attention_maps(model, on_device)):
             signed, absolute = weight_by_distance(weights.cpu())
@@ -148,7 +148,7 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     return notes
 
 
-def measure_position_loss(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure_position_loss(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
 
     Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
@@ -156,15 +156,15 @@ def measure_position_loss(root: Path, comparison: dict[str, Any], task: ByteLang
     are not there, or one that says why there is no table.
     """
     config = Config(**comparison["config"])
-    if task.corpus.sequences is not None:
-        return [f"--data {task.corpus.name} is generated, and not a text: no loss by position was measured"]
-    length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
+    if not isinstance(objective, NextByte):
+        return [f"--data {objective.corpus.name} is not learnt as a text of bytes: no loss by position was measured"]
+    length = min(SPAN_CONTEXTS * config.context, len(objective.corpus.test) - 1)
     if length < 2 * config.context:
-        return [f"the test split of --data {task.corpus.name} is too short for a loss by position"]
-    windows, counted = overlapping(evenly_spaced(task.corpus.test, length, SPANS), config.context)
+        return [f"the test split of --data {objective.corpus.name} is too short for a loss by position"]
+    windows, counted = overlapping(evenly_spaced(objective.corpus.test, length, SPANS), config.context)
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, "the loss by position", notes):
+    for name, seed, model in trained_models(root, comparison, objective, "the loss by position", notes):
         losses = by_bin(losses_by_position(model, windows, config, counted))
         tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
     if tables:

@@ -23,7 +23,7 @@ from experiments.studies.denominator.initial import (
     read_initial,
 )
 from experiments.studies.denominator.spikes import BEFORE, HEIGHT, spike_share
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
@@ -59,7 +59,7 @@ VARIANTS = tuple(
 )
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write initial.csv; returns nothing, as all of it can be measured."""
     write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
     return []

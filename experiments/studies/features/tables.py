@@ -15,7 +15,7 @@ from experiments.records.csv_files import TEXT, Column, number, read_csv, to_csv
 from experiments.records.record import write_atomically
 from experiments.records.strict_json import Source
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
 from linear_rope.attention.multi_head import RoPEAttention
 
@@ -79,11 +79,11 @@ _KEYS = {
 _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
     with _one_thread():
         _write(root / "random.csv", _all_random_tables(comparison))
-        return measure_trained_models(root, comparison, task)
+        return measure_trained_models(root, comparison, objective)
 
 
 def _all_random_tables(comparison: dict[str, Any]) -> pd.DataFrame:
@@ -148,7 +148,7 @@ def random_table(
     return pd.DataFrame.from_records(rows, columns=list(COLUMNS["random"]))
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure_trained_models(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write trained.csv: the errors on queries and keys of every layer of every trained run.
 
     Means over draws and heads of the decimal logarithm, because a few heads or draws would make up a mean of errors
@@ -157,8 +157,10 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], task: ByteLan
     """
     notes: list[str] = []
     tables = []
-    tokens = task.windows("validation", WINDOWS)[:, :-1]
-    for name, seed, model in trained_models(root, comparison, "the error on trained queries and keys", notes):
+    tokens = objective.windows("validation", WINDOWS)[0]
+    for name, seed, model in trained_models(
+        root, comparison, objective, "the error on trained queries and keys", notes
+    ):
         layers = queries_and_keys(model, tokens)
         if not layers:
             notes.append(f"the error on trained queries and keys leaves out {name}: its attention shows none")

@@ -19,7 +19,7 @@ from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.records.record import write_atomically
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing.variance import EQUAL_DRAWS, PAIRED, PLAIN, rotated_score_table, variance_figure
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 
 QUESTION = (
     "RoPE after the map rotates features in pairs. FAVOR+'s features are exchangeable, so the two of a pair have "
@@ -68,7 +68,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Write variance.csv; returns nothing, as all of it can be measured."""
     tables = [rotated_score_table(draws=VARIANCE_DRAWS, directions=directions) for directions in DIRECTIONS]
     write_atomically(root / "variance.csv", to_csv(pd.concat(tables), "%.6g"))

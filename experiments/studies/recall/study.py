@@ -11,7 +11,7 @@ import pandas as pd
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.studies.recall import figures as recall_plots
 from experiments.studies.recall.claims import CLAIMS
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 
 __all__ = ["CLAIMS", "METHOD", "NOT_SHOWN", "QUESTION", "VARIANTS", "figures", "measure"]
 
@@ -64,11 +64,11 @@ VARIANTS = (
 )
 
 
-def measure(root: Path, comparison: dict[str, Any], task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
     """Nothing: accuracies are recorded in training. Returns a sentence if none are."""
-    if task.measures_accuracy:
+    if objective.primary.name == "accuracy":
         return []
-    name = task.corpus.name
+    name = objective.corpus.name
     return [f"--data {name} is a text, in which nothing is asked: no accuracy was measured; give --data recall-64"]
 
 

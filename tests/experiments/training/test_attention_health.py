@@ -10,7 +10,7 @@ from experiments.data.corpus import build_corpus
 from experiments.records.record import read_metrics
 from experiments.training.loop import attention_statistics, train_run
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextByte
 from experiments.variants import get_variant
 from linear_rope.diagnostics import diagnose_model
 
@@ -32,7 +32,7 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def task():
     text = bytes((7 * i * i + i // 3) % 251 for i in range(4000))
-    return ByteLanguageModel(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+    return NextByte(build_corpus("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
 def trained(directory, variant, config, task):

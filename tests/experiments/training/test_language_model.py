@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments.data.corpus import Corpus, build_corpus
-from experiments.training.objectives import ByteLanguageModel, bits_per_byte
+from experiments.training.objectives import NextByte, bits_per_byte
 
 
 def numbered(train: int, validation: int, test: int) -> Corpus:
@@ -18,7 +18,7 @@ def numbered(train: int, validation: int, test: int) -> Corpus:
 
 
 class TestBatches:
-    MODEL = ByteLanguageModel(numbered(240, 100, 100), context=16, batch_size=8)
+    MODEL = NextByte(numbered(240, 100, 100), context=16, batch_size=8)
 
     def test_are_windows_of_consecutive_bytes(self) -> None:
         batch = self.MODEL.batch(seed=0, step=0)
@@ -31,7 +31,7 @@ class TestBatches:
         np.random.seed(1)
         torch.manual_seed(1)
         expected_next = (np.random.RandomState(1).random(), torch.rand(1, generator=torch.Generator().manual_seed(1)))
-        again = ByteLanguageModel(self.MODEL.corpus, context=16, batch_size=8)
+        again = NextByte(self.MODEL.corpus, context=16, batch_size=8)
         backwards = [again.batch(seed=3, step=step) for step in reversed(range(5))][::-1]
         assert all(torch.equal(a, b) for a, b in zip(forwards, backwards, strict=True))
         assert (np.random.random(), torch.rand(1)) == expected_next
@@ -41,7 +41,7 @@ class TestBatches:
         assert len(batches) == 16
 
     def test_reach_every_byte_of_the_training_split(self) -> None:
-        model = ByteLanguageModel(numbered(20, 17, 17), context=16, batch_size=8)
+        model = NextByte(numbered(20, 17, 17), context=16, batch_size=8)
         starts = torch.cat([model.batch(0, step)[:, 0] for step in range(20)])
         assert set(starts.tolist()) == {0, 1, 2, 3}
 
@@ -50,7 +50,7 @@ class TestWindows:
     @pytest.mark.parametrize("length", [17, 18, 33, 100, 160, 161, 200])
     @pytest.mark.parametrize("count", [1, 2, 5, 1000])
     def test_are_spread_evenly_and_predict_no_byte_twice(self, length: int, count: int) -> None:
-        model = ByteLanguageModel(numbered(100, length, 100), context=16, batch_size=1)
+        model = NextByte(numbered(100, length, 100), context=16, batch_size=1)
         windows = model.windows("validation", count)
         assert windows.dtype == torch.int64
         assert windows.shape == (min(count, (length - 1) // 16), 17)
@@ -65,12 +65,12 @@ class TestWindows:
         assert torch.equal(windows, model.windows("validation", count))
 
     def test_cover_a_split_that_they_fit(self) -> None:
-        windows = ByteLanguageModel(numbered(100, 161, 100), context=16, batch_size=1).windows("validation", 10)
+        windows = NextByte(numbered(100, 161, 100), context=16, batch_size=1).windows("validation", 10)
         assert windows[:, 1:].flatten().tolist() == list(range(1, 161))
 
     def test_come_from_the_split_named(self) -> None:
         corpus = build_corpus("three", b"a" * 900 + b"b" * 50 + b"c" * 50, "", "")
-        model = ByteLanguageModel(corpus, context=4, batch_size=1)
+        model = NextByte(corpus, context=4, batch_size=1)
         for split, letter in (("train", "a"), ("validation", "b"), ("test", "c")):
             assert model.windows(split, 3).unique().tolist() == [ord(letter)]
 
@@ -79,11 +79,11 @@ class TestLengths:
     @pytest.mark.parametrize("split", ["train", "validation", "test"])
     def test_a_split_shorter_than_a_window_is_refused(self, split: str) -> None:
         lengths = {"train": 17, "validation": 17, "test": 17}
-        ByteLanguageModel(numbered(**lengths), context=16, batch_size=1)
+        NextByte(numbered(**lengths), context=16, batch_size=1)
         lengths[split] = 16
         message = rf"numbered \(counted\): the {split} split has 16 bytes, fewer than the 17 .* smaller --context"
         with pytest.raises(ValueError, match=message):
-            ByteLanguageModel(numbered(**lengths), context=16, batch_size=1)
+            NextByte(numbered(**lengths), context=16, batch_size=1)
 
     def test_bits_per_byte_of_a_uniform_guess(self) -> None:
         assert bits_per_byte(math.log(256)) == pytest.approx(8)

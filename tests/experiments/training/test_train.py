@@ -11,7 +11,7 @@ from experiments.presets import PRESETS
 from experiments.records.record import read_metrics
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ WALL_CLOCK = ("seconds", "tokens_per_second")
 
 @pytest.fixture
 def task(toy_corpus):
-    return ByteLanguageModel(toy_corpus, CONFIG.context, CONFIG.batch_size)
+    return NextByte(toy_corpus, CONFIG.context, CONFIG.batch_size)
 
 
 @pytest.fixture
@@ -152,14 +152,14 @@ def test_a_finished_run_trains_no_further(tmp_path, task):
 
 def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch):
     seen = {}
-    original = ByteLanguageModel.batch
+    original = NextByte.batch
 
     def recorded(self, seed, step):
         batch = original(self, seed, step)
         seen.setdefault(step, []).append(batch)
         return batch
 
-    monkeypatch.setattr(ByteLanguageModel, "batch", recorded)
+    monkeypatch.setattr(NextByte, "batch", recorded)
     for variant in ("softmax-none", "favor+-rope-after", "performer-pytorch"):
         train(tmp_path / variant, task, variant)
     assert set(seen) == set(range(CONFIG.steps))
