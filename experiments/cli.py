@@ -66,6 +66,11 @@ class RunCommand:
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
     """what every run is trained with"""
 
+    @property
+    def directory(self) -> Path:
+        """The comparison's."""
+        return self.out or Path("results/runs") / self.experiment
+
 
 @dataclass(frozen=True)
 class ReportCommand:

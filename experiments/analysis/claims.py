@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.statistics import Spread
+from experiments.records.schema import Comparison
 
 BITS_PER_BYTE = 1e-6
 """what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
@@ -61,7 +62,7 @@ class Sample:
         return self.planned - len(self.values) - len(self.lost)
 
 
-ReadSample = Callable[[Path, dict[str, Any], Runs], Sample | None]
+ReadSample = Callable[[Path, Comparison, Runs], Sample | None]
 """(directory, comparison, runs) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
 file."""
 
@@ -129,11 +130,11 @@ class Claim:
             raise ValueError(f"{self.key}: limits is {self.limits}; give (least, most) with least < most")
         self.show(0.0)
 
-    def of(self, comparison: Mapping[str, Any]) -> "Claim":
+    def of(self, comparison: Comparison) -> "Claim":
         """The claim with the resolution that it has in a comparison."""
         if self.resolution_of is None:
             return self
-        return replace(self, resolution=self.resolution_of(comparison["config"]), resolution_of=None)
+        return replace(self, resolution=self.resolution_of(comparison.config), resolution_of=None)
 
     def show(self, value: float) -> str:
         """The value as text."""

@@ -1,34 +1,32 @@
 """All that a comparison recorded, as one long table: the content of curves.csv."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from experiments.records.record import comparison_runs, read_metrics, run_directory, run_status
-from experiments.records.schema import METRIC_INDEX
+from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.records.schema import Comparison
 
 CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
 
 
-def read_curves(root: Path, comparison: dict[str, Any]) -> pd.DataFrame:
+def read_curves(root: Path, comparison: Comparison) -> pd.DataFrame:
     """Every recorded number of a comparison as a long table with the columns of curves.csv.
 
     Raises ValueError that names the file and line if the records of a finished run are damaged; those of another run
     are left out: it is not finished, and its status says what is known of it.
     """
     records = []
-    for variant, seed in comparison_runs(comparison):
+    for variant, seed in comparison.runs:
         try:
             rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
         except ValueError:
-            if run_status(root, variant, seed)["state"] == "done":
+            if run_status(root, variant, seed).state == "done":
                 raise
             continue
         records += [
-            (variant, seed, row["step"], row["tokens"], row["split"], metric, value)
+            (variant, seed, row.step, row.tokens, row.split, metric, value)
             for row in rows
-            for metric, value in row.items()
-            if metric not in METRIC_INDEX
+            for metric, value in row.metrics.items()
         ]
     return pd.DataFrame.from_records(records, columns=CURVE_COLUMNS)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import run_states
 from experiments.config import recorded_steps
+from experiments.records.schema import Comparison
 
 
 class NotRecorded(Exception):
@@ -52,7 +53,7 @@ class RunRecord:
 class Runs:
     """The runs of a comparison: what became of each, and its numbers. Each is worked out once, when asked for."""
 
-    def __init__(self, root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> None:
+    def __init__(self, root: Path, comparison: Comparison, curves: pd.DataFrame) -> None:
         self._root, self._comparison, self._curves = root, comparison, curves
 
     @cached_property
@@ -73,7 +74,7 @@ class Runs:
 
     def _lacking(self, recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int) -> str:
         """The first record that a finished run ought to have and lacks, in words; empty if it has all."""
-        config = self._comparison["config"]
+        config = self._comparison.config
         for split in ("train", "validation", "test"):
             have = recorded.get((variant, seed, split), set())
             for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]):

@@ -8,11 +8,12 @@ unfinished.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from experiments.analysis.claims import ReadSample, Sample
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
+from experiments.records.schema import Comparison
 
 
 class Undefined(Exception):
@@ -32,8 +33,8 @@ def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) 
     ``quantity`` may raise NotRecorded or Undefined.
     """
 
-    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         finished, lost = _finished_seeds(variants, comparison, runs)
         values: dict[int, float] = {}
@@ -51,33 +52,33 @@ def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) 
                 found = found.value
             values[seed] = found
         told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
-        return Sample(values, len(comparison["seeds"]), tuple(lost), notes=told)
+        return Sample(values, len(comparison.seeds), tuple(lost), notes=told)
 
     return read
 
 
-ReadTable = Callable[[Path, dict[str, Any]], Callable[[int], float | None]]
+ReadTable = Callable[[Path, Comparison], Callable[[int], float | None]]
 """(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
 
 
 def from_table(variants: tuple[str, ...], read: ReadTable) -> ReadSample:
     """What a table has for each seed at which all these variants finished; its rows of other runs do not count."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        if not set(variants) <= {variant["name"] for variant in comparison["variants"]}:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         found = read(root, comparison)
         finished, lost = _finished_seeds(variants, comparison, runs)
         values = {seed: value for seed in finished if (value := found(seed)) is not None}
-        return Sample(values, len(comparison["seeds"]), tuple(lost))
+        return Sample(values, len(comparison.seeds), tuple(lost))
 
     return sample
 
 
-def _finished_seeds(variants: tuple[str, ...], comparison: dict[str, Any], runs: Runs) -> tuple[list[int], list[str]]:
+def _finished_seeds(variants: tuple[str, ...], comparison: Comparison, runs: Runs) -> tuple[list[int], list[str]]:
     """The seeds at which all these variants finished, and a sentence for each at which one failed."""
     finished, lost = [], []
-    for seed in comparison["seeds"]:
+    for seed in comparison.seeds:
         fates = [(variant, *runs.fates[variant, seed]) for variant in dict.fromkeys(variants)]
         failed = [
             f"{variant} failed: {reason or 'no reason recorded'}"
@@ -120,7 +121,7 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
     some could be smaller.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         found = read(root, comparison, runs)
         if found is None:
             return None

@@ -17,7 +17,8 @@ import pandas as pd
 from scipy import stats
 
 from experiments.analysis.curves import read_curves
-from experiments.records.record import comparison_runs, run_status
+from experiments.records.record import run_status
+from experiments.records.schema import Comparison, VariantRecord
 
 CONFIDENCE = 0.95
 SMALLEST_SAMPLE = 3
@@ -110,32 +111,32 @@ def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
     return None if reached.empty else int(reached.index[0])
 
 
-def run_states(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """Every run with its ``state`` and ``reason``.
 
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
     """
     tested = set(_values(curves, "test", "bits_per_byte"))
-    unrecorded = {(run["variant"], run["seed"]): run for run in comparison.get("unrecorded", [])}
+    unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
-    for variant, seed in comparison_runs(comparison):
+    for variant, seed in comparison.runs:
         status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
-        state, reason = status["state"], status.get("reason")
+        state, reason = str(status.state), status.reason
         if state == "done" and (variant, seed) not in tested:
             state, reason = "unfinished", "its status is done, but no test figure is on record"
         rows.append((variant, seed, state, reason or ""))
     return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
 
 
-def finished_values(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+def finished_values(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """``run_values`` of the runs that are done."""
     states = run_states(root, comparison, curves)
     done = states[states["state"] == "done"]
     return run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
 
 
-def run_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[tuple[str, int]]) -> pd.DataFrame:
+def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple[str, int]]) -> pd.DataFrame:
     """One row per value of a finished run: variant, metric, seed, value.
 
     ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
@@ -150,8 +151,8 @@ def run_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[t
     final = {run: curve.iloc[-1] for run, curve in validation.items()}
 
     values: dict[tuple[str, str], dict[int, float]] = {}
-    for variant in comparison["variants"]:
-        name, baseline = variant["name"], variant["baseline"]
+    for variant in comparison.variants:
+        name, baseline = variant.name, variant.baseline
         values[name, "test_bits_per_byte"] = _of(test, name)
         values[name, "validation_bits_per_byte"] = _of(final, name)
         for metric, other in contrasts(variant, comparison):
@@ -175,36 +176,36 @@ def run_values(curves: pd.DataFrame, comparison: dict[str, Any], finished: set[t
     return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
 
 
-def contrasts(variant: dict[str, Any], comparison: dict[str, Any]) -> list[tuple[str, str]]:
+def contrasts(variant: VariantRecord, comparison: Comparison) -> list[tuple[str, str]]:
     """The paired differences reported for a variant, as (metric, name of the variant subtracted).
 
     Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
     Those two
     have the same settings, but for a learning rate that was found for each variant.
     """
-    others = {other["name"]: other for other in comparison["variants"] if other["name"] != variant["name"]}
+    others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
-    if variant["baseline"] in others:
-        found.append(("test_bits_per_byte_minus_baseline", variant["baseline"]))
-    if variant["position"] == "rope-after":
+    if variant.baseline in others:
+        found.append(("test_bits_per_byte_minus_baseline", variant.baseline))
+    if variant.position == "rope-after":
         found += [
             ("test_bits_per_byte_minus_rope_before", name)
             for name, other in others.items()
-            if (other["kernel"], other["position"]) == (variant["kernel"], "rope-before")
+            if (other.kernel, other.position) == (variant.kernel, "rope-before")
             and _settings(other) == _settings(variant)
         ]
     return found
 
 
-def _settings(variant: dict[str, Any]) -> dict[str, Any]:
+def _settings(variant: VariantRecord) -> dict[str, Any]:
     """A variant's settings, without a learning rate that its name does not fix: that one was found by tuning."""
-    settings = dict(variant.get("settings", {}))
-    if "@learning_rate=" not in variant["name"]:
+    settings = dict(variant.settings)
+    if "@learning_rate=" not in variant.name:
         settings.pop("learning_rate", None)
     return settings
 
 
-def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | None = None) -> pd.DataFrame:
+def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = None) -> pd.DataFrame:
     """The table of summary.csv: one row per variant and metric.
 
     ``n`` counts finished runs only (for paired metrics: seeds finished in both variants) and ``seeds`` names them.
@@ -218,9 +219,9 @@ def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | Non
     done = states[states["state"] == "done"]
     values = run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
     rows = []
-    for variant in comparison["variants"]:
-        mine = values[values["variant"] == variant["name"]]
-        runs = states[states["variant"] == variant["name"]]
+    for variant in comparison.variants:
+        mine = values[values["variant"] == variant.name]
+        runs = states[states["variant"] == variant.name]
         failed, unfinished = runs[runs["state"] == "failed"], runs[~runs["state"].isin(["done", "failed"])]
         fate = {
             "planned": len(runs),
@@ -230,9 +231,9 @@ def summarise(root: Path, comparison: dict[str, Any], curves: pd.DataFrame | Non
         }
         asked = {metric for metric, _ in contrasts(variant, comparison)}
         for metric, unit in UNITS.items():
-            row = {"variant": variant["name"], "metric": metric, "unit": unit} | fate
+            row = {"variant": variant.name, "metric": metric, "unit": unit} | fate
             if metric in EXACT:
-                rows.append(row | {"n": 1, "mean": variant[metric]})
+                rows.append(row | {"n": 1, "mean": getattr(variant, metric)})
             elif metric in asked or metric not in CONTRASTS:
                 rows.append(row | _row(mine[mine["metric"] == metric], metric))
     table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ from experiments.analysis.claims import Claim, Sample
 from experiments.analysis.runs import Runs
 from experiments.analysis.significance import adjust, certainties, p_values, sign_test
 from experiments.analysis.statistics import SMALLEST_SAMPLE, Estimate, estimate
+from experiments.records.schema import Comparison
 
 ALPHA = 0.05
 FEWEST_DIFFERING = 6
@@ -104,7 +104,7 @@ class Row:
 def evaluate(
     claims: Sequence[Claim],
     root: Path,
-    comparison: dict[str, Any] | None,
+    comparison: Comparison | None,
     curves: pd.DataFrame | None,
     *,
     reference: str,
@@ -128,7 +128,7 @@ def evaluate(
     for family in {claim.family for claim in claims}:
         members = [index for index, claim in enumerate(claims) if claim.family == family]
         adjusted |= zip(members, adjust([sides[index] for index in members]), strict=True)
-    data = ", ".join(each["name"] for each in comparison["data"]) if comparison else ""
+    data = ", ".join(each.name for each in comparison.data) if comparison else ""
     rows = []
     for index, (claim, sample) in enumerate(zip(claims, samples, strict=True)):
         verdict, p, remark = _judge(claim, sample, None if sides[index] is None else adjusted[index])
@@ -149,14 +149,14 @@ def evaluate(
     return rows
 
 
-def size(comparison: dict[str, Any]) -> str:
+def size(comparison: Comparison) -> str:
     """How large a comparison's models and runs are; of one that trains nothing, its preset."""
-    if not comparison["variants"]:
-        return f"preset {comparison['preset']}"
-    config = comparison["config"]
+    if not comparison.variants:
+        return f"preset {comparison.preset}"
+    config = comparison.config
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
     tokens = config["batch_size"] * config["context"]
-    rates = comparison.get("learning_rates")
+    rates = comparison.learning_rates
     tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
     return (
         f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, context "

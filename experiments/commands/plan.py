@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from experiments.config import Config
 from experiments.data.corpus import Corpus
+from experiments.records.schema import Comparison
 from experiments.training.determinism import nondeterministic_operations
 from experiments.training.loop import RunFailed, make_optimizer, on_device, training_step
 from experiments.training.models import build_model
@@ -19,16 +19,14 @@ from experiments.training.objectives import Objective
 from experiments.variants import Variant, get_variant
 
 
-def print_head(
-    console: Console, comparison: dict[str, Any], corpus: Corpus, device: torch.device, workers: int
-) -> None:
-    config = comparison["config"]
+def print_head(console: Console, comparison: Comparison, corpus: Corpus, device: torch.device, workers: int) -> None:
+    config = comparison.config
     tokens = config["steps"] * config["batch_size"] * config["context"]
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
-        f"{len(comparison['variants'])} variants x {len(comparison['seeds'])} seeds, {config['steps']:,} steps of "
+        f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
         f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a run), {workers} at a time on "
-        f"{comparison['machine']['device']}; linear attention: the chunked form in pure PyTorch, on "
+        f"{comparison.machine['device']}; linear attention: the chunked form in pure PyTorch, on "
         f"{device.type}",
         soft_wrap=True,
     )
@@ -36,7 +34,7 @@ def print_head(
 
 def print_plan(
     console: Console,
-    comparison: dict[str, Any],
+    comparison: Comparison,
     variants: tuple[Variant, ...],
     config: Config,
     objective: Objective,
@@ -46,10 +44,10 @@ def print_plan(
     corpus = objective.corpus
     print_head(console, comparison, corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
-    seeds, rates = len(comparison["seeds"]), comparison.get("learning_rates", [])
+    seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials = 0.0, 0, 0
-    for variant, described in zip(variants, comparison["variants"], strict=True):
+    for variant, described in zip(variants, comparison.variants, strict=True):
         seconds = _estimated_seconds(variant, variant.config(config), objective, device)
         tried = 0 if "learning_rate" in variant.settings else len(rates)
         # The best trial is the variant's first seed.
@@ -58,8 +56,8 @@ def print_plan(
         table.add_row(
             variant.name,
             str(mine),
-            f"{described['parameters']:,}",
-            f"{described['position_parameters']:,}",
+            f"{described.parameters:,}",
+            f"{described.position_parameters:,}",
             f"{config.steps * config.tokens_per_step:,}",
             _duration(seconds),
         )
@@ -106,19 +104,17 @@ def _trial_step(
     return lambda step: training_step(model, optimizer, objective, batch, small, step), sequences
 
 
-def nondeterministic(
-    comparison: dict[str, Any], config: Config, objective: Objective, device: torch.device
-) -> list[str]:
+def nondeterministic(comparison: Comparison, config: Config, objective: Objective, device: torch.device) -> list[str]:
     """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
     found: list[str] = []
-    for variant in comparison["variants"]:
+    for name in (record.name for record in comparison.variants):
         try:
-            variant = get_variant(variant["name"])
+            variant = get_variant(name)
             trial, _ = _trial_step(variant, variant.config(config), objective, device)
             found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
         except (RuntimeError, RunFailed) as error:
             # Out of memory, say: its run will tell the same, and the others go on.
-            found.append(f"of {variant['name']} it could not be found out ({type(error).__name__})")
+            found.append(f"of {name} it could not be found out ({type(error).__name__})")
     return list(dict.fromkeys(found))
 
 

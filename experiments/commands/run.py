@@ -4,9 +4,9 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
+from msgspec.structs import replace
 from rich.console import Console
 
 from experiments.cli import EXIT_FAILED, RunCommand
@@ -20,18 +20,14 @@ from experiments.launch.progress import make_display
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
 from experiments.launch.worker import Job, Run, log_path
 from experiments.presets import get_preset
+from experiments.records.files import remove_leftovers
 from experiments.records.lock import only_one_run
-from experiments.records.record import (
-    comparison_runs,
-    is_finished,
-    remove_leftovers,
-    write_json,
-)
+from experiments.records.record import is_finished, write_record
+from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
 from experiments.records.store import (
     CONTINUED,
     add_notes,
     check_directory,
-    comparison_directory,
     failing_after_it_began,
     make_directory,
     merge_with_existing,
@@ -66,8 +62,8 @@ def run(command: RunCommand, command_line: str) -> int:
     variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
     seeds = get_preset(command.preset, command.experiment).seeds if command.seeds is None else command.seeds
     check_range("--seeds", seeds, 1, MOST_SEEDS)
-    rates = None if command.learning_rates is None else parse_rates(command.learning_rates)
-    root = comparison_directory(command)
+    rates = [] if command.learning_rates is None else parse_rates(command.learning_rates)
+    root = command.directory
     check_directory(root)
     config = command.config
     device = resolve_device(command.device)
@@ -92,20 +88,18 @@ def run(command: RunCommand, command_line: str) -> int:
     reusable = {} if command.reuse is None else trained_runs(command.reuse, passed_over)
 
     console = make_console()
-    comparison = new_comparison(command, command_line, device) | {
-        "config": dataclasses.asdict(config),
-        "variants": [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants],
-        "seeds": list(range(seeds)),
-        "data": [corpus.describe()],
-        "objective": objective.describe(),
-        "evaluated_windows": {
-            "validation": len(objective.windows("validation", config.evaluation_windows)[0]),
-            "test": len(objective.windows("test", config.test_windows)[0]),
-        },
+    comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
+    comparison.config = dataclasses.asdict(config)
+    comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
+    comparison.seeds = list(range(seeds))
+    comparison.data = [corpus.describe()]
+    comparison.objective = objective.describe()
+    comparison.evaluated_windows = {
+        "validation": len(objective.windows("validation", config.evaluation_windows)[0]),
+        "test": len(objective.windows("test", config.test_windows)[0]),
     }
-    comparison["notes"] += passed_over
-    if rates is not None:
-        comparison["learning_rates"] = rates
+    comparison.learning_rates = rates
+    comparison.notes += passed_over
     if command.dry_run:
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
@@ -121,7 +115,7 @@ def run(command: RunCommand, command_line: str) -> int:
 def _train_and_report(
     console: Console,
     root: Path,
-    comparison: dict[str, Any],
+    comparison: Comparison,
     command: RunCommand,
     objective: Objective,
     device: torch.device,
@@ -130,16 +124,16 @@ def _train_and_report(
 ) -> int:
     remove_leftovers(root)
     remove_unfinished_reports(root)
-    comparison["unrecorded"] = []
-    write_json(root / "comparison.json", comparison)
-    config = Config(**comparison["config"])
+    comparison.unrecorded = []
+    write_record(root / "comparison.json", comparison)
+    config = Config(**comparison.config)
 
-    def train(at: Path, what: dict[str, Any]) -> dict[Run, Failure]:
+    def train(at: Path, what: Comparison) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
         objective.save(at)
-        settings = {variant["name"]: variant.get("settings", {}) for variant in what["variants"]}
+        settings = {variant.name: variant.settings for variant in what.variants}
         job = Job(at, config, command.data_dir, command.data_file, objective.corpus.sha256, device.type, settings)
-        runs = [Run(variant["name"], seed) for seed in what["seeds"] for variant in what["variants"]]
+        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         taken = take_over(job, runs, reusable)
         for run, there in taken.items():
             console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
@@ -148,30 +142,30 @@ def _train_and_report(
         return _train(console, job, runs, workers, command.run_timeout)
 
     print_head(console, comparison, objective.corpus, device, workers)
-    for note in (*comparison["notes"], *_short_of_the_peak(config)):
+    for note in (*comparison.notes, *_short_of_the_peak(config)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     failures = _tune(console, root, comparison, train)
-    runs = list(comparison_runs(comparison))
+    runs = list(comparison.runs)
     if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
-        comparison["nondeterministic"] = nondeterministic(comparison, config, objective, device)
-        write_json(root / "comparison.json", comparison)
+        comparison.nondeterministic = nondeterministic(comparison, config, objective, device)
+        write_record(root / "comparison.json", comparison)
     if (root / tuning.DIRECTORY).is_dir():
-        reusable = trained_runs(root / tuning.DIRECTORY, comparison["notes"]) | reusable
+        reusable = trained_runs(root / tuning.DIRECTORY, comparison.notes) | reusable
     waiting = untuned(comparison)
-    ready = [variant for variant in comparison["variants"] if variant not in waiting]
+    ready = [variant for variant in comparison.variants if variant not in waiting]
     if ready:
-        failures |= {(root, run): failure for run, failure in train(root, {**comparison, "variants": ready}).items()}
-    comparison["unrecorded"] = [
-        {"variant": run.variant, "seed": run.seed, "state": failure.ended.state, "reason": failure.reason}
+        failures |= {(root, run): failure for run, failure in train(root, replace(comparison, variants=ready)).items()}
+    comparison.unrecorded = [
+        UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
         for (at, run), failure in failures.items()
         if not failure.recorded and at == root
     ]
 
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
-    comparison["notes"] = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
+    comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
     add_notes(comparison, [*_short_of_the_peak(config), *get(command.experiment).measure(root, comparison, objective)])
-    write_json(root / "comparison.json", comparison)
+    write_record(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
     for (at, run), failure in failures.items():
@@ -200,8 +194,8 @@ def _available_cores() -> int:
 def _tune(
     console: Console,
     root: Path,
-    comparison: dict[str, Any],
-    train: Callable[[Path, dict[str, Any]], dict[Run, Failure]],
+    comparison: Comparison,
+    train: Callable[[Path, Comparison], dict[Run, Failure]],
 ) -> dict[tuple[Path, Run], Failure]:
     """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
 
@@ -215,23 +209,23 @@ def _tune(
         return {}
     at = root / tuning.DIRECTORY
     console.print(
-        f"learning rates: {len(variants)} variants at {', '.join(map(str, comparison['learning_rates']))}, seed "
+        f"learning rates: {len(variants)} variants at {', '.join(map(str, comparison.learning_rates))}, seed "
         f"{tuning.SEED}",
         soft_wrap=True,
     )
     make_directory(at)
-    write_json(at / "comparison.json", tuning.trials(comparison))
-    failures = train(at, tuning.trials({**comparison, "variants": variants}))
+    write_record(at / "comparison.json", tuning.trials(comparison))
+    failures = train(at, tuning.trials(replace(comparison, variants=variants)))
     for variant in variants:
-        if not tuning.have_ended(root, comparison, variant["name"]):
-            console.print(f"  {variant['name']}: not yet, for a trial failed", markup=False, soft_wrap=True)
+        if not tuning.have_ended(root, comparison, variant.name):
+            console.print(f"  {variant.name}: not yet, for a trial failed", markup=False, soft_wrap=True)
             continue
-        rate = tuning.choose(root, comparison, variant["name"])
+        rate = tuning.choose(root, comparison, variant.name)
         remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
-        rate = comparison["config"]["learning_rate"] if rate is None else rate
-        variant["settings"] = variant.get("settings", {}) | {"learning_rate": rate}
-        console.print(f"  {variant['name']}: {rate}{remark}", markup=False, soft_wrap=True)
-    write_json(root / "comparison.json", comparison)
+        rate = comparison.config["learning_rate"] if rate is None else rate
+        variant.settings = variant.settings | {"learning_rate": rate}
+        console.print(f"  {variant.name}: {rate}{remark}", markup=False, soft_wrap=True)
+    write_record(root / "comparison.json", comparison)
     return {(at, run): failure for run, failure in failures.items()}
 
 
@@ -259,18 +253,18 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
     return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
 
 
-def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> dict[str, Any]:
+def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
     total, position_table = parameters
-    described: dict[str, Any] = {
-        "name": variant.name,
-        "description": _description(variant, config),
-        "kernel": variant.kernel,
-        "position": variant.position,
-        "baseline": variant.baseline,
-        "parameters": total,
-        "position_parameters": position_table,
-    }
-    return described | ({"settings": dict(variant.settings)} if variant.settings else {})
+    return VariantRecord(
+        name=variant.name,
+        description=_description(variant, config),
+        kernel=variant.kernel,
+        position=variant.position,
+        baseline=variant.baseline,
+        parameters=total,
+        position_parameters=position_table,
+        settings=dict(variant.settings),
+    )
 
 
 def _description(variant: Variant, config: Config) -> str:

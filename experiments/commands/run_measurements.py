@@ -1,27 +1,28 @@
 """The run command for an experiment that trains nothing: its measurements, one after the other, and its report."""
 
-import dataclasses
 import shlex
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+import msgspec
 
 from experiments.cli import EXIT_FAILED, RunCommand
 from experiments.commands.catalogue import make_console
 from experiments.records.lock import only_one_run
-from experiments.records.record import write_json
+from experiments.records.record import read_comparison, write_record
+from experiments.records.schema import Comparison
 from experiments.records.store import (
     CONTINUED,
     add_changes,
     check_directory,
-    check_same_experiment,
-    comparison_directory,
+    check_same_study,
     differing_settings,
     failing_after_it_began,
     make_directory,
     new_comparison,
     refuse_if_differing,
 )
-from experiments.report.report import read_comparison, write_report
+from experiments.report.report import write_report
 from experiments.training.models import resolve_device
 
 OPTIONS = ("--preset", "--out", "--device", "--dry-run")
@@ -38,22 +39,18 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
     device = resolve_device(command.device)
     config = experiment.settings(command.preset, device.type)
     console = make_console()
-    root = comparison_directory(command)
+    root = command.directory
     check_directory(root)
-    comparison = new_comparison(command, command_line, device) | {
-        "config": dataclasses.asdict(config),
-        "variants": [],
-        "seeds": [],
-        "data": [],
-        "evaluated_windows": {},
-    }
+    comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
+    # As JSON has it: a tuple is a list.
+    comparison.config = msgspec.to_builtins(config)
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(experiment.missing(root, config)))
-    continued = [note for note in comparison["notes"] if note.startswith(CONTINUED)]
-    comparison["notes"] = continued + experiment.notes(root, config)
+    continued = [note for note in comparison.notes if note.startswith(CONTINUED)]
+    comparison.notes = continued + experiment.notes(root, config)
     missing = experiment.missing(root, config)
-    console.print(f"{len(missing)} measurements to make on {comparison['machine']['device']}")
-    for note in comparison["notes"]:
+    console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
+    for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if command.dry_run:
         for measurement in missing:
@@ -63,11 +60,11 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
 
     make_directory(root)
     with only_one_run(root, console), failing_after_it_began(root):
-        write_json(root / "comparison.json", comparison)
+        write_record(root / "comparison.json", comparison)
         failures = experiment.measure(root, comparison, None)
         # Of what failed before, some may have succeeded now.
-        comparison["notes"] = continued + experiment.notes(root, config)
-        write_json(root / "comparison.json", comparison)
+        comparison.notes = continued + experiment.notes(root, config)
+        write_record(root / "comparison.json", comparison)
         report = write_report(root)
     for failure in failures:
         console.print(f"failed: {failure}", soft_wrap=True)
@@ -85,15 +82,13 @@ def _check_options(command: RunCommand, command_line: str) -> None:
         )
 
 
-def _continued(root: Any, comparison: dict[str, Any], unfinished: bool) -> dict[str, Any]:
+def _continued(root: Path, comparison: Comparison, unfinished: bool) -> Comparison:
     """The comparison that is in ``root``, to go on with. Raises ValueError if it measured something else."""
     there = read_comparison(root)
-    check_same_experiment(root, there, comparison)
-    # Through JSON a tuple has become a list.
-    comparison["config"] = {k: list(v) if isinstance(v, tuple) else v for k, v in comparison["config"].items()}
-    differing = differing_settings(there["config"], comparison["config"])
-    if there["machine"].get("device") != comparison["machine"]["device"]:
-        differing.append(f"the device ({there['machine'].get('device')} there, {comparison['machine']['device']} now)")
+    check_same_study(root, there, comparison)
+    differing = differing_settings(there.config, comparison.config)
+    if there.machine.get("device") != comparison.machine["device"]:
+        differing.append(f"the device ({there.machine.get('device')} there, {comparison.machine['device']} now)")
     refuse_if_differing(root, differing)
     add_changes(there, comparison, all_done=not unfinished)
     return there

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import pooch
 import psutil
 
 from experiments.errors import why
+from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
 Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -90,17 +91,17 @@ class Corpus:
     sequences: Sequences | None = None
     """what generates it; None for a text"""
 
-    def describe(self) -> dict[str, Any]:
-        """What a record of a run keeps about its data, ready for JSON. Sizes are in bytes."""
+    def describe(self) -> DataRecord:
+        """What a record of a run keeps about its data. Sizes are in bytes."""
         splits = {split: len(getattr(self, split)) for split in ("train", "validation", "test")}
-        return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "source": self.source,
-            "note": self.note,
-            "bytes": sum(splits.values()),
-            "splits": splits,
-        }
+        return DataRecord(
+            name=self.name,
+            sha256=self.sha256,
+            source=self.source,
+            note=self.note,
+            bytes=sum(splits.values()),
+            splits=splits,
+        )
 
 
 @dataclass(frozen=True)

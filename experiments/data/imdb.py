@@ -28,7 +28,7 @@ from experiments.data.corpus import (
     leaves_directory,
 )
 from experiments.errors import why
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
 
 DOWNLOAD = Download(
     url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",

@@ -5,8 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
+from experiments.records.schema import Comparison, VariantRecord
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -42,7 +44,7 @@ def smoothing(curves: pd.DataFrame, split: str) -> int:
     return max(1, round(longest / POINTS))
 
 
-def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], split: str) -> Figure:
+def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, split: str) -> Figure:
     """Bits per byte of a split against optimiser steps, every seed thin and the mean of the finished seeds thick."""
     width = smoothing(curves, split)
     runs = _runs(curves, split, width)
@@ -55,10 +57,10 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
     return _panels(runs, summary, comparison, (low, high), "bits per byte", note)
 
 
-def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
     by_variant, finished = gains(curves, summary, comparison), finished_seeds(summary)
-    shown = {**comparison, "variants": [v for v in comparison["variants"] if v["baseline"] != v["name"]]}
+    shown = replace(comparison, variants=[v for v in comparison.variants if v.baseline != v.name])
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = "bits per byte minus the\nbaseline's (below 0: better)"
     return _panels(
@@ -66,13 +68,13 @@ def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[st
     )
 
 
-def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Runs:
+def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Runs:
     """By variant and seed the difference to the same seed's baseline, at the steps that both were validated at."""
     runs = _runs(curves, "validation", 1)
     finished = finished_seeds(summary)
     found: Runs = {}
-    for variant in comparison["variants"]:
-        name, baseline = variant["name"], variant["baseline"]
+    for variant in comparison.variants:
+        name, baseline = variant.name, variant.baseline
         if baseline == name:
             continue
         paired = finished.get(baseline, set()) & runs.get(name, {}).keys() & runs.get(baseline, {}).keys()
@@ -86,26 +88,26 @@ def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any
 def _panels(
     runs: Runs,
     summary: pd.DataFrame,
-    comparison: dict[str, Any],
+    comparison: Comparison,
     vertical_range: tuple[float, float],
     quantity: str,
     note: str,
     references: bool = True,
 ) -> Figure:
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     figure = Figure(figsize=(8.6, 1.0 + 2.7 * len(groups)))
     panels = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
         axes.set_title(label(kernel))
         axes.set_ylim(vertical_range)
         if references:
-            _draw_variants(axes, _references(variants, comparison["variants"]), variants, runs, summary)
+            _draw_variants(axes, _references(variants, comparison.variants), variants, runs, summary)
         else:
             axes.axhline(0, color=MUTED, linewidth=1.0)
             _draw_variants(axes, [], variants, runs, summary)
     last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
-    panels[-1].set_xlabel(f"optimiser step (one step = {tokens_per_step(comparison):,} tokens)")
+    panels[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
     figure.supylabel(quantity, fontsize=10)
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
@@ -113,8 +115,8 @@ def _panels(
 
 def _draw_variants(
     axes: Axes,
-    references: list[dict[str, Any]],
-    variants: list[dict[str, Any]],
+    references: list[VariantRecord],
+    variants: list[VariantRecord],
     runs: Runs,
     summary: pd.DataFrame,
 ) -> None:
@@ -122,7 +124,7 @@ def _draw_variants(
     finished, failed = finished_seeds(summary), failures(summary)
     entries = []
     for number, variant in enumerate([*references, *variants]):
-        name, look, is_reference = variant["name"], variant_style(variant), variant in references
+        name, look, is_reference = variant.name, variant_style(variant), variant in references
         whole = [curve for seed, curve in runs.get(name, {}).items() if seed in finished[name]]
         for seed, curve in {} if is_reference else runs.get(name, {}).items():
             if len(whole) > 1 or seed not in finished[name]:
@@ -145,18 +147,18 @@ def _draw_variants(
         entries.append((mean.iloc[-1] if len(mean) else float("-inf"), line))
     entries.sort(key=lambda entry: -entry[0])
     handles = [line for _, line in entries]
-    if any(variant["name"] in failed for variant in variants):
+    if any(variant.name in failed for variant in variants):
         handles += axes.plot([], [], "X", color=MUTED, markersize=8, label="a run that did not finish")
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)
 
 
-def _references(variants: list[dict[str, Any]], every: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> list[VariantRecord]:
     """Softmax attention with RoPE (or else the first softmax variant), and baselines that belong to another panel."""
-    if variants[0]["kernel"] == "softmax":
+    if variants[0].kernel == "softmax":
         return []
-    softmax = sorted((v for v in every if v["kernel"] == "softmax"), key=lambda v: v["position"] != "rope-before")
-    baselines = {variant["baseline"] for variant in variants}
-    return softmax[:1] + [v for v in every if v["name"] in baselines and v not in variants and v not in softmax[:1]]
+    softmax = sorted((v for v in every if v.kernel == "softmax"), key=lambda v: v.position != "rope-before")
+    baselines = {variant.baseline for variant in variants}
+    return softmax[:1] + [v for v in every if v.name in baselines and v not in variants and v not in softmax[:1]]
 
 
 def _mark_end(axes: Axes, curve: "pd.Series[float]", colour: str) -> None:
@@ -193,14 +195,10 @@ def _vertical_range(runs: Runs, finished: dict[str, set[int]], start: float) -> 
     return low - margin, high + margin
 
 
-def _what_lines_are(comparison: dict[str, Any]) -> str:
-    one = len(comparison["seeds"]) == 1
+def _what_lines_are(comparison: Comparison) -> str:
+    one = len(comparison.seeds) == 1
     return "One seed: no mean, no interval." if one else "Thin: each seed. Thick: mean of the finished seeds."
 
 
-def data_names(comparison: dict[str, Any]) -> str:
-    return label(", ".join(data["name"] for data in comparison["data"]), longest=60)
-
-
-def tokens_per_step(comparison: dict[str, Any]) -> int:
-    return int(comparison["config"]["batch_size"] * comparison["config"]["context"])
+def data_names(comparison: Comparison) -> str:
+    return label(", ".join(data.name for data in comparison.data), longest=60)

@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.figures.curves import data_names, failures, tokens_per_step
+from experiments.figures.curves import data_names, failures
 from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
+from experiments.records.schema import Comparison, VariantRecord
 
 ROW_INCHES = 0.42
 SEED_OFFSET = 0.24
@@ -20,18 +21,17 @@ EQUAL_OFFSET = 0.1
 class Rows:
     """The vertical places of the variants: grouped by kernel, first at the top, a gap between kernels."""
 
-    def __init__(self, comparison: dict[str, Any], summary: pd.DataFrame) -> None:
+    def __init__(self, comparison: Comparison, summary: pd.DataFrame) -> None:
         notes = failures(summary)
-        self.variants: list[dict[str, Any]] = []
+        self.variants: list[VariantRecord] = []
         self.heights: list[float] = []
-        for number, group in enumerate(by_kernel(comparison["variants"]).values()):
+        for number, group in enumerate(by_kernel(comparison.variants).values()):
             for variant in group:
                 self.heights.append(-len(self.variants) - 0.5 * number)
                 self.variants.append(variant)
-        self.baselines = {v["name"] for v in self.variants if v["baseline"] == v["name"]}
+        self.baselines = {v.name for v in self.variants if v.baseline == v.name}
         self.labels = [
-            f"{label(v['name'])}\n({notes[v['name']]})" if v["name"] in notes else label(v["name"])
-            for v in self.variants
+            f"{label(v.name)}\n({notes[v.name]})" if v.name in notes else label(v.name) for v in self.variants
         ]
 
     def figure(self, columns: int, note: str) -> tuple[Figure, list[Axes]]:
@@ -47,7 +47,7 @@ class Rows:
         return figure, panels
 
 
-def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Test bits per byte of every variant and, beside it, the paired difference to the variant's baseline."""
     rows = Rows(comparison, summary)
     difference = "test_bits_per_byte_minus_baseline"
@@ -60,17 +60,17 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
         panels[1].axvline(0, color=MUTED, linewidth=1.0)
         panels[1].set_xlabel("bits per byte minus those of the same\nkernel without positions (below 0: better)")
         for variant, height in zip(rows.variants, rows.heights, strict=True):
-            if variant["name"] in rows.baselines:
+            if variant.name in rows.baselines:
                 look: Any = {"va": "center", "color": MUTED, "fontsize": 8.5, "backgroundcolor": "white"}
                 panels[1].annotate("baseline", (0, height), (5, 0), textcoords="offset points", **look)
     return figure
 
 
-def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Steps to the first evaluation at or below the baseline's final validation figure of the same seed."""
     rows = Rows(comparison, summary)
     figure, (axes,) = rows.figure(1, _note(comparison, "validation split"))
-    steps, per_step = comparison["config"]["steps"], tokens_per_step(comparison)
+    steps, per_step = comparison.config["steps"], comparison.tokens_per_step
     _dots(axes, rows, values, summary, "steps_to_baseline")
     axes.axvline(steps, color=MUTED, linewidth=1.0, linestyle=(0, (4, 2)))
     shown = summary[(summary["metric"] == "steps_to_baseline") & ~summary["variant"].isin(rows.baselines)]
@@ -82,17 +82,17 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[s
     tokens.xaxis.set_major_formatter(FuncFormatter(_short_number))
     counts = summary[summary["metric"] == "steps_to_baseline"].set_index("variant")
     for variant, height in zip(rows.variants, rows.heights, strict=True):
-        row = counts.loc[variant["name"]]
+        row: Any = counts.loc[variant.name]
         missing = int(row["n"] - row["reached"])
         if missing:
-            look: Any = {"color": kernel_colour(variant["kernel"]), "markerfacecolor": "white", "markersize": 6}
+            look: Any = {"color": kernel_colour(variant.kernel), "markerfacecolor": "white", "markersize": 6}
             axes.plot([steps], [height], ">", **look)
         _beside(axes, height, f"{row['reached']} of {row['n']}" if row["n"] else "-")
     _beside(axes, 0.85, "seeds that\nreached it", va="bottom")
     return figure
 
 
-def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Median training throughput of every run, from zero."""
     rows = Rows(comparison, summary)
     figure, (axes,) = rows.figure(1, _note(comparison, "training"))
@@ -102,8 +102,8 @@ def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: d
     axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
     means = summary[summary["metric"] == "tokens_per_second"].set_index("variant")["mean"]
     for variant, height in zip(rows.variants, rows.heights, strict=True):
-        if means[variant["name"]] > 0:
-            _beside(axes, height, f"{means[variant['name']]:,.0f}")
+        if means[variant.name] > 0:
+            _beside(axes, height, f"{means[variant.name]:,.0f}")
     _beside(axes, 0.85, "mean", va="bottom")
     return figure
 
@@ -112,14 +112,14 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
     """Every seed as a small dot, the mean as the variant's marker, the interval as a line with caps."""
     means = summary[summary["metric"] == metric].set_index("variant")
     for variant, height in zip(rows.variants, rows.heights, strict=True):
-        name, look = variant["name"], variant_style(variant)
+        name, look = variant.name, variant_style(variant)
         if name not in means.index:
             continue
         mine = values[(values["variant"] == name) & (values["metric"] == metric)]["value"].dropna()
         if len(mine) > 1 or (len(mine) == 1 and pd.isna(means.loc[name]["mean"])):
             heights = height - SEED_OFFSET - EQUAL_OFFSET * mine.groupby(mine).cumcount()
             axes.plot(mine, heights, ".", color=look["color"], alpha=0.6, markersize=5)
-        row = means.loc[name]
+        row: Any = means.loc[name]
         if pd.notna(row["low"]) and not (metric == "steps_to_baseline" and name in rows.baselines):
             reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
             axes.errorbar(row["mean"], height, xerr=reach, color=look["color"], capsize=3.5, linewidth=1.5)
@@ -133,8 +133,8 @@ def _beside(axes: Axes, height: float, text: str, va: str = "center") -> None:
     axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va=va, fontsize=9, color="#333333")
 
 
-def _note(comparison: dict[str, Any], what: str) -> str:
-    seeds = len(comparison["seeds"])
+def _note(comparison: Comparison, what: str) -> str:
+    seeds = len(comparison.seeds)
     if seeds < 3:
         marks = "One seed: no interval." if seeds == 1 else "Small dots: seeds; marker: mean. Two seeds: no interval."
     else:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names, failures, finished_seeds
 from experiments.figures.style import MUTED, kernel_colour, label, label_powers_of_ten
+from experiments.records.schema import Comparison, VariantRecord
 
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -29,29 +30,29 @@ WORDS = {
 MARKS = 6
 
 
-def base_name(variant: dict[str, Any]) -> str:
+def base_name(variant: VariantRecord) -> str:
     """The variant without its settings."""
-    return str(variant["name"]).partition("@")[0]
+    return str(variant.name).partition("@")[0]
 
 
-def named_settings(variant: dict[str, Any]) -> dict[str, str]:
+def named_settings(variant: VariantRecord) -> dict[str, str]:
     """The settings in a variant's name."""
-    return dict(part.split("=", 1) for part in variant["name"].split("@")[1:])
+    return dict(part.split("=", 1) for part in variant.name.split("@")[1:])
 
 
-def panels_of(comparison: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def panels_of(comparison: Comparison) -> dict[str, list[VariantRecord]]:
     """The variants by what they are without their settings, in order of appearance."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for variant in comparison["variants"]:
+    groups: dict[str, list[VariantRecord]] = {}
+    for variant in comparison.variants:
         groups.setdefault(base_name(variant), []).append(variant)
     return groups
 
 
-def setting_label(variant: dict[str, Any], comparison: dict[str, Any]) -> str:
+def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
     """What distinguishes a variant in its panel, such as "redrawn every 100 steps"."""
-    varied = dict.fromkeys(key for other in comparison["variants"] for key in named_settings(other))
+    varied = dict.fromkeys(key for other in comparison.variants for key in named_settings(other))
     own = named_settings(variant)
-    values = {key: own.get(key, str(comparison["config"][key])) for key in varied}
+    values = {key: own.get(key, str(comparison.config[key])) for key in varied}
     if "num_features" in values and not base_name(variant).startswith("favor"):
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
@@ -62,7 +63,7 @@ def setting_label(variant: dict[str, Any], comparison: dict[str, Any]) -> str:
 def curves_by_setting(
     curves: pd.DataFrame,
     summary: pd.DataFrame,
-    comparison: dict[str, Any],
+    comparison: Comparison,
     *,
     metric: str,
     quantity: str,
@@ -78,11 +79,11 @@ def curves_by_setting(
     columns = -(-len(groups) // rows)
     figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    first_step = start * comparison["config"]["steps"]
+    first_step = start * comparison.config["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
     for axes in grid.flat[len(groups) :]:
         axes.set_visible(False)
-    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison["variants"]))
+    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
     for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
         axes.set_title(label(name))
         for place, variant in enumerate(variants):
@@ -113,7 +114,7 @@ def _legends(figure: Figure, panels: list[Axes]) -> None:
         axes.legend(fontsize=8, loc="best", handlelength=3)
 
 
-def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Test bits per byte of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
     groups = panels_of(comparison)
     variants = [variant for variants in groups.values() for variant in variants]
@@ -122,8 +123,9 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: di
     axes = figure.subplots()
     names = []
     for height, variant in enumerate(variants):
-        colour, row = kernel_colour(variant["kernel"]), tested.loc[variant["name"]]
-        mine = values[(values["variant"] == variant["name"]) & (values["metric"] == "test_bits_per_byte")]["value"]
+        colour = kernel_colour(variant.kernel)
+        row: Any = tested.loc[variant.name]
+        mine = values[(values["variant"] == variant.name) & (values["metric"] == "test_bits_per_byte")]["value"]
         axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
         if pd.notna(row["low"]):
             reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
@@ -142,17 +144,17 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: di
 
 def _draw(
     axes: Axes,
-    variant: dict[str, Any],
+    variant: VariantRecord,
     look: dict[str, Any],
     recorded: pd.DataFrame,
     summary: pd.DataFrame,
     name: str,
 ) -> None:
-    mine = recorded[recorded["variant"] == variant["name"]]
-    failed = failures(summary).get(variant["name"])
+    mine = recorded[recorded["variant"] == variant.name]
+    failed = failures(summary).get(variant.name)
     if mine.empty and not failed:
         return
-    finished = finished_seeds(summary).get(variant["name"], set())
+    finished = finished_seeds(summary).get(variant.name, set())
     by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
     for curve in by_seed.values():
         axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)

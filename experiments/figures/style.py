@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import visible
+from experiments.records.files import visible, write_atomically
+from experiments.records.schema import VariantRecord
 
 KERNEL_COLOURS = {
     "softmax": "#000000",
@@ -132,16 +132,21 @@ def kernel_colour(kernel: str) -> str:
     return KERNEL_COLOURS.get(kernel, OTHER_COLOUR)
 
 
-def variant_style(variant: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of ``Axes.plot`` for a variant, given as an entry of comparison.json's ``variants``."""
-    return {"color": kernel_colour(variant["kernel"])} | POSITION_STYLES.get(variant["position"], OTHER_POSITION)
+def variant_style(variant: VariantRecord) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for a variant."""
+    return kernel_style(variant.kernel, variant.position)
 
 
-def by_kernel(variants: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def kernel_style(kernel: str, position: str) -> dict[str, Any]:
+    """The same for a kernel with a position encoding."""
+    return {"color": kernel_colour(kernel)} | POSITION_STYLES.get(position, OTHER_POSITION)
+
+
+def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
     """The variants grouped by kernel, in the order in which kernels and variants first appear."""
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[VariantRecord]] = {}
     for variant in variants:
-        groups.setdefault(variant["kernel"], []).append(variant)
+        groups.setdefault(variant.kernel, []).append(variant)
     return groups
 
 

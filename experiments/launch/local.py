@@ -249,9 +249,9 @@ def _record(job: Job, run: Run, ended: Ended) -> Failure | None:
     try:
         try:
             status = run_status(job.root, run.variant, run.seed)
-            recorded = Ended(status["state"], status.get("reason"))
+            recorded: Ended | None = Ended(status.state, status.reason)
         except ValueError:
-            recorded = Ended("damaged", None)
+            recorded = None
         if recorded != ended:
             write_status(job, run, ended.state, ended.reason)
     except OSError as error:

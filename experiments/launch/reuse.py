@@ -13,16 +13,10 @@ from typing import Any, NamedTuple
 
 from experiments.launch.worker import Job, Run, write_run_config, write_status
 from experiments.records import environment
-from experiments.records.record import (
-    comparison_runs,
-    is_finished,
-    run_config,
-    run_directory,
-    sync_directory,
-    write_atomically,
-)
+from experiments.records.files import sync_directory, write_atomically
+from experiments.records.record import is_finished, read_comparison, run_config, run_directory
+from experiments.records.schema import Comparison
 from experiments.records.store import CONTINUED, DEFAULTS
-from experiments.report.report import read_comparison
 from experiments.training.checkpoint import checkpoint_path, is_whole
 from experiments.variants import get_variant, is_variant
 
@@ -61,17 +55,17 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    git, machine = comparison["git"], _machine_of(comparison)
-    for name, seed in comparison_runs(comparison):
+    git, machine = comparison.git, _machine_of(comparison)
+    for name, seed in comparison.runs:
         made_with = run_config(root, name, seed)
         if made_with is None or not is_variant(name):
             continue
-        steps = made_with["config"].get("steps")
+        steps = made_with.config.get("steps")
         if not isinstance(steps, int) or not is_finished(root, name, seed, steps):
             continue
         if checkpoint_path(run_directory(root, name, seed) / "checkpoint", steps).is_dir():
-            identity = _identity(name, made_with["config"], seed, made_with["data_sha256"], machine)
-            found[identity] = Trained(root, Run(name, seed), git["commit"], git.get("code_sha256", ""))
+            identity = _identity(name, made_with.config, seed, made_with.data_sha256, machine)
+            found[identity] = Trained(root, Run(name, seed), git.commit, git.code_sha256)
     return found
 
 
@@ -129,7 +123,7 @@ def _weights(root: Path, run: Run, steps: int) -> Path:
 
 def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     """A sentence on those that were trained by other code than this, in words for what they are; None for none."""
-    code = environment.git()["code_sha256"]
+    code = environment.git().code_sha256
     others = [there for there in taken.values() if there.code_sha256 != code]
     if not others:
         return None
@@ -137,9 +131,9 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
-def _machine_of(comparison: dict[str, Any]) -> dict[str, Any]:
+def _machine_of(comparison: Comparison) -> dict[str, Any]:
     """What changes the bits of a trained run besides its configuration."""
-    return {"cpu": comparison["machine"].get("device") == "cpu", "torch": comparison["versions"].get("torch")}
+    return {"cpu": comparison.machine.get("device") == "cpu", "torch": comparison.versions.get("torch")}
 
 
 def _identity(name: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:

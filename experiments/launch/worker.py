@@ -21,7 +21,9 @@ from filelock import FileLock, Timeout
 
 from experiments.config import Config
 from experiments.launch.signals import STOP_SIGNALS
-from experiments.records.record import remove_leftovers, run_directory, run_status, write_json
+from experiments.records.files import remove_leftovers
+from experiments.records.record import run_directory, run_status, write_record
+from experiments.records.schema import RunConfig, State, Status
 
 LOCK_SECONDS = 300
 SIGN_SECONDS = 0.2
@@ -75,7 +77,7 @@ class Advanced:
 class Ended:
     """The run's last word: done, failed, or queued if it was stopped."""
 
-    state: str
+    state: State
     reason: str | None
 
 
@@ -111,23 +113,23 @@ def work(job: Job, run: Run, sender: Connection) -> None:
     write_status(job, run, ended.state, ended.reason)
 
 
-def write_status(job: Job, run: Run, state: str, reason: str | None = None, note: str | None = None) -> None:
+def write_status(job: Job, run: Run, state: State, reason: str | None = None, note: str | None = None) -> None:
     """Write a run's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
     try:
-        notes = list(run_status(job.root, run.variant, run.seed).get("notes", []))
+        notes = list(run_status(job.root, run.variant, run.seed).notes)
     except ValueError:
         notes = ["its status.json was damaged and was written anew"]
     if note is not None and note not in notes:
         notes.append(note)
     directory = run_directory(job.root, run.variant, run.seed)
-    write_json(directory / "status.json", {"state": state, "reason": reason, "notes": notes, "time": time.time()})
+    write_record(directory / "status.json", Status(state=state, reason=reason, notes=notes, time=time.time()))
 
 
 def write_run_config(job: Job, run: Run) -> None:
     """Write a run's config.json. Raises OSError if it cannot be written."""
-    description = {"variant": run.variant, "seed": run.seed, "data_sha256": job.data_sha256}
     config = asdict(job.config_of(run.variant))
-    write_json(run_directory(job.root, run.variant, run.seed) / "config.json", description | {"config": config})
+    record = RunConfig(variant=run.variant, seed=run.seed, data_sha256=job.data_sha256, config=config)
+    write_record(run_directory(job.root, run.variant, run.seed) / "config.json", record)
 
 
 def log_path(root: Path, run: Run) -> Path:

@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 import torch
 
+from experiments.records.schema import GitRecord
+
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
 OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
 """named only where they are installed"""
@@ -47,14 +49,14 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def git() -> dict[str, Any]:
+def git() -> GitRecord:
     """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
     try:
         commit = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         commit, changed = "unknown", ""
-    return {"commit": commit, "dirty": bool(changed), "code_sha256": _code_sha256()}
+    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=_code_sha256())
 
 
 def _code_sha256() -> str:

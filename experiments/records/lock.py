@@ -12,7 +12,7 @@ import psutil
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
 
 ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""

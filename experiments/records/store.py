@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from experiments.cli import RunCommand
 from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.records import environment
-from experiments.records.record import comparison_runs, is_finished, run_config, run_directory
-from experiments.records.strict_json import visible
-from experiments.report.report import read_comparison
+from experiments.records.files import visible
+from experiments.records.record import is_finished, read_comparison, run_config, run_directory
+from experiments.records.schema import Comparison, GitRecord, VariantRecord
 from experiments.variants import VARIANTS, is_variant
 
 CONTINUED = "continued with another"
@@ -29,10 +29,6 @@ WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning"
 DEFAULTS = asdict(Config())
 LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
 """as long as any path of a comparison below its directory"""
-
-
-def comparison_directory(command: RunCommand) -> Path:
-    return command.out or Path("results/runs") / command.experiment
 
 
 def check_directory(root: Path) -> None:
@@ -67,27 +63,31 @@ def check_directory(root: Path) -> None:
         )
 
 
-def new_comparison(command: RunCommand, command_line: str, device: torch.device) -> dict[str, Any]:
+def new_comparison(root: Path, study: str, preset: str, command: str, device: torch.device) -> Comparison:
     """What every comparison.json says: what was run, with which code, where and when."""
-    return {
-        "name": Path(os.path.abspath(comparison_directory(command))).name,
-        "experiment": command.experiment,
-        "preset": command.preset,
-        "command": visible(command_line),
-        "git": environment.git(),
-        "versions": environment.versions(),
-        "machine": environment.machine(device),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "notes": [],
-    }
+    return Comparison(
+        name=Path(os.path.abspath(root)).name,
+        study=study,
+        preset=preset,
+        command=visible(command),
+        config={},
+        variants=[],
+        seeds=[],
+        git=environment.git(),
+        versions=environment.versions(),
+        machine=environment.machine(device),
+        data=[],
+        evaluated_windows={},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        notes=[],
+    )
 
 
-def check_same_experiment(root: Path, there: dict[str, Any], comparison: dict[str, Any]) -> None:
-    """Raises ValueError if the comparison in ``root`` is one of another experiment."""
-    if there["experiment"] != comparison["experiment"]:
+def check_same_study(root: Path, there: Comparison, comparison: Comparison) -> None:
+    """Raises ValueError if the comparison in ``root`` is one of another study."""
+    if there.study != comparison.study:
         raise ValueError(
-            f"--out {root} holds a comparison of the experiment {there['experiment']}, not {comparison['experiment']}; "
-            "give another --out"
+            f"--out {root} holds a comparison of the study {there.study}, not {comparison.study}; give another --out"
         )
 
 
@@ -112,80 +112,90 @@ def refuse_if_differing(root: Path, differing: list[str]) -> None:
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
 
 
-def merge_with_existing(root: Path, comparison: dict[str, Any]) -> dict[str, Any]:
+def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
 
     Raises:
-        ValueError: the one there has another experiment, configuration or data, so the two cannot be one.
+        ValueError: the one there has another study, configuration or data, so the two cannot be one.
     """
     path = root / "comparison.json"
     if not path.is_file():
         return comparison
     there = read_comparison(root)
-    check_same_experiment(root, there, comparison)
-    differing = differing_settings(there["config"], comparison["config"])
-    grids = there.get("learning_rates"), comparison.get("learning_rates")
+    check_same_study(root, there, comparison)
+    differing = differing_settings(there.config, comparison.config)
+    grids = there.learning_rates, comparison.learning_rates
     if grids[0] != grids[1]:
         differing.append(f"learning_rates ({grids[0]} there, {grids[1]} now)")
-    contents = [record["data"][0]["sha256"][:12] for record in (there, comparison)]
+    contents = [record.data[0].sha256[:12] for record in (there, comparison)]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    kinds = [f"{record.objective.name} {record.objective.tokenizer_sha256[:12]}" for record in (there, comparison)]
+    if there.objective != comparison.objective:
+        differing.append("what is trained ({} there, {} now)".format(*kinds))
     refuse_if_differing(root, differing)
-    unknown = [variant["name"] for variant in there["variants"] if not is_variant(variant["name"])]
+    unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
-    merged = dict(there)
-    recorded = {variant["name"]: variant for variant in there["variants"]}
-    for variant in comparison["variants"]:
-        if variant["name"] in recorded:
+    recorded = {variant.name: variant for variant in there.variants}
+    for variant in comparison.variants:
+        if variant.name in recorded:
             if grids[0]:
-                _adopt_learning_rate(recorded[variant["name"]], variant)
-            settings = (described.get("settings", {}) for described in (recorded[variant["name"]], variant))
-            refuse_if_differing(root / variant["name"], differing_settings(*settings))
-    merged["variants"] = there["variants"] + [v for v in comparison["variants"] if v["name"] not in recorded]
-    merged["seeds"] = sorted({*there["seeds"], *comparison["seeds"]})
-    runs = list(comparison_runs(merged))
+                _adopt_learning_rate(recorded[variant.name], variant)
+            settings = (described.settings for described in (recorded[variant.name], variant))
+            refuse_if_differing(root / variant.name, differing_settings(*settings))
+    new = [variant for variant in comparison.variants if variant.name not in recorded]
+    merged = replace(there, variants=there.variants + new, seeds=sorted({*there.seeds, *comparison.seeds}))
+    runs = list(merged.runs)
     for run in runs:
-        _check_run(root, run, merged, comparison)
-    all_done = all(is_finished(root, *run, comparison["config"]["steps"]) for run in runs)
-    devices = [record["machine"].get("device") for record in (there, comparison)]
+        _check_run(root, run, merged)
+    all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in runs)
+    devices = [record.machine.get("device") for record in (there, comparison)]
     if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
         refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
     add_changes(merged, comparison, all_done)
     return merged
 
 
-def _adopt_learning_rate(recorded: dict[str, Any], variant: dict[str, Any]) -> None:
+def _adopt_learning_rate(recorded: VariantRecord, variant: VariantRecord) -> None:
     """The rate that was chosen when the comparison was run before."""
-    if "learning_rate" in recorded.get("settings", {}):
-        variant["settings"] = variant.get("settings", {}) | {"learning_rate": recorded["settings"]["learning_rate"]}
+    if "learning_rate" in recorded.settings:
+        variant.settings = variant.settings | {"learning_rate": recorded.settings["learning_rate"]}
 
 
-def _check_run(root: Path, run: tuple[str, int], merged: dict[str, Any], comparison: dict[str, Any]) -> None:
+def check_runs(root: Path, comparison: Comparison) -> None:
+    """Raises ValueError if a run that has records was made with something else than the comparison says."""
+    for run in comparison.runs:
+        _check_run(root, run, comparison)
+
+
+def _check_run(root: Path, run: tuple[str, int], comparison: Comparison) -> None:
     """Raises ValueError if a run was made with something else: copied from another comparison, or edited."""
-    made_with = run_config(root, *run)
+    made_with, directory = run_config(root, *run), run_directory(root, *run)
     if made_with is None:
+        if (directory / "metrics.jsonl").exists():
+            raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")
         return
-    variant = next(variant for variant in merged["variants"] if variant["name"] == run[0])
-    differing = differing_settings(made_with["config"], comparison["config"] | variant.get("settings", {}))
-    contents = made_with["data_sha256"][:12], comparison["data"][0]["sha256"][:12]
+    variant = next(variant for variant in comparison.variants if variant.name == run[0])
+    differing = differing_settings(made_with.config, comparison.config | variant.settings)
+    contents = made_with.data_sha256[:12], comparison.data[0].sha256[:12]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
-    refuse_if_differing(run_directory(root, *run), differing)
+    refuse_if_differing(directory, differing)
 
 
-def add_changes(merged: dict[str, Any], comparison: dict[str, Any], all_done: bool) -> None:
+def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> None:
     """Note what is no longer as it was when the comparison in ``merged`` was begun.
 
     When all of it was done before, only the code and the versions still matter: they measured and reported.
     """
     kinds = {"command": "command", "versions": "set of versions", "machine": "machine"}
     for key, kind in kinds.items():
-        if merged[key] != comparison[key] and (key == "versions" or not all_done):
-            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(merged[key], comparison[key])}"])
-    there, now = merged["git"], comparison["git"]
-    if {**now, **there} != now:  # an older record does not tell the hash of the code
-        add_notes(merged, [_code_change(there, now)])
+        there, now = getattr(merged, key), getattr(comparison, key)
+        if there != now and (key == "versions" or not all_done):
+            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(there, now)}"])
+    if merged.git != comparison.git and merged.git != replace(comparison.git, code_sha256=""):
+        add_notes(merged, [_code_change(merged.git, comparison.git)])
 
 
 def _difference(there: Any, now: Any) -> str:
@@ -195,19 +205,19 @@ def _difference(there: Any, now: Any) -> str:
     return ", ".join(f"{name} {now.get(name)} (before: {there.get(name)})" for name in names)
 
 
-def _code_change(there: dict[str, Any], now: dict[str, Any]) -> str:
-    def named(git: dict[str, Any]) -> str:
-        return git["commit"][:12] + (" with uncommitted changes" if git["dirty"] else "")
+def _code_change(there: GitRecord, now: GitRecord) -> str:
+    def named(git: GitRecord) -> str:
+        return git.commit[:12] + (" with uncommitted changes" if git.dirty else "")
 
-    same = there.get("code_sha256") == now["code_sha256"]
+    same = there.code_sha256 == now.code_sha256
     consequence = (
         "the files of the code are the same" if same else "what was measured before and since then may not compare"
     )
     return f"{CONTINUED} state of the code: commit {named(now)}, begun with {named(there)}; {consequence}"
 
 
-def add_notes(comparison: dict[str, Any], notes: list[str]) -> None:
-    comparison["notes"] = list(dict.fromkeys([*comparison["notes"], *notes]))
+def add_notes(comparison: Comparison, notes: list[str]) -> None:
+    comparison.notes = list(dict.fromkeys([*comparison.notes, *notes]))
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 DEEPEST = 32
 """levels of lists and objects in a JSON file"""
@@ -142,3 +143,117 @@ def _without_surrogates(value: Any, levels: int) -> Any:
     return {
         _without_surrogates(name, levels - 1): _without_surrogates(item, levels - 1) for name, item in value.items()
     }
+
+
+Length = Annotated[int, Meta(ge=1, le=2**40)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=1e-12, le=1e12)]
+Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
+CHOICES: dict[str, tuple[str, ...]] = {"kind": ("time", "memory")}
+
+
+class Failure(TypedDict):
+    """A competitor of a measurement that could not be measured."""
+
+    case: str
+    length: Length
+    reason: str
+
+
+class Sample(TypedDict):
+    """A competitor's times, in seconds by round, and its sizes."""
+
+    case: str
+    length: Length
+    seconds: Annotated[list[Seconds], Meta(min_length=1)]
+    parameters: NotRequired[Positive]
+    state_bytes: NotRequired[Positive]
+
+
+class _Measurement(TypedDict):
+    topic: str
+    direction: str
+    length: Length | None
+    """None where several lengths are timed in the same rounds"""
+    cases: list[tuple[str, Length]]
+    run: NotRequired[str]
+    """the process run that made it"""
+    failures: NotRequired[list[Failure]]
+
+
+class TimeMeasurement(_Measurement):
+    """A line of measurements.jsonl of kind "time": competitors timed in turn, so all have as many rounds.
+
+    A case and length is there once, and has the measurement's own length where that is not null.
+    """
+
+    kind: Literal["time"]
+    samples: list[Sample]
+    chunk_size: NotRequired[Length]
+    """tokens of a chunk of the operation; with the topic "rate" it is there"""
+
+
+class MemoryMeasurement(_Measurement):
+    """A line of measurements.jsonl of kind "memory", in bytes; without ``rise`` it has failures."""
+
+    kind: Literal["memory"]
+    case: str
+    rise: NotRequired[Natural]
+    returned: NotRequired[Natural]
+    method: NotRequired[str]
+
+
+DIRECTIONS = {
+    "rate": ("forward", "forward+backward"),
+    "operation": ("forward", "forward+backward"),
+    "module": ("forward", "forward+backward"),
+    "training": ("step",),
+    "positions": ("step",),
+    "decoding": ("token",),
+}
+"""of each topic of the speed experiment; memory is measured in the last"""
+
+
+def check_measurement(value: Any, source: Source) -> None:
+    """Raises ValueError if a value is neither a ``TimeMeasurement`` nor a ``MemoryMeasurement``."""
+    is_memory = isinstance(value, dict) and value.get("kind") == "memory"
+    _check(value, MemoryMeasurement if is_memory else TimeMeasurement, source)
+    topic, direction = value["topic"], value["direction"]
+    directions = DIRECTIONS.get(topic, ())[-1 if is_memory else 0 :]
+    if direction not in directions:
+        raise source.error(
+            f": $.topic and $.direction are {shown(topic)} and {shown(direction)}, expected a topic of "
+            f"{', '.join(DIRECTIONS)} and a direction it is measured in"
+        )
+    if (value["length"] is None) != (topic in ("rate", "decoding")) or (is_memory and value["length"] is None):
+        raise source.error(f": $.length is {shown(value['length'])}, which the topic {topic} cannot have")
+    if is_memory:
+        if not {"rise", "returned", "method"} <= value.keys() and not value.get("failures"):
+            raise source.error(" lacks rise, returned and method, and has no failures")
+        return
+    if topic == "rate" and "chunk_size" not in value:
+        raise source.error(" lacks chunk_size")
+    _check_unique([(sample["case"], sample["length"]) for sample in value["samples"]], "$.samples", source)
+    for index, sample in enumerate(value["samples"]):
+        if value["length"] not in (None, sample["length"]):
+            raise source.error(f": $.samples[{index}].length is {sample['length']}, expected {value['length']}")
+        if len(sample["seconds"]) != len(value["samples"][0]["seconds"]):
+            raise source.error(f": $.samples[{index}].seconds has another number of rounds than $.samples[0].seconds")
+
+
+def _check(value: Any, kind: Any, source: Source, place: str = "$") -> None:
+    converted(value, kind, source, place, CHOICES)
+
+
+def _check_unique(values: Iterable[Any], place: str, source: Source) -> None:
+    for value in _repeated(values):
+        raise source.error(f": {place} holds {shown(value)} twice")
+
+
+def _repeated(values: Iterable[Any]) -> Iterator[Any]:
+    seen = set()
+    for value in values:
+        if value in seen:
+            yield value
+        seen.add(value)

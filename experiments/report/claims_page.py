@@ -14,9 +14,9 @@ from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.commands.catalogue import make_console
 from experiments.errors import why
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import visible
-from experiments.report.report import read_comparison, template_environment
+from experiments.records.files import visible, write_atomically
+from experiments.records.record import read_comparison
+from experiments.report.report import template_environment
 from experiments.studies.registry import STUDIES
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
@@ -101,9 +101,9 @@ def _rows(root: Path, experiment: str) -> list[Row]:
     path = root / "comparison.json"
     if path.exists():
         comparison = read_comparison(root)
-        if comparison["experiment"] != experiment:
+        if comparison.study != experiment:
             raise ValueError(
-                f"{path} is of the experiment {comparison['experiment']}, and {root.name} is one of {experiment}; move "
+                f"{path} is of the experiment {comparison.study}, and {root.name} is one of {experiment}; move "
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)

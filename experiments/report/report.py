@@ -21,9 +21,10 @@ from experiments.analysis.verdicts import RULE as CLAIMS_RULE
 from experiments.analysis.verdicts import evaluate
 from experiments.figures.style import FigureEntry, TableEntry
 from experiments.records.csv_files import to_csv
-from experiments.records.record import comparison_runs, read_json, run_config, write_atomically
-from experiments.records.schema import check_comparison
-from experiments.records.strict_json import Source, visible
+from experiments.records.files import visible, write_atomically
+from experiments.records.record import read_comparison
+from experiments.records.schema import Comparison
+from experiments.records.store import check_runs
 from experiments.report.tables import (
     RULE,
     happenings,
@@ -33,7 +34,7 @@ from experiments.report.tables import (
     terminal_table,
     unfinished_runs,
 )
-from experiments.training.tuning import RATES_CAPTION, rates_table
+from experiments.training.tuning import rates_caption, rates_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNFINISHED_REPORT = ".report-"
@@ -53,27 +54,13 @@ class Experiment(Protocol):
     """what was claimed, for verdicts on this comparison alone"""
 
     def figures(
-        self, root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+        self, root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
     ) -> list[FigureEntry | TableEntry]:
         """Save the figures in ``output / "figures"``; return their entries, and further tables, in reading order.
 
         ``root`` is the comparison's directory; its files are only read. What is in ``output`` is moved there when the
         report is whole. Raises ValueError if a file that figures are drawn from is wrong.
         """
-
-
-def read_comparison(root: Path) -> dict[str, Any]:
-    """The parsed comparison.json of a directory.
-
-    Raises ValueError, one line, if the directory is not a comparison or the file is not as ``schema.Comparison`` says.
-    """
-    path = root / "comparison.json"
-    if not path.is_file():
-        raise ValueError(f"{root} holds no comparison.json; give the directory that `run` wrote (its --out)")
-    remedy = "run the comparison again to write it anew"
-    comparison = read_json(path, remedy)
-    check_comparison(comparison, Source(str(path), remedy))
-    return dict(comparison)
 
 
 def write_report(root: Path, experiment: Experiment | None = None) -> Path:
@@ -87,9 +74,8 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
     if experiment is None:
         from experiments.studies import registry
 
-        experiment = registry.get(comparison["experiment"])
-    for variant, seed in comparison_runs(comparison):
-        run_config(root, variant, seed)
+        experiment = registry.get(comparison.study)
+    check_runs(root, comparison)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
     runs = {"unfinished": unfinished_runs(root, comparison, curves), "happenings": happenings(root, comparison)}
@@ -98,11 +84,11 @@ def write_report(root: Path, experiment: Experiment | None = None) -> Path:
         entries = experiment.figures(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
-            entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
+            entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
         content = _content(output, comparison, summary, entries) | runs | _words(experiment)
-        claims = declared_claims(experiment.CLAIMS, comparison["name"], comparison["experiment"])
+        claims = declared_claims(experiment.CLAIMS, comparison.name, comparison.study)
         content["claims"] = evaluate(
-            claims, root, comparison, curves, reference=comparison["name"], command=comparison["command"]
+            claims, root, comparison, curves, reference=comparison.name, command=comparison.command
         )
         write_atomically(output / "curves.csv", to_csv(curves))
         write_atomically(output / "summary.csv", to_csv(summary))
@@ -133,7 +119,7 @@ def result_table(root: Path) -> Table:
 
 
 def _content(
-    output: Path, comparison: dict[str, Any], summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
+    output: Path, comparison: Comparison, summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
 ) -> dict[str, Any]:
     """What the two templates show of the numbers, besides the claims and what became of the runs."""
     tested = summary[summary["metric"] == "test_bits_per_byte"]
@@ -147,8 +133,8 @@ def _content(
         "claims_rule": CLAIMS_RULE,
         "entries": [_shown(output, entry) for entry in entries],
         "repeatability": repeatability(comparison),
-        "git": comparison["git"],
-        "environment": {**comparison["machine"], **comparison["versions"]},
+        "git": comparison.git,
+        "environment": {**comparison.machine, **comparison.versions},
     }
 
 

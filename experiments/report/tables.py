@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.analysis.statistics import SMALLEST_SAMPLE, contrasts, run_states
-from experiments.records.record import comparison_runs, run_directory, run_status
-from experiments.records.strict_json import visible
+from experiments.records.files import visible
+from experiments.records.record import run_directory, run_status
+from experiments.records.schema import Comparison, VariantRecord
 
 RULE = (
     "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the variant is "
@@ -32,14 +33,15 @@ class Statement:
     text: str
 
 
-def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
-    metrics = summary.set_index(["variant", "metric"])
-    names = {variant["name"] for variant in comparison["variants"]}
+    metrics: Any = summary.set_index(["variant", "metric"])
+    names = {variant.name for variant in comparison.variants}
     rows = []
-    for variant in comparison["variants"]:
-        name, baseline = variant["name"], variant["baseline"]
-        test, steps = metrics.loc[name, "test_bits_per_byte"], metrics.loc[name, "steps_to_baseline"]
+    for variant in comparison.variants:
+        name, baseline = variant.name, variant.baseline
+        test: Any = metrics.loc[name, "test_bits_per_byte"]
+        steps: Any = metrics.loc[name, "steps_to_baseline"]
         if baseline == name:
             difference = "baseline"
         elif baseline in names:
@@ -62,21 +64,21 @@ def main_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def statements(summary: pd.DataFrame, comparison: dict[str, Any]) -> list[Statement]:
+def statements(summary: pd.DataFrame, comparison: Comparison) -> list[Statement]:
     """What the paired differences say, by ``RULE``: one statement per variant and variant it is compared with."""
-    metrics = summary.set_index(["variant", "metric"])
+    metrics: Any = summary.set_index(["variant", "metric"])
     said = []
-    for variant in comparison["variants"]:
+    for variant in comparison.variants:
         for metric, other in contrasts(variant, comparison):
-            row = metrics.loc[variant["name"], metric]
-            verdict, text = _judge(row, f"{variant['name']} against {other}")
+            row = metrics.loc[variant.name, metric]
+            verdict, text = _judge(row, f"{variant.name} against {other}")
             if metric.endswith("_minus_baseline"):
-                text += _reached(metrics.loc[variant["name"], "steps_to_baseline"], comparison["config"]["steps"])
+                text += _reached(metrics.loc[variant.name, "steps_to_baseline"], comparison.config["steps"])
             said.append(Statement(verdict, text))
     return said
 
 
-def unfinished_runs(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> list[dict[Any, Any]]:
+def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> list[dict[Any, Any]]:
     """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every cell that is not done."""
     states = run_states(root, comparison, curves)
     return [
@@ -87,25 +89,22 @@ def unfinished_runs(root: Path, comparison: dict[str, Any], curves: pd.DataFrame
     ]
 
 
-def happenings(root: Path, comparison: dict[str, Any]) -> list[tuple[str, list[str]]]:
+def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]]:
     """What the cells' processes noted on the way (resumptions, damaged files): each cell's name and its sentences."""
-    noted = [
-        (f"{variant}, seed {seed}", run_status(root, variant, seed).get("notes", []))
-        for variant, seed in comparison_runs(comparison)
-    ]
+    noted = [(f"{variant}, seed {seed}", run_status(root, variant, seed).notes) for variant, seed in comparison.runs]
     return [(run, notes) for run, notes in noted if notes]
 
 
-def repeatability(comparison: dict[str, Any]) -> str:
+def repeatability(comparison: Comparison) -> str:
     """Whether the same command gives the same numbers again."""
-    if comparison["machine"].get("device") == "cpu":
+    if comparison.machine.get("device") == "cpu":
         return (
             "Trained on a CPU: the same command gives the same metrics and weights bit for bit on the same machine "
             "with the same versions, with any number of workers and whether or not it was stopped on the way. "
             "tokens_per_second and seconds are wall-clock times and differ; another processor or version sums in "
             "another order, and so differs in the last bits at first and visibly later."
         )
-    found = comparison.get("nondeterministic", [])
+    found = comparison.nondeterministic
     named = f" PyTorch names in a training step of these variants: {'; '.join(found)}." if found else ""
     return (
         "Trained on a GPU: metrics are not the same bit for bit when the command is run again. Gradients that several "
@@ -116,12 +115,12 @@ def repeatability(comparison: dict[str, Any]) -> str:
     )
 
 
-def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
+def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     """The main table for the end of a run in a terminal, with what did not finish below it."""
     rows = main_table(summary, comparison)
     fates = [f"{variant}: {fate}" for variant, fate in zip(rows["variant"], rows["not finished"], strict=True) if fate]
     table = Table(
-        title=Text(f"{comparison['name']}: mean over seeds [95 % interval]"),
+        title=Text(f"{comparison.name}: mean over seeds [95 % interval]"),
         title_justify="left",
         caption=Text(visible("\n".join(fates))),
         caption_justify="left",
@@ -137,9 +136,9 @@ def terminal_table(summary: pd.DataFrame, comparison: dict[str, Any]) -> Table:
     return table
 
 
-def _parameters(variant: dict[str, Any]) -> str:
-    table = variant["position_parameters"]
-    return f"{variant['parameters']:,}" + (f"\n[positions {table:,}]" if table else "")
+def _parameters(variant: VariantRecord) -> str:
+    table = variant.position_parameters
+    return f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else "")
 
 
 def _with_interval(row: "pd.Series[Any]", pattern: str) -> str:

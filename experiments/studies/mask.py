@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -20,7 +19,8 @@ from experiments.config import Config
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.training.loop import evaluate
 from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
@@ -67,11 +67,11 @@ COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "b
 """draw 0 is the model's own"""
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
     notes: list[str] = []
     rows: list[tuple[str, int, int, float]] = []
-    config = Config(**comparison["config"])
+    config = Config(**comparison.config)
     for name, seed, model in trained_models(root, comparison, objective, "the loss with new features", notes):
         if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue
@@ -89,7 +89,7 @@ def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> lis
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
@@ -138,8 +138,8 @@ def _read(root: Path) -> pd.DataFrame | None:
 def _redrawn(every: int, sample: ReadSample) -> ReadSample:
     """The sample with a note on how often there was a redraw; None where training was too short for one."""
 
-    def read(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        steps = comparison["config"]["steps"]
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        steps = comparison.config["steps"]
         redraws = (steps - 1) // every
         found = sample(root, comparison, runs) if redraws else None
         if found is None:
@@ -169,7 +169,7 @@ def _lost_when_redrawn(variant: str, other: str | None = None) -> ReadSample:
 
     variants = (variant,) if other is None else (variant, other)
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         redrawn = _read(root)
 
         def difference(seed: int) -> float | None:

@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from experiments.records.record import read_json, sync_directory, write_atomically, write_json
+from experiments.records.files import sync_directory, write_atomically, write_json
+from experiments.records.record import read_record
 
 KEPT = 2
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
@@ -111,7 +112,7 @@ def load_newest_checkpoint(
 
 def _load(path: Path) -> Checkpoint:
     """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
-    manifest = read_json(path / "manifest.json")
+    manifest = read_record(path / "manifest.json", dict[str, Any])
     step = _step_of(path)
     sha256 = manifest.get("sha256") if isinstance(manifest, dict) else None
     if not isinstance(sha256, dict) or set(sha256) != {WEIGHTS, OPTIMIZER} or manifest.get("step") != step:

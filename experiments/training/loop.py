@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from experiments.config import Config, recorded_steps
 from experiments.records.record import MetricsLog
+from experiments.records.schema import Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.training.models import build_model
 from experiments.training.objectives import Batch, Objective
@@ -106,7 +107,7 @@ def train_run(
                 save()
                 raise RunStopped(f"stopped at step {step}")
 
-        def log_evaluation(split: str, windows: int) -> None:
+        def log_evaluation(split: Split, windows: int) -> None:
             values = evaluate(model, objective, split, windows, config, between_batches=stop_if_asked)
             for name, value in values.items():
                 if not math.isfinite(value):

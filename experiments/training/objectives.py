@@ -7,17 +7,19 @@ texts) is another subclass, with the model it trains if that is not a language m
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import ObjectiveRecord
 from experiments.training.subwords import FILE, SubwordTokenizer
 from linear_rope.model import CausalLM, MakeAttention, ModelConfig
 
@@ -85,10 +87,10 @@ class Objective(ABC):
         """What a model reads when its attention is measured: (count or fewer, N) int64; None: it is not measured."""
         return None
 
-    def describe(self) -> dict[str, Any]:
-        """What the record of a comparison keeps of it, ready for JSON."""
+    def describe(self) -> ObjectiveRecord:
+        """What the record of a comparison keeps of it."""
         metric, unit, better = self.primary
-        return {"name": self.name, "metric": metric, "unit": unit, "better": better}
+        return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
 
     def files(self) -> dict[str, str]:
         """The files, by name, that the directory of a comparison keeps of it: what is not made again from its data."""
@@ -216,8 +218,8 @@ class NextSubword(NextToken):
         nats, tokens = sums["nats"] / sums["windows"], sums["windows"] * self.length / sums["bytes"]
         return {"bits_per_byte": bits_per_byte(nats * tokens), "nats_per_token": nats, "tokens_per_byte": tokens}
 
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"tokenizer_sha256": self.tokenizer.sha256, "vocabulary": self.vocabulary}
+    def describe(self) -> ObjectiveRecord:
+        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
 
     def files(self) -> dict[str, str]:
         return {FILE: self.tokenizer.json}

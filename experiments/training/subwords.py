@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from experiments.data.corpus import Bytes, Tokens, cache_directory
-from experiments.records.record import read_file, write_atomically
-from experiments.records.strict_json import Source
+from experiments.records.files import read_file, write_atomically, wrong_file
 
 FILE = "tokenizer.json"
 WORDS = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -50,13 +49,12 @@ class SubwordTokenizer:
     @classmethod
     def read(cls, path: Path) -> "SubwordTokenizer":
         """The tokenizer of a file. Raises ValueError that names it if it is none."""
-        source = Source(str(path), "remove it and run again")
+        remedy = "remove the comparison's directory and run again"
+        content, _ = read_file(path, remedy), _library()
         try:
-            return cls(read_file(path, source).decode())
-        except ImportError:
-            raise
-        except Exception as error:  # the library raises nothing narrower for a file that is not one of its own
-            raise source.error(f" is no tokenizer ({type(error).__name__})") from None
+            return cls(content.decode())
+        except Exception as error:  # the library raises nothing narrower for what is not one of its files
+            raise wrong_file(str(path), f"is no tokenizer ({type(error).__name__})", remedy) from None
 
     @cached_property
     def sha256(self) -> str:

@@ -9,30 +9,31 @@ import torch
 
 from experiments.config import Config
 from experiments.launch.progress import counted
-from experiments.records.record import comparison_runs, run_directory, run_status
+from experiments.records.record import run_directory, run_status
+from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.variants import get_variant
 
 
-def measuring_device(comparison: dict[str, Any]) -> torch.device:
+def measuring_device(comparison: Comparison) -> torch.device:
     """The device that the comparison was trained on, if this machine has one, or else the processor."""
-    trained_on_gpu = comparison["machine"].get("device", "cpu") != "cpu"
+    trained_on_gpu = comparison.machine.get("device", "cpu") != "cpu"
     return torch.device("cuda" if trained_on_gpu and torch.cuda.is_available() else "cpu")
 
 
 def trained_models(
-    root: Path, comparison: dict[str, Any], objective: Objective, measured: str, notes: list[str]
+    root: Path, comparison: Comparison, objective: Objective, measured: str, notes: list[str]
 ) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
     A run whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
     sentence's subject) leaves it out is added to ``notes``. How many are done is printed now and then.
     """
-    config = Config(**comparison["config"])
-    settings = {variant["name"]: variant.get("settings", {}) for variant in comparison["variants"]}
-    done = [run for run in comparison_runs(comparison) if run_status(root, *run)["state"] == "done"]
+    config = Config(**comparison.config)
+    settings = {variant.name: variant.settings for variant in comparison.variants}
+    done = [run for run in comparison.runs if run_status(root, *run).state == "done"]
     for name, seed in counted(done, f"{measured}: trained models"):
         model = build_model(get_variant(name), replace(config, **settings[name]), seed, objective)
         checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)

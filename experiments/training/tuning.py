@@ -1,30 +1,34 @@
-"""A learning rate for every variant: the best of a small grid, equal for all, by the loss on the validation split.
+"""A learning rate for every variant: the best of a small grid, equal for all, on the validation split.
 
-Each variant is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
-directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
+It is the objective's primary metric that counts. Each variant is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
+directory. What tables report is that of the test split, which takes no part in the choice. A choice is made once,
 when all trials of a variant are done or have diverged, and recorded in comparison.json.
 """
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
+from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
 from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
 DIRECTORY = "tuning"
 SEED = 0
 MOST_RATES = 9
-RATES_CAPTION = (
-    "Final validation bits per byte of the trials, one seed each, by peak learning rate; the variant is trained with "
-    "the "
-    "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
-    "what is reported is measured on the test split; the seed of the trials is one of those reported."
-)
+
+
+def rates_caption(objective: ObjectiveRecord) -> str:
+    return (
+        f"Final validation {objective.unit} of the trials ({objective.better} is better), one seed each, by peak "
+        "learning rate; the variant is trained with the best of them, which is at the edge of the grid where it says "
+        "so. The choice is made on the validation split, what is reported is measured on the test split; the seed of "
+        "the trials is one of those reported."
+    )
 
 
 def parse_rates(text: str) -> list[float]:
@@ -46,74 +50,79 @@ def trial_name(variant: str, rate: float) -> str:
     return f"{variant}@learning_rate={rate!r}"
 
 
-def trials(comparison: dict[str, Any]) -> dict[str, Any]:
+def trials(comparison: Comparison) -> Comparison:
     """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
-    return {
-        **{key: value for key, value in comparison.items() if key != "learning_rates"},
-        "name": f"{comparison['name']}, learning rates",
-        "notes": [],
-        "seeds": [SEED],
-        "variants": [
-            {
-                **variant,
-                "name": trial_name(variant["name"], rate),
-                "baseline": trial_name(variant["baseline"], rate),
-                "settings": variant.get("settings", {}) | {"learning_rate": rate},
-            }
-            for variant in comparison["variants"]
-            if "learning_rate" not in get_variant(variant["name"]).settings
-            for rate in comparison["learning_rates"]
+    return replace(
+        comparison,
+        name=f"{comparison.name}, learning rates",
+        notes=[],
+        learning_rates=[],
+        seeds=[SEED],
+        variants=[
+            replace(
+                variant,
+                name=trial_name(variant.name, rate),
+                baseline=trial_name(variant.baseline, rate),
+                settings=variant.settings | {"learning_rate": rate},
+            )
+            for variant in comparison.variants
+            if "learning_rate" not in get_variant(variant.name).settings
+            for rate in comparison.learning_rates
         ],
-    }
+    )
 
 
-def untuned(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+def untuned(comparison: Comparison) -> list[VariantRecord]:
     """The variants whose learning rate is still to be found."""
-    if not comparison.get("learning_rates"):
+    if not comparison.learning_rates:
         return []
-    return [variant for variant in comparison["variants"] if "learning_rate" not in variant.get("settings", {})]
+    return [variant for variant in comparison.variants if "learning_rate" not in variant.settings]
 
 
-def choose(root: Path, comparison: dict[str, Any], variant: str) -> float | None:
-    """The rate whose trial ended with the lowest validation loss; None if no trial of the variant is done."""
-    losses = {rate: loss for rate, loss in trial_losses(root, comparison, variant).items() if math.isfinite(loss)}
-    return min(losses, key=losses.__getitem__) if losses else None
+def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
+    """The rate whose trial ended with the best validation figure; None if no trial of the variant is done."""
+    found = {rate: value for rate, value in trial_figures(root, comparison, variant).items() if math.isfinite(value)}
+    best = min if comparison.objective.better == "lower" else max
+    return best(found, key=found.__getitem__) if found else None
 
 
-def have_ended(root: Path, comparison: dict[str, Any], variant: str) -> bool:
+def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
     """Whether every trial of a variant is done or diverged; one that failed otherwise (was killed, say) is repeated."""
-    for rate in comparison["learning_rates"]:
+    for rate in comparison.learning_rates:
         status = run_status(root / DIRECTORY, trial_name(variant, rate), SEED)
-        diverged = status["state"] == "failed" and (status.get("reason") or "").startswith(DIVERGED)
-        if status["state"] != "done" and not diverged:
+        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
+        if status.state != "done" and not diverged:
             return False
     return True
 
 
-def trial_losses(root: Path, comparison: dict[str, Any], variant: str) -> dict[float, float]:
-    """For each rate of the grid the final validation bits per byte of the variant's trial; NaN if it is not done."""
-    steps = comparison["config"]["steps"]
-    losses = {}
-    for rate in comparison["learning_rates"]:
+def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
+    """For each rate of the grid the primary metric that the variant's trial ended with on the validation split.
+
+    NaN if it is not done.
+    """
+    steps = comparison.config["steps"]
+    figures = {}
+    for rate in comparison.learning_rates:
         name = trial_name(variant, rate)
-        losses[rate] = math.nan
-        if run_status(root / DIRECTORY, name, SEED)["state"] == "done":
+        figures[rate] = math.nan
+        if run_status(root / DIRECTORY, name, SEED).state == "done":
             for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
-                if (row["step"], row["split"]) == (steps, "validation"):
-                    losses[rate] = row.get("bits_per_byte", math.nan)
-    return losses
+                if (row.step, row.split) == (steps, "validation"):
+                    figures[rate] = row.metrics.get(comparison.objective.metric, math.nan)
+    return figures
 
 
-def rates_table(root: Path, comparison: dict[str, Any]) -> pd.DataFrame | None:
-    """A row of strings per tuned variant: its trials' validation loss by rate, and the rate it is trained with."""
-    if not comparison.get("learning_rates"):
+def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:
+    """A row of strings per tuned variant: its trials' validation figures by rate, and the rate it is trained with."""
+    if not comparison.learning_rates:
         return None
     rows = []
-    for variant in comparison["variants"]:
-        losses = trial_losses(root, comparison, variant["name"])
-        shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
-        chosen = variant.get("settings", {}).get("learning_rate")
-        tried = not all(map(math.isnan, losses.values()))
-        edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
-        rows.append({"variant": variant["name"], **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
+    for variant in comparison.variants:
+        figures = trial_figures(root, comparison, variant.name)
+        shown = {str(rate): "-" if math.isnan(value) else f"{value:.3f}" for rate, value in figures.items()}
+        chosen = variant.settings.get("learning_rate")
+        tried = not all(map(math.isnan, figures.values()))
+        edge = " (edge)" if tried and chosen in (min(figures), max(figures)) else ""
+        rows.append({"variant": variant.name, **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
     return pd.DataFrame(rows)

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import run_values
-from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing, tokens_per_step
+from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import FigureEntry, draw
+from experiments.records.schema import Comparison
 
 HOW_TO_READ_CURVES = (
     "One panel per attention kernel, all on one vertical scale; lower is better. Line style and marker tell how a "
@@ -21,7 +21,7 @@ HOW_TO_READ_CURVES = (
 
 
 def convergence_figures(
-    curves: pd.DataFrame, summary: pd.DataFrame, comparison: dict[str, Any], directory: Path
+    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, directory: Path
 ) -> list[FigureEntry]:
     """Draw and save the figures of a comparison of training runs into ``directory``, and return their entries.
 
@@ -50,25 +50,25 @@ def convergence_figures(
     return entries + [draw(directory, entry, make, values, summary, comparison) for entry, make in dots]
 
 
-def _seeds(comparison: dict[str, Any]) -> str:
-    seeds = len(comparison["seeds"])
+def _seeds(comparison: Comparison) -> str:
+    seeds = len(comparison.seeds)
     if seeds == 1:
         return "There is one seed: no mean and no interval, so small differences mean nothing."
     return f"Thin lines without markers are the {seeds} seeds, the thick line is the mean of those that finished."
 
 
-def _validation(comparison: dict[str, Any]) -> FigureEntry:
-    config = comparison["config"]
+def _validation(comparison: Comparison) -> FigureEntry:
+    config = comparison.config
     return FigureEntry(
         "validation",
         "Validation loss during training",
         f"{HOW_TO_READ_CURVES}{_seeds(comparison)} Each point is the loss on the same "
-        f"{comparison['evaluated_windows']['validation']} "
+        f"{comparison.evaluated_windows['validation']} "
         f"windows of {config['context']} bytes of the validation split. A cross marks where a failed run ended.",
     )
 
 
-def _gain(comparison: dict[str, Any]) -> FigureEntry:
+def _gain(comparison: Comparison) -> FigureEntry:
     return FigureEntry(
         "validation-gain",
         "Gain over the baseline during training",
@@ -81,19 +81,19 @@ def _gain(comparison: dict[str, Any]) -> FigureEntry:
     )
 
 
-def _training(curves: pd.DataFrame, comparison: dict[str, Any]) -> FigureEntry:
+def _training(curves: pd.DataFrame, comparison: Comparison) -> FigureEntry:
     records = smoothing(curves, "train")
     smoothed = f"Smoothed: each point is the mean of {records} consecutive records." if records > 1 else "Not smoothed."
     return FigureEntry(
         "training",
         "Training loss",
         f"{HOW_TO_READ_CURVES}{_seeds(comparison)} The loss is that of single batches, recorded every "
-        f"{comparison['config']['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
+        f"{comparison.config['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
         f"coincide. {smoothed}",
     )
 
 
-def _final(comparison: dict[str, Any]) -> FigureEntry:
+def _final(comparison: Comparison) -> FigureEntry:
     return FigureEntry(
         "final",
         "Loss on the test split after training",
@@ -105,14 +105,14 @@ def _final(comparison: dict[str, Any]) -> FigureEntry:
     )
 
 
-def _steps(comparison: dict[str, Any]) -> FigureEntry:
-    config = comparison["config"]
+def _steps(comparison: Comparison) -> FigureEntry:
+    config = comparison.config
     return FigureEntry(
         "steps-to-baseline",
         "How soon a variant reaches its baseline's final loss",
         "Steps until the first evaluation at or below the validation loss with which the same seed's baseline (the "
         "same kernel without positions) ends; farther left is faster. The loss is evaluated every "
-        f"{config['evaluate_every']} steps ({config['evaluate_every'] * tokens_per_step(comparison):,} tokens), so "
+        f"{config['evaluate_every']} steps ({config['evaluate_every'] * comparison.tokens_per_step:,} tokens), so "
         "differences below that are not resolved. A hollow arrow at the end of the run stands for seeds that never got "
         "there; a mean is drawn only if all seeds did. Intervals are cut at 0; a baseline has none against itself.",
     )

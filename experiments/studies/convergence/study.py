@@ -4,11 +4,11 @@ python -m experiments run convergence
 """
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.figures.style import FigureEntry, TableEntry
+from experiments.records.schema import Comparison
 from experiments.studies.convergence.claims import CLAIMS
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay import study as decay
@@ -45,13 +45,13 @@ NOT_SHOWN = (
 VARIANTS = DEFAULT_VARIANTS
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Attention by distance of the trained models; returns sentences about what could not be measured."""
     return decay.measure_trained_models(root, comparison, objective)
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     attention = decay.read_attention(root)
     entries = convergence_figures(curves, summary, comparison, output / "figures")

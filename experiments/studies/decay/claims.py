@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.analysis.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table
+from experiments.records.schema import Comparison
 from experiments.studies.decay.tables import (
     BOUND_FAR,
     BOUND_NEAR,
@@ -57,7 +58,7 @@ Values = dict[int, float]
 def over_draws(name: str, quantity: Callable[[pd.DataFrame], Values], planned: int, unit: str = "draws") -> ReadSample:
     """``quantity`` of one of the tables of decay_tables.py that no training is part of."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = read(root, name)
         return None if table is None else Sample(quantity(table), planned, unit_of_sample=unit)
 
@@ -116,9 +117,9 @@ def over_seeds(name: str, variants: tuple[str, ...], quantity: Callable[..., flo
     there.
     """
 
-    def read_quantity(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read_quantity(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         table = read(root, name)
-        config = comparison["config"]
+        config = comparison.config
         return lambda seed: None if table is None else quantity(table, seed, config)
 
     return from_table(variants, read_quantity)

@@ -1,7 +1,5 @@
 """The figures of the decay experiment."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import torch
@@ -10,6 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names
 from experiments.figures.style import MUTED, by_kernel, label, label_powers_of_ten, variant_style
+from experiments.records.schema import Comparison, VariantRecord
 from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
@@ -84,10 +83,10 @@ def mask_figure(mask: pd.DataFrame) -> Figure:
     return figure
 
 
-def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """A row per kernel: absolute weights on logarithmic axes, and signed weights."""
     averaged = attention.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     figure = Figure(figsize=(10, 2.7 * len(groups) + 0.8), layout="constrained")
     grid = figure.subplots(len(groups), 2, sharex=True, sharey="col", squeeze=False)
     for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
@@ -108,10 +107,10 @@ def attention_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Fig
     return figure
 
 
-def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     layers = sorted(attention["layer"].unique())
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     figure = Figure(figsize=(max(2.9 * len(groups) + 0.8, 7), 2.7 * len(layers) + 1.6), layout="constrained")
     grid = figure.subplots(len(layers), len(groups), sharex=True, sharey=True, squeeze=False)
     for row, layer in zip(grid, layers, strict=True):
@@ -130,9 +129,9 @@ def layers_figure(attention: pd.DataFrame, comparison: dict[str, Any]) -> Figure
     return figure
 
 
-def position_loss_figure(losses: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
     figure = Figure(figsize=(max(4.9 * columns, 7), 3.3 * rows + 1.2), layout="constrained")
@@ -143,14 +142,14 @@ def position_loss_figure(losses: pd.DataFrame, comparison: dict[str, Any]) -> Fi
     ticks = sorted(middle.unique())
     for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
         for variant in variants:
-            mine = losses.assign(middle=middle)[losses["variant"] == variant["name"]]
+            mine = losses.assign(middle=middle)[losses["variant"] == variant.name]
             if mine.empty:
                 continue
             by_seed = mine.pivot(index="middle", columns="seed", values="bits_per_byte")
             look = variant_style(variant)
             if len(by_seed.columns) > 1:
                 axes.plot(by_seed.index, by_seed, color=look["color"], linewidth=0.6, alpha=0.4)
-            axes.plot(by_seed.index, by_seed.mean(axis=1), label=label(variant["name"]), markersize=5, **look)
+            axes.plot(by_seed.index, by_seed.mean(axis=1), label=label(variant.name), markersize=5, **look)
         axes.set_title(label(kernel))
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
@@ -169,17 +168,17 @@ def _distance_axis(axes: Axes) -> None:
     axes.set_xlabel(DISTANCE)
 
 
-def _head(figure: Figure, comparison: dict[str, Any], note: str) -> None:
+def _head(figure: Figure, comparison: Comparison, note: str) -> None:
     figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
-def _variants(axes: Axes, averaged: pd.DataFrame, variants: list[dict[str, Any]], column: str) -> None:
+def _variants(axes: Axes, averaged: pd.DataFrame, variants: list[VariantRecord], column: str) -> None:
     for variant in variants:
-        rows = averaged[averaged["variant"] == variant["name"]]
+        rows = averaged[averaged["variant"] == variant.name]
         if rows.empty:
             continue
         distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
-        axes.plot(distance, value, label=label(variant["name"]), markevery=3, markersize=4.5, **variant_style(variant))
+        axes.plot(distance, value, label=label(variant.name), markevery=3, markersize=4.5, **variant_style(variant))
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     half = int(averaged["distance"].max()) + 1
     uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()

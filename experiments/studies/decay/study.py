@@ -4,7 +4,6 @@ python -m experiments run decay
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +12,7 @@ import torch
 from experiments.analysis.statistics import Estimate, estimate
 from experiments.config import Config
 from experiments.figures.style import FigureEntry, TableEntry, draw
+from experiments.records.schema import Comparison
 from experiments.studies.decay import figures as decay_plots
 from experiments.studies.decay.claims import CLAIMS
 from experiments.studies.decay.tables import (
@@ -85,7 +85,7 @@ EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
 """c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write the CSV files of decay_tables.py; returns sentences about what could not be measured."""
     write(root, "bound", bound_table())
     write(root, "bound_widths", bound_widths_table())
@@ -98,7 +98,7 @@ def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> lis
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     bound, scores, mask, attention, losses = (
         read(root, name) for name in ("bound", "scores", "mask", "attention", "position_loss")
@@ -128,7 +128,7 @@ def figures(
     return entries
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
 
     Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
@@ -148,14 +148,14 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], objective: Ne
     return notes
 
 
-def measure_position_loss(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure_position_loss(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
 
     Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
     ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
     are not there, or one that says why there is no table.
     """
-    config = Config(**comparison["config"])
+    config = Config(**comparison.config)
     if not isinstance(objective, NextByte):
         return [f"--data {objective.corpus.name} is not learnt as a text of bytes: no loss by position was measured"]
     length = min(SPAN_CONTEXTS * config.context, len(objective.corpus.test) - 1)
@@ -178,7 +178,7 @@ def read_attention(root: Path) -> pd.DataFrame | None:
 
 
 def attention_figures(
-    directory: Path, comparison: dict[str, Any], attention: pd.DataFrame | None
+    directory: Path, comparison: Comparison, attention: pd.DataFrame | None
 ) -> list[FigureEntry | TableEntry]:
     """The figures of attention.csv, if there is one."""
     if attention is None:

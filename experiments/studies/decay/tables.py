@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from experiments.analysis.statistics import estimate
-from experiments.records.csv_files import TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import Source
+from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically, wrong_file
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask, rope_decay_bound
 from linear_rope.positions.rotary import rope_frequencies
@@ -91,7 +90,7 @@ def read(root: Path, name: str) -> pd.DataFrame | None:
         return None
     table = read_csv(path, COLUMNS[name], key=KEYS[name])
     if name == "mask":
-        _check_mask(table, Source(str(path), "remove it, or run the comparison again to measure it anew"))
+        _check_mask(table, path)
     return table
 
 
@@ -200,8 +199,8 @@ def _at_distances(x: Tensor) -> Tensor:
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
 
 
-def _check_mask(mask: pd.DataFrame, source: Source) -> None:
+def _check_mask(mask: pd.DataFrame, path: Path) -> None:
     if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-        raise source.error(" has a mean that is not between low and high")
+        raise wrong_file(str(path), "has a mean that is not between low and high", REMEDY)
     if (mask["num_features"] % 2).any():
-        raise source.error(" has an odd num_features")
+        raise wrong_file(str(path), "has an odd num_features", REMEDY)

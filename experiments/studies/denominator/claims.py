@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from experiments.analysis.claims import BITS_PER_BYTE, Claim, ReadSample, Sample
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.samples import paired, per_seed
+from experiments.records.schema import Comparison
 from experiments.studies.denominator.initial import (
     ALL_KEYS,
     INITIAL_DRAWS,
@@ -36,7 +37,7 @@ def _variants(kernel: str) -> _Variants:
 
 
 def _initially(feature_map: str, column: str, pattern: str, divided_by: int = 1) -> ReadSample:
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         initial = read_initial(root)
         if initial is None:
             return None
@@ -57,12 +58,10 @@ def _failed_more(pairs: Sequence[tuple[str, str]]) -> ReadSample:
     and counts as lost.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
-        if not {variant for pair in pairs for variant in pair} <= {
-            variant["name"] for variant in comparison["variants"]
-        }:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        if not {variant for pair in pairs for variant in pair} <= {variant.name for variant in comparison.variants}:
             return None
-        places = [(pair, seed) for pair in pairs for seed in comparison["seeds"]]
+        places = [(pair, seed) for pair in pairs for seed in comparison.seeds]
         values, lost = {}, []
         for number, (pair, seed) in enumerate(places):
             ended = [runs.fates[name, seed] for name in pair]

@@ -12,7 +12,8 @@ from experiments.analysis.statistics import estimate, finished_values, run_state
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import to_csv
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.denominator.claims import CLAIMS, KERNELS
 from experiments.studies.denominator.initial import (
     ALL_KEYS,
@@ -59,14 +60,14 @@ VARIANTS = tuple(
 )
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write initial.csv; returns nothing, as all of it can be measured."""
     write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
     return []
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     entries: list[FigureEntry | TableEntry] = []
     initial = read_initial(root)
@@ -85,21 +86,21 @@ def figures(
     return entries
 
 
-def stability_table(root: Path, comparison: dict[str, Any], curves: pd.DataFrame) -> pd.DataFrame:
+def stability_table(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """A row of strings per variant: runs, failures, spikes in the training loss."""
     states = run_states(root, comparison, curves)
     rows = []
-    for variant in comparison["variants"]:
-        mine = states[states["variant"] == variant["name"]]
+    for variant in comparison.variants:
+        mine = states[states["variant"] == variant.name]
         shares = []
         for seed in mine[mine["state"] == "done"]["seed"]:
-            losses = _training_losses(curves, variant["name"], seed)
+            losses = _training_losses(curves, variant.name, seed)
             if len(losses) > BEFORE:
                 shares.append(spike_share(losses))
         found = estimate(shares)
         rows.append(
             {
-                "variant": variant["name"],
+                "variant": variant.name,
                 "runs": str(len(mine)),
                 "failed": str((mine["state"] == "failed").sum()),
                 "records that are spikes": "-" if not shares else f"{found.mean:.2%} (worst seed {max(shares):.2%})",

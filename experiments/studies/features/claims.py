@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.analysis.claims import Claim, ReadSample, Sample
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table
+from experiments.records.schema import Comparison
 from experiments.studies.features import tables as features_tables
 
 Made = tuple[str, str]
@@ -31,7 +32,7 @@ PERFORMER = "Choromanski et al. 2020, arXiv 2009.14794"
 def ratio_over_draws(part: features_tables.Part, one: Made, other: Made, column: str, **wanted: float) -> ReadSample:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -48,7 +49,7 @@ def saving_over_draws(part: features_tables.Part, one: Made, other: Made, **want
     The mean over draws is a difference of mean squared errors.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -69,7 +70,7 @@ def _of_part(table: pd.DataFrame, part: str, wanted: dict[str, float], made: Mad
 def slope_over_draws(*, head_dim: int, scale: float) -> ReadSample:
     """The slope of log error over log M for independent positive features, for each draw."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         table = features_tables.read_table(root, "random")
         if table is None:
             return None
@@ -91,7 +92,7 @@ def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_feat
     seed.
     """
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         table = features_tables.read_table(root, "trained")
         if table is None:
             return lambda seed: None
@@ -101,7 +102,7 @@ def ratio_over_seeds(variant: str, one: Made, other: Made, column: str, num_feat
             of_seed = rows[rows["seed"] == seed]
             first, second = (of_seed[_made(of_seed, made)].set_index("layer")[column] for made in (one, other))
             difference = (first - second).dropna()
-            return float(difference.mean()) if len(difference) == comparison["config"]["layers"] else None
+            return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
 
         return mean_over_layers
 

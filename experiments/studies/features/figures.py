@@ -10,6 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimate
 from experiments.figures.style import MUTED, label, label_powers_of_ten
+from experiments.records.schema import Comparison
 
 STYLES: dict[str, dict[str, Any]] = {
     "positive": {"color": "#D55E00", "marker": "o"},
@@ -50,9 +51,9 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per variant, the error of the kernel above that of attention; filled marks: orthogonal directions."""
-    names = [variant["name"] for variant in comparison["variants"] if variant["name"] in set(trained["variant"])]
+    names = [variant.name for variant in comparison.variants if variant.name in set(trained["variant"])]
     figure = Figure(figsize=(max(4.4 * len(names), 7), 7))
     grid = figure.subplots(2, len(names), sharex=True, sharey="row", squeeze=False)
     keys = ["estimator", "directions", "num_features"]
@@ -61,7 +62,7 @@ def trained_figure(trained: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
         grid[0, column].set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
         for row, quantity in enumerate(("kernel", "attention")):
             axes = grid[row, column]
-            by_seed = rows.groupby([*keys, "seed"], as_index=False)[f"log10_{quantity}_error"].mean()
+            by_seed: Any = rows.groupby([*keys, "seed"], as_index=False)[f"log10_{quantity}_error"].mean()
             by_seed = by_seed.rename(columns={f"log10_{quantity}_error": "logarithm"})
             for directions in ("orthogonal", "independent"):
                 _geometric_means(axes, by_seed[by_seed["directions"] == directions], hollow=directions == "independent")

@@ -10,6 +10,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import estimate
 from experiments.figures.style import FigureEntry, TableEntry, draw
+from experiments.records.schema import Comparison
 from experiments.studies.features import figures as features_plots
 from experiments.studies.features.claims import CLAIMS
 from experiments.studies.features.tables import (
@@ -56,7 +57,7 @@ DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "tri
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     random, trained = read_table(root, "random"), read_table(root, "trained")
     directory = output / "figures"

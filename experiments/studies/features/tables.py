@@ -4,16 +4,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pandas as pd
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from experiments.records.csv_files import TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
-from experiments.records.strict_json import Source
+from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically, wrong_file
+from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
@@ -79,14 +79,14 @@ _KEYS = {
 _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
     with _one_thread():
         _write(root / "random.csv", _all_random_tables(comparison))
         return measure_trained_models(root, comparison, objective)
 
 
-def _all_random_tables(comparison: dict[str, Any]) -> pd.DataFrame:
+def _all_random_tables(comparison: Comparison) -> pd.DataFrame:
     draws, few_draws = planned_draws(comparison, "curves"), planned_draws(comparison, "few features")
     parts = [
         random_table("curves", draws=draws),
@@ -106,9 +106,9 @@ def _all_random_tables(comparison: dict[str, Any]) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def planned_draws(comparison: dict[str, Any], part: Part) -> int:
+def planned_draws(comparison: Comparison, part: Part) -> int:
     """How many draws a part of random.csv has; the smoke preset has few."""
-    if comparison["preset"] == "smoke":
+    if comparison.preset == "smoke":
         return SMOKE_DRAWS
     return FEW_DRAWS if part == "few features" else DRAWS
 
@@ -148,7 +148,7 @@ def random_table(
     return pd.DataFrame.from_records(rows, columns=list(COLUMNS["random"]))
 
 
-def measure_trained_models(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write trained.csv: the errors on queries and keys of every layer of every trained run.
 
     Means over draws and heads of the decimal logarithm, because a few heads or draws would make up a mean of errors
@@ -158,9 +158,8 @@ def measure_trained_models(root: Path, comparison: dict[str, Any], objective: Ne
     notes: list[str] = []
     tables = []
     tokens = objective.windows("validation", WINDOWS)[0]
-    for name, seed, model in trained_models(
-        root, comparison, objective, "the error on trained queries and keys", notes
-    ):
+    measured = "the error on trained queries and keys"
+    for name, seed, model in trained_models(root, comparison, objective, measured, notes):
         layers = queries_and_keys(model, tokens)
         if not layers:
             notes.append(f"the error on trained queries and keys leaves out {name}: its attention shows none")
@@ -243,11 +242,11 @@ def read_table(root: Path, name: str) -> pd.DataFrame | None:
     if not path.exists():
         return None
     table = read_csv(path, COLUMNS[name], key=_KEYS[name])
-    source = Source(str(path), "remove it, or run the comparison again to measure it anew")
     for column, known in _KNOWN.items():
         unknown = sorted(set(table.get(column, ())) - set(known))
         if unknown:
-            raise source.error(f" has the {column} {unknown[0]!r}, expected one of {', '.join(known)}")
+            problem = f"has the {column} {unknown[0]!r}, expected one of {', '.join(known)}"
+            raise wrong_file(str(path), problem, REMEDY)
     return table
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.analysis.claims import BITS_PER_BYTE, SEEN, Claim, ReadSample
 from experiments.analysis.samples import from_table
+from experiments.records.schema import Comparison
 from experiments.studies.length.tables import AS_TRAINED, read_losses, window_means
 
 FACTOR = 4
@@ -27,12 +28,12 @@ def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
     context).
     """
 
-    def read(root: Path, comparison: dict[str, Any]) -> Callable[[int], float | None]:
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
         measured = read_losses(root)
         if measured is None:
             return lambda seed: None
         losses = window_means(measured).set_index(["variant", "seed", "method", "length"])["bits_per_byte"]
-        context = comparison["config"]["context"]
+        context = comparison.config["context"]
 
         def weighted(seed: int) -> float | None:
             places = [(variant, seed, method, factor * context) for _, variant, method, factor in terms]

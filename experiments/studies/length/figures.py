@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
+from experiments.records.schema import Comparison
 
 LENGTH = "window length (tokens)"
 METHOD_STYLES: tuple[dict[str, Any], ...] = (
@@ -18,56 +19,52 @@ METHOD_STYLES: tuple[dict[str, Any], ...] = (
 )
 
 
-def by_length_figure(means: pd.DataFrame, comparison: dict[str, Any], method: str) -> Figure:
+def by_length_figure(means: pd.DataFrame, comparison: Comparison, method: str) -> Figure:
     """A panel per kernel, a line per position encoding."""
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     figure, panels = _panels(len(groups), comparison, "test split. Thin: each seed. Thick: mean.")
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
         axes.set_title(label(kernel))
         for variant in variants:
-            rows = means[(means["variant"] == variant["name"]) & (means["method"] == method)]
-            _lines(axes, rows, "length", variant_style(variant), label(variant["name"]))
+            rows = means[(means["variant"] == variant.name) & (means["method"] == method)]
+            _lines(axes, rows, "length", variant_style(variant), label(variant.name))
         _finish(axes, means["length"], comparison)
     return figure
 
 
-def stretched_figure(
-    means: pd.DataFrame, comparison: dict[str, Any], as_trained: str, methods: tuple[str, ...]
-) -> Figure:
+def stretched_figure(means: pd.DataFrame, comparison: Comparison, as_trained: str, methods: tuple[str, ...]) -> Figure:
     """A panel per variant with RoPE, a line per way of stretching."""
     variants = [
-        variant
-        for variant in comparison["variants"]
-        if (means[means["variant"] == variant["name"]]["method"].nunique() > 1)
+        variant for variant in comparison.variants if (means[means["variant"] == variant.name]["method"].nunique() > 1)
     ]
     figure, panels = _panels(max(1, len(variants)), comparison, "test split. Thin: each seed. Thick: mean.")
     for axes, variant in zip(panels, variants, strict=False):
-        axes.set_title(label(variant["name"]))
-        mine = means[means["variant"] == variant["name"]]
+        axes.set_title(label(variant.name))
+        mine = means[means["variant"] == variant.name]
         for look, method in zip(METHOD_STYLES, (as_trained, *methods), strict=True):
             _lines(axes, mine[mine["method"] == method], "length", look, method)
         _finish(axes, means["length"], comparison)
     return figure
 
 
-def by_position_figure(added: pd.DataFrame, comparison: dict[str, Any]) -> Figure:
+def by_position_figure(added: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel; what the longest windows add against the middle of each range of positions."""
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     figure, panels = _panels(len(groups), comparison, "test split. Thin: each seed. Thick: mean.")
     figure.supylabel("bits per byte minus those in windows\nof the training length (above 0: worse)", fontsize=10)
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
         axes.set_title(label(kernel))
         axes.axhline(0, color=MUTED, linewidth=1)
         for variant in variants:
-            rows = added[added["variant"] == variant["name"]]
+            rows = added[added["variant"] == variant.name]
             middle = (rows["first"] + rows["last"] + 1) / 2
             rows = rows.assign(middle=middle)
-            _lines(axes, rows, "middle", variant_style(variant), label(variant["name"]), quantity="added")
+            _lines(axes, rows, "middle", variant_style(variant), label(variant.name), quantity="added")
         _finish(axes, added["last"], comparison, "position in the window (tokens)")
     return figure
 
 
-def _panels(count: int, comparison: dict[str, Any], note: str) -> tuple[Figure, list[Axes]]:
+def _panels(count: int, comparison: Comparison, note: str) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(8.6, 2.8 * count + 0.5))
     panels = figure.subplots(count, 1, squeeze=False)[:, 0]
     figure.supylabel("bits per byte", fontsize=10)
@@ -92,8 +89,8 @@ def _lines(
     axes.plot(mean.index, mean, label=name, linewidth=1.8, markersize=5, **look)
 
 
-def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: dict[str, Any], name: str = LENGTH) -> None:
-    context = comparison["config"]["context"]
+def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: Comparison, name: str = LENGTH) -> None:
+    context = comparison.config["context"]
     axes.set_xscale("log", base=2)
     axes.axvline(context, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     ticks = [context * 2**power for power in range(-4, 5) if context * 2.0**power <= lengths.max() + 1]

@@ -5,7 +5,6 @@ python -m experiments run length
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -13,7 +12,8 @@ import torch
 from experiments.config import Config
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import to_csv
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.length import figures as length_plots
 from experiments.studies.length.claims import CLAIMS
 from experiments.studies.length.tables import (
@@ -80,10 +80,10 @@ SCALINGS: dict[str, Callable[[float, int], RopeScaling]] = {
 ROPES = ("rope-before", "rope-after")
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
-    config = Config(**comparison["config"])
-    positions = {variant["name"]: variant["position"] for variant in comparison["variants"]}
+    config = Config(**comparison.config)
+    positions = {variant.name: variant.position for variant in comparison.variants}
     if not isinstance(objective, NextByte):
         return [
             f"--data {objective.corpus.name} is not learnt as a text of bytes: no loss at other lengths was measured"
@@ -118,7 +118,7 @@ def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> lis
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     measured = read_losses(root)
     if measured is None:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import estimate
 from experiments.records.csv_files import TEXT, number, read_csv, whole
+from experiments.records.schema import Comparison
 from experiments.training.position_loss import bins
 
 AS_TRAINED = "as trained"
@@ -60,16 +61,16 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
 
 
-def length_table(means: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """A row of strings per variant and method: bits per byte by length, mean over seeds."""
     lengths = sorted(means["length"].unique())
     rows = []
-    for variant in comparison["variants"]:
-        mine = means[means["variant"] == variant["name"]]
+    for variant in comparison.variants:
+        mine = means[means["variant"] == variant.name]
         for method in mine["method"].unique():
             by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
             found = {int(length): estimate(list(values)) for length, values in by_length}
-            row = {"variant": variant["name"], "evaluated": method, "n": str(max(each.n for each in found.values()))}
+            row = {"variant": variant.name, "evaluated": method, "n": str(max(each.n for each in found.values()))}
             for length in lengths:
                 row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
             rows.append(row)

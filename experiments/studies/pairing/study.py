@@ -5,7 +5,6 @@ python -m experiments run pairing
 
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -16,7 +15,8 @@ from experiments.analysis.statistics import finished_values
 from experiments.figures.settings import curves_by_setting, final_by_setting
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing.variance import EQUAL_DRAWS, PAIRED, PLAIN, rotated_score_table, variance_figure
 from experiments.training.objectives import NextToken
@@ -68,7 +68,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write variance.csv; returns nothing, as all of it can be measured."""
     tables = [rotated_score_table(draws=VARIANCE_DRAWS, directions=directions) for directions in DIRECTIONS]
     write_atomically(root / "variance.csv", to_csv(pd.concat(tables), "%.6g"))
@@ -76,7 +76,7 @@ def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> lis
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
@@ -103,7 +103,7 @@ def _relative_change(one: str, other: str, num_features: int, scale: float, dist
     Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         variance = _read(root)
         if variance is None:
             return None

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import Estimate, estimate
-from experiments.figures.curves import data_names, failures, finished_seeds, tokens_per_step
-from experiments.figures.style import MUTED, by_kernel, label, variant_style
+from experiments.figures.curves import data_names, failures, finished_seeds
+from experiments.figures.style import MUTED, by_kernel, kernel_style, label, variant_style
+from experiments.records.schema import Comparison, VariantRecord
 
 SPREAD = 0.6
 """part of the distance between two widths over which the variants of one are spread"""
@@ -17,24 +18,24 @@ MARKS = 6
 """markers along a curve"""
 
 
-def width_of(variant: dict[str, Any], comparison: dict[str, Any]) -> int:
+def width_of(variant: VariantRecord, comparison: Comparison) -> int:
     """The model width of a variant: its own, if it has one, or else that of the comparison."""
-    return int(variant.get("settings", {}).get("dim", comparison["config"]["dim"]))
+    return int(variant.settings.get("dim", comparison.config["dim"]))
 
 
-def test_accuracies(curves: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> pd.DataFrame:
+def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> pd.DataFrame:
     """One row per finished run, in the order of the variants: variant, kernel, position, width, seed, accuracy."""
     finished = finished_seeds(summary)
     tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
     rows = []
-    for variant in comparison["variants"]:
-        mine = tested[(tested["variant"] == variant["name"]) & tested["seed"].isin(finished[variant["name"]])]
-        place = (variant["name"], variant["kernel"], variant["position"], width_of(variant, comparison))
+    for variant in comparison.variants:
+        mine = tested[(tested["variant"] == variant.name) & tested["seed"].isin(finished[variant.name])]
+        place = (variant.name, variant.kernel, variant.position, width_of(variant, comparison))
         rows += [(*place, *run) for run in zip(mine["seed"], mine["value"], strict=True)]
     return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
 
 
-def accuracy_table(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> pd.DataFrame:
+def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
     rows = []
     grouped: Any = accuracies.groupby("variant", sort=False)
@@ -44,7 +45,7 @@ def accuracy_table(accuracies: pd.DataFrame, comparison: dict[str, Any]) -> pd.D
             {
                 "variant": name,
                 "width": str(runs["width"].iloc[0]),
-                "n": f"{len(runs)} of {len(comparison['seeds'])}",
+                "n": f"{len(runs)} of {len(comparison.seeds)}",
                 "test accuracy": f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]"),
                 "worst seed": f"{runs['accuracy'].min():.3f}",
                 "best seed": f"{runs['accuracy'].max():.3f}",
@@ -58,27 +59,25 @@ def bounded(result: Estimate) -> tuple[float, float, float]:
     return result.mean, float(np.clip(result.low, 0, 1)), float(np.clip(result.high, 0, 1))
 
 
-def position_labels(
-    variants: list[dict[str, Any]], comparison: dict[str, Any], summary: pd.DataFrame
-) -> dict[str, str]:
+def position_labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.DataFrame) -> dict[str, str]:
     """For each position encoding of a kernel's variants its entry in a legend, which tells what did not finish."""
     failed = failures(summary)
     labels: dict[str, str] = {}
     for variant in variants:
-        shown = "rope" if variant["name"].startswith("softmax-rope") else variant["position"]
-        text = labels.setdefault(variant["position"], label(shown))
-        if variant["name"] in failed:
-            remark = f"width {width_of(variant, comparison)}: {failed[variant['name']]}"
-            labels[variant["position"]] = f"{text}\n({remark})"
+        shown = "rope" if variant.name.startswith("softmax-rope") else variant.position
+        text = labels.setdefault(variant.position, label(shown))
+        if variant.name in failed:
+            remark = f"width {width_of(variant, comparison)}: {failed[variant.name]}"
+            labels[variant.position] = f"{text}\n({remark})"
     return labels
 
 
-def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Test accuracy by width, a panel per kernel, a line per position encoding."""
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
-    widths = sorted({width_of(variant, comparison) for variant in comparison["variants"]})
+    widths = sorted({width_of(variant, comparison) for variant in comparison.variants})
     figure = Figure(figsize=(4.6 * columns + 0.4, 2.8 * rows + 0.7))
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes in grid[len(groups) :]:
@@ -87,7 +86,7 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: 
         axes.set_title(label(kernel))
         labels = position_labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
-            look = variant_style({"kernel": kernel, "position": position})
+            look = kernel_style(kernel, position)
             shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
             _width_line(axes, mine, widths, shift, look, text)
@@ -103,9 +102,9 @@ def width_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: 
     return figure
 
 
-def variants_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+def variants_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Test accuracy of every variant, where all have one width: a panel per kernel, a place per position encoding."""
-    groups = by_kernel(comparison["variants"])
+    groups = by_kernel(comparison.variants)
     labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
     most = max(len(each) for each in labels)
     figure = Figure(figsize=((1.1 * most + 0.5) * len(groups) + 0.6, 3.4))
@@ -113,7 +112,7 @@ def variants_figure(accuracies: pd.DataFrame, comparison: dict[str, Any], summar
     for axes, kernel, texts in zip(grid, groups, labels, strict=True):
         axes.set_title(label(kernel))
         for place, (position, text) in enumerate(texts.items()):
-            look = variant_style({"kernel": kernel, "position": position})
+            look = kernel_style(kernel, position)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
             _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
         axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
@@ -139,10 +138,10 @@ def _width_line(
         axes.plot(seeds, runs["accuracy"], ".", color=look["color"], alpha=0.5, markersize=5)
 
 
-def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd.DataFrame) -> Figure:
+def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Validation accuracy against optimiser steps, a row per kernel and a column per width."""
-    groups = by_kernel(comparison["variants"])
-    widths = sorted({width_of(variant, comparison) for variant in comparison["variants"]})
+    groups = by_kernel(comparison.variants)
+    widths = sorted({width_of(variant, comparison) for variant in comparison.variants})
     finished = finished_seeds(summary)
     figure = Figure(figsize=(4.6 * len(widths) + 2.2, 2.3 * len(groups) + 0.9))
     grid = figure.subplots(len(groups), len(widths), sharex=True, sharey=True, squeeze=False)
@@ -154,22 +153,22 @@ def steps_figure(recorded: pd.DataFrame, comparison: dict[str, Any], summary: pd
             if not trained:
                 axes.text(0.5, 0.5, "not trained at this width", transform=axes.transAxes, ha="center", color=MUTED)
             for number, variant in enumerate(trained):
-                mine = recorded[recorded["variant"] == variant["name"]]
-                _step_line(axes, mine, finished[variant["name"]], variant, labels[variant["position"]], number)
+                mine = recorded[recorded["variant"] == variant.name]
+                _step_line(axes, mine, finished[variant.name], variant, labels[variant.position], number)
             axes.set_ylim(-0.03, 1.05)
         # An entry per position encoding, of whichever width has it.
         entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         shown = [text for text in labels.values() if text in entries]
         row[-1].legend([entries[text] for text in shown], shown, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axes in grid[-1]:
-        axes.set_xlabel(f"optimiser step ({tokens_per_step(comparison):,} tokens)")
+        axes.set_xlabel(f"optimiser step ({comparison.tokens_per_step:,} tokens)")
     figure.supylabel("validation accuracy (share of answers)", fontsize=10)
     figure.suptitle(_note(comparison, "validation split"), x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
 
 
 def _step_line(
-    axes: Axes, rows: pd.DataFrame, finished: set[int], variant: dict[str, Any], text: str, number: int
+    axes: Axes, rows: pd.DataFrame, finished: set[int], variant: VariantRecord, text: str, number: int
 ) -> None:
     by_step = rows.pivot(index="step", columns="seed", values="value").sort_index()
     look = variant_style(variant)
@@ -183,6 +182,6 @@ def _step_line(
     )  # fmt: skip
 
 
-def _note(comparison: dict[str, Any], what: str) -> str:
-    seeds = len(comparison["seeds"])
+def _note(comparison: Comparison, what: str) -> str:
+    seeds = len(comparison.seeds)
     return f"{data_names(comparison)}, {what}. {'One seed.' if seeds == 1 else f'{seeds} seeds.'}"

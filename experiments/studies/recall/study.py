@@ -4,11 +4,11 @@ python -m experiments run recall
 """
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.figures.style import FigureEntry, TableEntry, draw
+from experiments.records.schema import Comparison
 from experiments.studies.recall import figures as recall_plots
 from experiments.studies.recall.claims import CLAIMS
 from experiments.training.objectives import NextToken
@@ -64,7 +64,7 @@ VARIANTS = (
 )
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Nothing: accuracies are recorded in training. Returns a sentence if none are."""
     if objective.primary.name == "accuracy":
         return []
@@ -73,7 +73,7 @@ def measure(root: Path, comparison: dict[str, Any], objective: NextToken) -> lis
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     accuracies = recall_plots.test_accuracies(curves, comparison, summary)
     recorded = curves[(curves["metric"] == "accuracy") & (curves["split"] == "validation")]

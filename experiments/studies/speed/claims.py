@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.analysis.claims import Claim, ReadSample, Sample
 from experiments.analysis.runs import Runs
+from experiments.records.schema import Comparison
 from experiments.studies.speed.records import Record, read_config, read_records, samples
 from experiments.studies.speed.settings import AFTER, BACKWARD, OURS, SDPA, SOFTMAX, STEP, TOKEN, SpeedConfig, after
 
@@ -29,7 +29,7 @@ def over_rounds(cases: Callable[[SpeedConfig], list[Case]], quantity: Quantity) 
     Where they were not timed in the same rounds their rounds are put beside each other in order, and it is said.
     """
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         config = read_config(comparison)
         records = read_records(root)
         wanted = cases(config)
@@ -88,7 +88,7 @@ def _longest(
 def _slope(topic: str, name: str) -> ReadSample:
     """Of ln(time) over ln(N) between the two largest lengths."""
 
-    def sample(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         lengths = sorted(set(read_config(comparison).lengths))[-2:]
         if len(lengths) < 2:
             return None
@@ -99,7 +99,7 @@ def _slope(topic: str, name: str) -> ReadSample:
     return sample
 
 
-def memory_slopes(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+def memory_slopes(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
     """Of ln(memory) over ln(N) of our operation between neighbouring lengths."""
     config = read_config(comparison)
     lengths = sorted(config.lengths if config.memory_lengths is None else config.memory_lengths)
@@ -110,7 +110,7 @@ def memory_slopes(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample 
     return Sample(values, len(lengths) - 1, unit_of_sample="pairs of lengths") if len(lengths) > 1 else None
 
 
-def state_sizes(root: Path, comparison: dict[str, Any], runs: Runs) -> Sample | None:
+def state_sizes(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
     """The bytes carried from token to token after each context, over those after the shortest."""
     contexts = sorted(set(read_config(comparison).contexts))
     sizes = {

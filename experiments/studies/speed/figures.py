@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from experiments.figures.style import MUTED, OTHER_COLOUR, OTHER_POSITION, label, variant_style
+from experiments.figures.style import MUTED, OTHER_COLOUR, OTHER_POSITION, kernel_style, label
 from experiments.studies.speed.results import Crossing
 from experiments.studies.speed.settings import (
     AFTER,
@@ -131,7 +131,7 @@ def positions_figure(times: pd.DataFrame) -> Figure:
             for encoding, length in zip(mine["encoding"], mine["length"], strict=True)
         ]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
-        style = {"color": variant_style({"kernel": kernel, "position": "none"})["color"], "capsize": 3}
+        style = {"color": kernel_style(kernel, "none")["color"], "capsize": 3}
         axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", **style)
         axes.axvline(0, color=MUTED, linewidth=0.8)
         axes.set_yticks(range(len(mine)), [label(name) for name in names])
@@ -149,7 +149,7 @@ def look(name: str) -> dict[str, Any]:
     if kind not in VARIANTS:  # of another version
         return {"color": OTHER_COLOUR} | OTHER_POSITION
     kernel, position = VARIANTS[kind]
-    return variant_style({"kernel": kernel, "position": position})
+    return kernel_style(kernel, position)
 
 
 def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, scale: float = 1e3) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from experiments.records.record import read_lines
-from experiments.records.schema import check_measurement
-from experiments.records.strict_json import Source, converted
+from experiments.records.schema import Comparison
+from experiments.records.strict_json import Source, check_measurement, converted, parse_json
 from experiments.studies.speed.settings import SpeedConfig
 
 RECORDS = "measurements.jsonl"
@@ -18,14 +18,14 @@ RECORDS = "measurements.jsonl"
 Record = dict[str, Any]
 
 
-def read_config(comparison: dict[str, Any]) -> SpeedConfig:
+def read_config(comparison: Comparison) -> SpeedConfig:
     """The settings in a parsed comparison.json; those that an older version did not record have their defaults.
 
     Raises:
         ValueError: a setting is of the wrong type or out of range.
     """
     source = Source("comparison.json", "run the comparison again to write it anew")
-    return converted(comparison["config"], SpeedConfig, source, "$.config")
+    return converted(comparison.config, SpeedConfig, source, "$.config")
 
 
 def read_records(root: Path) -> list[Record]:
@@ -35,7 +35,9 @@ def read_records(root: Path) -> list[Record]:
         ValueError: a line is not as schema.py says; the message names it.
     """
     latest: dict[tuple[Any, ...], Record] = {}
-    for row, source in read_lines(root / RECORDS, remedy="remove that line"):
+    for line, where, remedy in read_lines(root / RECORDS, remedy="remove that line"):
+        source = Source(where, remedy)
+        row = parse_json(line, source)
         check_measurement(row, source)
         case = row["case"] if row["kind"] == "memory" else None
         latest[row["kind"], row["topic"], row["direction"], row["length"], case] = row

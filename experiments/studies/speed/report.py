@@ -1,13 +1,13 @@
 """The figures and tables of the speed experiment, from its records alone."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from experiments.figures.style import FigureEntry, TableEntry, draw
 from experiments.records.csv_files import to_csv
-from experiments.records.record import write_atomically
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
 from experiments.studies.speed import figures as speed_plots
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import (
@@ -25,7 +25,7 @@ from experiments.studies.speed.targets import SHARE_TARGET, Target, targets
 
 
 def figures(
-    root: Path, output: Path, comparison: dict[str, Any], curves: pd.DataFrame, summary: pd.DataFrame
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
     config = read_config(comparison)

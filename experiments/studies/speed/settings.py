@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from experiments.records.schema import Length, Number, Positive
+from experiments.records.strict_json import Length, Number, Positive
 
 OURS, EQ_19, SDPA = "linear-rope", "linear-rope, eq. 19", "softmax (SDPA)"
 PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "fla"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from experiments.commands.catalogue import make_console
+from experiments.records.schema import Comparison
 from experiments.studies.speed.benchmark import in_fresh_process, reason, time_in_turn
 from experiments.studies.speed.cases import build, competitors, left_out, memory_here
 from experiments.studies.speed.claims import CLAIMS
@@ -120,7 +121,7 @@ def notes(root: Path, config: SpeedConfig) -> list[str]:
     return left_out(config) + [f"failed: {sentence}" for sentence in failed]
 
 
-def measure(root: Path, comparison: dict[str, Any], objective: object) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
     config = read_config(comparison)
     console = make_console()

@@ -1,0 +1,86 @@
+"""Reading and writing files so that nothing is lost, nothing hangs and what a message repeats is text."""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+LARGEST_RECORD = 2**30
+"""bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
+
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters, lone surrogates and changes of direction written as ``\x07`` or ``\u202e``.
+
+    Line breaks and tabs stay.
+    """
+    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
+    """A ValueError of one line: which file (and line), what is wrong with it, what to do."""
+    return ValueError(visible(" ".join(f"{where} {problem}; {remedy}".split())))
+
+
+def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
+    """The content of a file. Raises ValueError if it is not a regular one (a pipe never ends), or too large."""
+    try:
+        # Without waiting for the other end of a pipe.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise wrong_file(str(path), "is not a regular file", remedy)
+            content = file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
+    except FileNotFoundError:
+        raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None
+    except OSError as error:
+        raise wrong_file(str(path), f"cannot be read ({error.strerror})", remedy) from None
+    if len(content) > largest:
+        raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
+    return content
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that at any moment, also after a power cut, either the old or the new content is there, whole.
+
+    What UTF-8 cannot hold (a name of bytes that are not text) is written as its escape.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        # On a full disk what was half written would take the room that the next record needs.
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the renames in a directory durable, where the system can."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed left half written in a directory; its lock must be held."""
+    for leftover in directory.glob(".*.tmp"):
+        if not leftover.is_dir():
+            leftover.unlink()
