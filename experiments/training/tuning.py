@@ -1,8 +1,8 @@
 """A learning rate for every variant: the best of a small grid, equal for all, on the validation split.
 
-It is the objective's primary metric that counts. Each variant is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
-directory. What tables report is that of the test split, which takes no part in the choice. A choice is made once,
-when all trials of a variant are done or have diverged, and recorded in comparison.json.
+The objective's primary metric counts. Each variant is trained with the first seed at every rate, as an ordinary
+comparison in ``tuning/`` of the comparison's directory. What tables report is the test split, which takes no part in
+the choice. It is made once, when all trials of a variant are done or have diverged, and recorded in comparison.json.
 """
 
 import math
