@@ -9,9 +9,11 @@ import pytest
 
 from experiments.config import Config
 from experiments.data.corpus import build_corpus
-from experiments.records.record import run_directory, write_json
+from experiments.records.files import write_json
+from experiments.records.record import run_directory
 from experiments.training.objectives import NextByte
 from experiments.variants import parse_variants
+from tests.made_up import DATA, comparison_fields
 
 Loss = Callable[[str, int, int], float]
 
@@ -36,45 +38,16 @@ def write_comparison(
 ) -> Path:
     """Write comparison.json and every run's files. ``fates`` maps a run to a (state, reason) other than done."""
     config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32)
-    variants = parse_variants(variants)
-    comparison = {
-        "name": "made-up",
-        "experiment": "convergence",
-        "preset": "smoke",
-        "command": "python -m experiments run convergence --preset smoke",
-        "config": vars(config),
-        "variants": [
-            vars(variant)
-            | {"parameters": 1000 + 64 * (variant.position == "learned")}
-            | {"position_parameters": 64 * (variant.position == "learned")}
-            for variant in variants
-        ],
-        "seeds": list(range(seeds)),
-        "git": {"commit": "0123abc", "dirty": False},
-        "versions": {"torch": "2.13.0"},
-        "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 8, "device": "cpu"},
-        "evaluated_windows": {"validation": 48, "test": 256},
-        "data": [
-            {
-                "name": "made-up-text",
-                "sha256": "ab" * 32,
-                "source": "made up",
-                "note": "Not real text.",
-                "bytes": 9000,
-                "splits": {"train": 8100, "validation": 450, "test": 450},
-            },
-        ],
-        "created": "2026-01-02T03:04:05Z",
-        "notes": [],
-    }
+    fields = {"config": vars(config), "variants": variants.split(","), "seeds": list(range(seeds))} | other
     root.mkdir(parents=True, exist_ok=True)
-    write_json(root / "comparison.json", comparison | other)
-    for variant in variants:
+    write_json(root / "comparison.json", comparison_fields(**fields))
+    for variant in parse_variants(variants):
         for seed in range(seeds):
             state, reason = (fates or {}).get((variant.name, seed), ("done", None))
-            _write_run(
-                run_directory(root, variant.name, seed), variant.name, seed, config, loss, state, reason, stopped_at
-            )
+            directory = run_directory(root, variant.name, seed)
+            _write_run(directory, variant.name, seed, config, loss, state, reason, stopped_at)
+            made_with = {"variant": variant.name, "seed": seed, "data_sha256": DATA["sha256"]}
+            write_json(directory / "config.json", made_with | {"config": vars(config) | dict(variant.settings)})
     return root
 
 

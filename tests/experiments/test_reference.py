@@ -11,7 +11,7 @@ from experiments.analysis.references import REFERENCES
 from experiments.cli import main
 from experiments.figures import style as plots
 from experiments.presets import get_preset
-from experiments.report.report import read_comparison
+from experiments.records.record import read_comparison
 from experiments.studies.convergence.study import VARIANTS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

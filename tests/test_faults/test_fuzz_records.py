@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from experiments.analysis.curves import read_curves
 from experiments.cli import main
 from experiments.figures import style as plots
-from experiments.records.record import read_json, read_metrics, run_config, run_status
-from experiments.records.strict_json import visible
-from experiments.report.report import read_comparison
+from experiments.records.files import visible
+from experiments.records.record import read_comparison, read_metrics, run_config, run_status
 from experiments.studies.decay import tables as decay_tables
 from experiments.studies.speed.records import read_records
 from experiments.studies.speed.settings import PRESETS
@@ -208,7 +207,7 @@ def made_up_measurements(config):
 def records(tmp_path_factory):
     """Two directories of small valid records, cut from the committed ones: of trained models, and of speed."""
     trained, speed = (tmp_path_factory.mktemp(name) for name in ("trained", "speed"))
-    comparison = read_json(REFERENCE / "decay" / "comparison.json")
+    comparison = read_comparison(REFERENCE / "decay")
     comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] in VARIANTS]
     (trained / "comparison.json").write_text(json.dumps(comparison))
     for variant in VARIANTS:
@@ -222,7 +221,7 @@ def records(tmp_path_factory):
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 
     config = PRESETS["smoke"]
-    comparison = read_json(REFERENCE / "speed" / "comparison.json")
+    comparison = read_comparison(REFERENCE / "speed")
     (speed / "comparison.json").write_text(json.dumps(comparison | {"config": asdict(config)}))
     rows = made_up_measurements(config)
     (speed / "measurements.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -300,7 +299,7 @@ def test_a_report_of_damaged_records_is_whole_or_refused_in_one_line(
 ):
     root = tmp_path / "run"
     shutil.copytree(records["speed" if experiment == "speed" else "trained"], root)
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     (root / "comparison.json").write_text(json.dumps(comparison | {"experiment": experiment}))
     if experiment == "convergence":
         (root / "attention.csv").unlink()  # decay draws it too

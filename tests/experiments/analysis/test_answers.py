@@ -11,10 +11,10 @@ from scipy import stats
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import NARROW_VARIANTS
 from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_metrics
-from experiments.report.report import read_comparison
+from experiments.records.record import read_comparison
 from experiments.studies import copying
 from experiments.studies.recall import study as recall
+from tests.made_up import metrics_rows
 
 SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
 
@@ -33,7 +33,7 @@ def judge(tmp_path, make_comparison):
             given = accuracies.get(variant, otherwise)
             shift = SPREAD[seed] if variant in accuracies else SPREAD[-seed]
             accuracy = given[seed] if isinstance(given, tuple) else min(1.0, given + shift)
-            path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in read_metrics(path)))
+            path.write_text("".join(json.dumps(row | {"accuracy": accuracy}) + "\n" for row in metrics_rows(path)))
         damage(root)
         comparison = read_comparison(root)
         curves = read_curves(root, comparison)
@@ -140,7 +140,7 @@ def lacks_a_run(root):
 
 def lacks_an_accuracy(root):
     path = root / "favor+-learned" / "seed2" / "metrics.jsonl"
-    kept = [{key: row[key] for key in row if key != "accuracy"} for row in read_metrics(path)]
+    kept = [{key: row[key] for key in row if key != "accuracy"} for row in metrics_rows(path)]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 

@@ -11,10 +11,10 @@ from torch import nn
 from experiments.config import Config
 from experiments.data.corpus import Corpus
 from experiments.presets import PRESETS
-from experiments.records.record import read_metrics
 from experiments.training import loop as train
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
+from tests.made_up import metrics_rows
 
 
 def language_model(text: bytes, context: int, batch_size: int) -> NextByte:
@@ -105,7 +105,7 @@ def clocked(tmp_path, monkeypatch):
         progress=lambda *arguments: progress.append(arguments),
     )  # fmt: skip
     return (
-        [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] == "train"],
+        [row for row in metrics_rows(tmp_path / "metrics.jsonl") if row["split"] == "train"],
         learning_rates,
         progress,
     )

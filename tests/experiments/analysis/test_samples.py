@@ -5,21 +5,21 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import from_table, gap_closed, paired_average, steps_saved
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 ENDS = {"favor+-none": [3.0, 3.0, 3.0], "favor+-rope-after": [2.5, 2.75, 3.5], "softmax-rope": [2.0, 2.5, 3.0]}
 
 
 def runs_of(root):
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     return Runs(root, comparison, read_curves(root, comparison))
 
 
 def sample_of(read, make_comparison, root):
     """The sample of made-up curves that fall on a straight line, over 100 steps, to ``ENDS``."""
     make_comparison(root, ",".join(ENDS), loss=lambda name, seed, step: 8 + (ENDS[name][seed] - 8) * step / 100)
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     return read(root, comparison, runs_of(root))
 
 
@@ -35,7 +35,7 @@ def test_the_share_of_steps_saved_by_a_variant_that_is_faster(make_comparison, t
         return 8 - step / 25 * (2 if name == AFTER else 1)
 
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", loss=loss)
-    comparison = read_json(tmp_path / "comparison.json")
+    comparison = read_comparison(tmp_path)
     # Twice as steep: half way down at step 50, and the first evaluation from there on is at step 60.
     values = steps_saved(AFTER, BASELINE)(tmp_path, comparison, runs_of(tmp_path)).values
     assert values == pytest.approx({0: 0.4, 1: 0.4, 2: 0.4})
@@ -56,7 +56,7 @@ def test_the_average_of_a_curve_is_its_area_over_its_steps(make_comparison, tmp_
 def test_a_table_counts_for_the_seeds_at_which_all_variants_finished(make_comparison, tmp_path):
     fates = {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
-    comparison = read_json(tmp_path / "comparison.json")
+    comparison = read_comparison(tmp_path)
     table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
     sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, runs_of(tmp_path))
     assert sample.values == {0: 0.5, 4: 0.25}

@@ -13,14 +13,14 @@ from experiments.analysis.statistics import (
     pooled_spread,
     summarise,
 )
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
 
 
 def summary_of(root):
-    return summarise(root, read_json(root / "comparison.json")).set_index(["variant", "metric"])
+    return summarise(root, read_comparison(root)).set_index(["variant", "metric"])
 
 
 def table(values):

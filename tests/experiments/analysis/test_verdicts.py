@@ -12,7 +12,8 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.references import command
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
-from experiments.records.record import read_json, write_json
+from experiments.records.files import write_json
+from experiments.records.record import read_comparison
 from experiments.report.claims_page import read_sections
 from experiments.studies.convergence.study import CLAIMS
 from experiments.studies.registry import STUDIES
@@ -80,8 +81,8 @@ def lacks_comparison(root):
 
 
 def lacks_variant(root):
-    comparison = read_json(root / "comparison.json")
-    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
+    comparison = read_comparison(root)
+    comparison.variants = [variant for variant in comparison.variants if variant.name != AFTER]
     write_json(root / "comparison.json", comparison)
     shutil.rmtree(root / AFTER)
 

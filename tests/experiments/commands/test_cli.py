@@ -16,11 +16,12 @@ from experiments.cli import main
 from experiments.commands.run import _parameters
 from experiments.config import LIMITS, Config
 from experiments.presets import PRESETS
-from experiments.records.record import read_metrics, run_status
+from experiments.records.record import run_status
 from experiments.records.store import check_directory, make_directory
 from experiments.studies.convergence import study as convergence
 from experiments.training.models import build_model, check_memory, count_parameters
 from experiments.variants import VARIANTS
+from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
@@ -38,7 +39,7 @@ def assert_same_runs(root, other, runs):
         mine, others = (
             [
                 json.dumps({key: value for key, value in row.items() if key not in ("seconds", "tokens_per_second")})
-                for row in read_metrics(place / run / "metrics.jsonl")
+                for row in metrics_rows(place / run / "metrics.jsonl")
             ]
             for place in (root, other)
         )
@@ -62,7 +63,7 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     variants = convergence.VARIANTS
     for variant in variants:
         for seed in (0, 1):
-            assert run_status(comparison, variant, seed)["state"] == "done"
+            assert run_status(comparison, variant, seed).state == "done"
             for name in ("config.json", "metrics.jsonl", "status.json"):
                 assert f"{variant}/seed{seed}/{name}" in files
             assert any(name.startswith(f"{variant}/seed{seed}/checkpoint/") for name in files)
@@ -76,7 +77,7 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
 def test_curves_hold_every_recorded_number(comparison):
     curves = pd.read_csv(comparison / "curves.csv")
     assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
-    recorded = read_metrics(comparison / "favor+-rope-after" / "seed1" / "metrics.jsonl")
+    recorded = metrics_rows(comparison / "favor+-rope-after" / "seed1" / "metrics.jsonl")
     of_run = curves[(curves["variant"] == "favor+-rope-after") & (curves["seed"] == 1)]
     assert len(of_run) == sum(len(row) - 3 for row in recorded)
     assert list(of_run["step"].unique()) == [0, 1, 2, 3, 4]
@@ -88,7 +89,7 @@ def test_the_record_says_what_was_run(comparison):
     assert record["data"][0]["name"] == "stdlib"
     assert len(record["data"][0]["sha256"]) == 64
     assert record["versions"]["torch"]
-    parameters = [variant["parameters"] for variant in record["variants"]]
+    parameters = [variant.parameters for variant in record["variants"]]
     assert max(parameters) <= 1.01 * min(parameters)
 
 
@@ -120,7 +121,7 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert quick_run(out, "--workers", "1", "--variants", "softmax-none") == 0
     assert quick_run(out, "--workers", "1", "--variants", "elu+1-rope-after", "--seeds", "2") == 0
     record = json.loads((out / "comparison.json").read_text())
-    assert [variant["name"] for variant in record["variants"]] == ["softmax-none", "elu+1-rope-after"]
+    assert [variant.name for variant in record["variants"]] == ["softmax-none", "elu+1-rope-after"]
     assert_same_runs(out, comparison, 4)
     first, second = ((root / "attention.csv").read_text().splitlines() for root in (out, comparison))
     assert len(first) > 1
@@ -151,14 +152,14 @@ def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, numbe
     process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
     metrics = out / "softmax-none" / "seed0" / "metrics.jsonl"
     deadline = time.monotonic() + 60
-    while len(read_metrics(metrics)) < 3 and time.monotonic() < deadline:
+    while len(metrics_rows(metrics)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == status
     assert "the same command goes on from the last checkpoints" in output
     assert f"--variants softmax-none --out {out}" in output
-    assert run_status(out, "softmax-none", 0)["reason"].startswith("stopped at step")
+    assert run_status(out, "softmax-none", 0).reason.startswith("stopped at step")
     assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
 
 
@@ -186,7 +187,7 @@ def test_a_variant_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
     command = ["run", "convergence", "--preset", "smoke", "--steps", "1", *huge]
     status = main([*command, "--variants", "softmax-none", "--out", str(out)])
     assert status == 1
-    assert "validation split" in run_status(out, "softmax-none", 0)["reason"]
+    assert "validation split" in run_status(out, "softmax-none", 0).reason
     assert "NaN" not in (out / "softmax-none" / "seed0" / "metrics.jsonl").read_text()
     assert "1 of 1 failed" in (out / "report.md").read_text()
 
@@ -194,7 +195,7 @@ def test_a_variant_that_diverges_in_its_last_step_is_shown_as_failed(tmp_path):
 def test_the_peer_runs_in_the_same_comparison(tmp_path):
     out = tmp_path / "peer"
     assert quick_run(out, "--variants", "favor+-rope-before,performer-pytorch") == 0
-    assert run_status(out, "performer-pytorch", 0)["state"] == "done"
+    assert run_status(out, "performer-pytorch", 0).state == "done"
     report = (out / "report.md").read_text()
     assert "future leaks into the past" in report
     assert "performer-pytorch against" not in report

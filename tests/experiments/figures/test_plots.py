@@ -14,7 +14,7 @@ from experiments.analysis.statistics import run_values, summarise
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import label, save_figure, style, variant_style
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import attention_figure, bound_figure, layers_figure, mask_figure
 from experiments.studies.decay.study import EXPECTED_BOUND, bound_table
@@ -29,7 +29,7 @@ FATES = {("favor+-rope-before", 1): ("failed", "why"), **{("elu+1-learned", s): 
 
 
 def tables(root):
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     curves = read_curves(root, comparison)
     return curves, summarise(root, comparison, curves), comparison
 
@@ -63,8 +63,8 @@ def made_up_attention(comparison):
     """Weights that fall with distance and change their sign, for two layers."""
     distance = np.arange(128)
     tables = [
-        pd.DataFrame({"variant": variant["name"], "seed": 0, "layer": layer, "distance": distance})
-        for variant in comparison["variants"]
+        pd.DataFrame({"variant": variant.name, "seed": 0, "layer": layer, "distance": distance})
+        for variant in comparison.variants
         for layer in (0, 1)
     ]
     attention = pd.concat(tables)

@@ -18,7 +18,7 @@ def test_a_name_is_taken_apart():
 
 def test_variants_that_differ_in_settings_share_a_panel():
     groups = panels_of({"variants": [{"name": name} for name in (PLAIN, BOTH, REDRAWN)]})
-    assert {name: [variant["name"] for variant in variants] for name, variants in groups.items()} == {
+    assert {name: [variant.name for variant in variants] for name, variants in groups.items()} == {
         "favor+-none": [PLAIN, REDRAWN],
         "elu+1-none": [BOTH],
     }

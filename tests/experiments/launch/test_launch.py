@@ -13,7 +13,9 @@ from experiments.data.corpus import load_corpus
 from experiments.launch.local import launch_runs
 from experiments.launch.worker import Job, Run
 from experiments.presets import PRESETS
-from experiments.records.record import read_metrics, run_directory, run_status, write_json
+from experiments.records.files import write_json
+from experiments.records.record import run_directory, run_status
+from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
 CONFIG = dataclasses.replace(PRESETS["smoke"]().config, steps=60, data="text")
@@ -61,12 +63,12 @@ def test_a_killed_process_is_a_failed_run_with_a_reason_and_the_next_run_repeats
     status = run_status(job.root, "softmax-none", 0)
     assert status["state"] == "failed"
     assert "SIGKILL" in status["reason"]
-    assert run_status(job.root, "elu+1-none", 0)["state"] == "done"
+    assert run_status(job.root, "elu+1-none", 0).state == "done"
 
     again = Watcher()
     assert launch_runs(job, [first, second], 1, again) == {}
     assert again.events == [("softmax-none seed 0", "started"), ("softmax-none seed 0", "done")]
-    steps = [row["step"] for row in read_metrics(run_directory(job.root, "softmax-none", 0) / "metrics.jsonl")]
+    steps = [row["step"] for row in metrics_rows(run_directory(job.root, "softmax-none", 0) / "metrics.jsonl")]
     assert steps.count(60) == 3  # train, validation and test, each once
 
 
@@ -90,17 +92,17 @@ def test_a_run_left_running_by_a_dead_run_is_run_again(job):
     directory.mkdir(parents=True)
     write_json(directory / "status.json", {"state": "running", "reason": None})
     assert launch_runs(job, [Run("softmax-none", 0)], 1, Watcher()) == {}
-    assert run_status(job.root, "softmax-none", 0)["state"] == "done"
+    assert run_status(job.root, "softmax-none", 0).state == "done"
 
 
 def test_a_done_run_without_its_test_figure_is_run_again(job):
     run = Run("softmax-none", 0)
     assert launch_runs(job, [run], 1, Watcher()) == {}
     metrics = run_directory(job.root, run.variant, run.seed) / "metrics.jsonl"
-    whole = read_metrics(metrics)
+    whole = metrics_rows(metrics)
     metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]))
     assert launch_runs(job, [run], 1, Watcher()) == {}
-    assert read_metrics(metrics) == whole
+    assert metrics_rows(metrics) == whole
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5])

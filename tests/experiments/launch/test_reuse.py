@@ -12,7 +12,8 @@ from experiments.config import Config
 from experiments.launch import reuse
 from experiments.launch.reuse import take_over, trained_runs
 from experiments.launch.worker import Job, Run
-from experiments.records.record import is_finished, read_json, run_config, run_status, write_json
+from experiments.records.files import write_json
+from experiments.records.record import is_finished, read_comparison, read_json, run_config, run_status
 from experiments.training.checkpoint import checkpoint_path
 
 VARIANT = "elu+1-none"
@@ -38,10 +39,10 @@ def copied(trained, tmp_path):
 @pytest.fixture
 def job(trained, tmp_path):
     """A job, in a new directory, to train the very run that there is."""
-    comparison = read_json(trained / "there" / "comparison.json")
-    sha256 = comparison["data"][0]["sha256"]
+    comparison = read_comparison(trained / "there")
+    sha256 = comparison.data[0].sha256
     (tmp_path / "here").mkdir()
-    return Job(tmp_path / "here", Config(**comparison["config"]), None, None, sha256, "cpu")
+    return Job(tmp_path / "here", Config(**comparison.config), None, None, sha256, "cpu")
 
 
 def files_of(directory):
@@ -54,11 +55,11 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
     told = capsys.readouterr().out
     assert f"{RUN}: taken over from {trained / 'there'} ({RUN})" in " ".join(told.split())
     assert "1 of 2 runs are done already" in told
-    (note,) = run_status(out, VARIANT, 0)["notes"]
-    commit = read_json(trained / "there" / "comparison.json")["git"]["commit"]
+    (note,) = run_status(out, VARIANT, 0).notes
+    commit = read_comparison(trained / "there")["git"]["commit"]
     assert note == f"taken over from there, {RUN}, trained there at commit {commit[:12]}"
     assert note in (out / "report.md").read_text()
-    assert run_status(out, VARIANT, 1)["notes"] == []
+    assert run_status(out, VARIANT, 1).notes == []
     attention = (out / "attention.csv").read_text()
     assert f"{VARIANT},0," in attention, "the weights that were taken over can be measured"
 
@@ -195,7 +196,7 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, jo
             take_over(job, [RUN], trained_runs(trained, []))
             assert len(renamed) == 7
             remove(job.root / VARIANT)
-    assert run_status(job.root, VARIANT, 0)["state"] == "queued"
+    assert run_status(job.root, VARIANT, 0).state == "queued"
     assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
     assert [path.name for path in job.root.iterdir()] == [VARIANT]
 
@@ -222,9 +223,9 @@ def test_what_is_no_directory_is_refused(tmp_path, capsys, name):
 
 
 def test_variants_of_another_version_are_passed_over(copied, job):
-    comparison = read_json(copied / "there" / "comparison.json")
-    novel = {**comparison["variants"][0], "name": "novel-none"}
-    comparison["variants"].append(novel)
+    comparison = read_comparison(copied / "there")
+    novel = {**comparison.variants[0], "name": "novel-none"}
+    comparison.variants.append(novel)
     write_json(copied / "there" / "comparison.json", comparison)
     shutil.copytree(copied / "there" / VARIANT, copied / "there" / "novel-none")
     config = copied / "there" / "novel-none" / "seed0" / "config.json"

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from experiments.config import Config
-from experiments.records.record import read_json, run_directory, write_json
+from experiments.records.files import write_json
+from experiments.records.record import read_comparison, run_directory
 from experiments.records.store import add_notes, merge_with_existing
 from experiments.report.report import write_report
 
@@ -18,11 +19,11 @@ def there(make_comparison, tmp_path):
 
 def now(root, **changes):
     """The same comparison, run again with changes."""
-    return read_json(root / "comparison.json") | {"notes": []} | changes
+    return read_comparison(root) | {"notes": []} | changes
 
 
 def test_the_same_again_is_the_same(there):
-    assert merge_with_existing(there, now(there)) == read_json(there / "comparison.json")
+    assert merge_with_existing(there, now(there)) == read_comparison(there)
 
 
 def test_another_configuration_is_refused_with_both_values_of_all_that_differs(there):
@@ -72,7 +73,7 @@ def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
 
 def test_a_variant_of_another_version_is_refused(there):
     comparison = now(there)
-    comparison["variants"][0]["name"] = "novel-rope"
+    comparison.variants[0]["name"] = "novel-rope"
     write_json(there / "comparison.json", comparison)
     with pytest.raises(ValueError, match="variants that this version does not have: novel-rope"):
         merge_with_existing(there, comparison)
@@ -118,4 +119,4 @@ def test_a_note_is_there_once():
     comparison = {"notes": ["a"]}
     add_notes(comparison, ["a", "b", "b"])
     add_notes(comparison, ["b"])
-    assert comparison["notes"] == ["a", "b"]
+    assert comparison.notes == ["a", "b"]

@@ -8,7 +8,7 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.verdicts import NOT_RUN, evaluate
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
@@ -32,9 +32,9 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
     name, table = path.parts
     for file in (REFERENCE / name).iterdir():
         (tmp_path / file.name).symlink_to(file)
-    comparison = read_json(tmp_path / "comparison.json")
+    comparison = read_comparison(tmp_path)
     curves = read_curves(tmp_path, comparison)
-    claims = declared_claims(STUDIES[comparison["experiment"]].CLAIMS, name, comparison["experiment"])
+    claims = declared_claims(STUDIES[comparison.study].CLAIMS, name, comparison.study)
 
     def judged():
         rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from experiments.records.record import MetricsLog, read_json, read_metrics, run_status, write_atomically, write_json
+from experiments.records.files import write_atomically, write_json
+from experiments.records.record import MetricsLog, read_comparison, read_json, read_metrics, run_status
 
 
 def test_rows_are_appended_and_read_back(tmp_path):
@@ -120,4 +121,4 @@ def test_a_status_that_is_none_names_the_file(tmp_path):
 def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):
     write_json(tmp_path / "comparison.json", {"command": "half \ud800"})
     assert (tmp_path / "comparison.json").read_text() == '{\n  "command": "half \\ud800"\n}\n'
-    assert read_json(tmp_path / "comparison.json") == {"command": r"half \ud800"}
+    assert read_comparison(tmp_path) == {"command": r"half \ud800"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison, read_json
 from experiments.records.schema import (
     check_comparison,
     check_measurement,
@@ -13,7 +13,6 @@ from experiments.records.schema import (
     check_status,
 )
 from experiments.records.strict_json import DEEPEST, Source, parse_json, visible
-from experiments.report.report import read_comparison
 from experiments.studies.speed.records import read_records
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"

@@ -15,7 +15,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.figures.style import FigureEntry, TableEntry, save_figure
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.report.report import read_comparison, result_table, write_report
 from experiments.report.tables import main_table, statements
 
@@ -38,7 +38,7 @@ def ends(name, seed, step):
 
 
 def tables(root):
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     return summarise(root, comparison), comparison
 
 
@@ -83,7 +83,7 @@ def test_csv_files_have_the_columns_of_the_contract(make_comparison, tmp_path):
     curves, summary = pd.read_csv(root / "curves.csv"), pd.read_csv(root / "summary.csv")
     assert list(curves.columns) == ["variant", "seed", "step", "tokens", "split", "metric", "value"]
     assert list(summary.columns[:7]) == ["variant", "metric", "unit", "n", "mean", "low", "high"]
-    pd.testing.assert_frame_equal(curves, read_curves(root, read_json(root / "comparison.json")), check_dtype=False)
+    pd.testing.assert_frame_equal(curves, read_curves(root, read_comparison(root)), check_dtype=False)
 
 
 def test_the_tables_numbers_are_the_hand_worked_ones(make_comparison, tmp_path):

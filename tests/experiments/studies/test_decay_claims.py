@@ -9,7 +9,7 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES
 from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies.decay.claims import CLAIMS
 from experiments.studies.decay.tables import (
     BOUND_WIDTHS,
@@ -74,8 +74,8 @@ def noise(draw):
 
 
 def rows_of(root):
-    comparison = read_json(root / "comparison.json")
-    comparison["config"] |= {"context": CONTEXT}
+    comparison = read_comparison(root)
+    comparison.config |= {"context": CONTEXT}
     rows = evaluate(CLAIMS, root, comparison, read_curves(root, comparison), reference="decay", command="run")
     return {row.claim.key: row for row in rows}
 

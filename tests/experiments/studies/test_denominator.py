@@ -8,11 +8,12 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_json, read_metrics
+from experiments.records.record import read_comparison
 from experiments.studies.denominator import claims as denominator_claims
 from experiments.studies.denominator import initial as denominator_initial
 from experiments.studies.denominator import study as denominator
 from experiments.training.loop import DIVERGED
+from tests.made_up import metrics_rows
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 FEW, MANY = len(NOISE), 10
@@ -59,7 +60,7 @@ def made_up(make_comparison, tmp_path):
         root = make_comparison(tmp_path, ",".join(denominator.VARIANTS), seeds, loss=loss(sign), fates=fates, **length)
         for path in root.glob("*/*/metrics.jsonl"):
             is_rotated = path.parts[-3].endswith("@denominator=rotated")
-            rows = read_metrics(path)
+            rows = metrics_rows(path)
             seed = int(path.parts[-2].removeprefix("seed"))
             for row in rows:
                 if row["split"] == "train":
@@ -76,7 +77,7 @@ def made_up(make_comparison, tmp_path):
             for draw in range(denominator_initial.INITIAL_DRAWS)
         ]
         pd.DataFrame(rows, columns=list(denominator_initial.COLUMNS)).to_csv(root / "initial.csv", index=False)
-        comparison = read_json(root / "comparison.json")
+        comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
     return make

@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.runs import Runs
-from experiments.records.record import write_json
+from experiments.records.files import write_json
 from experiments.studies.features.claims import CLAIMS
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS
 from experiments.studies.features.tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table

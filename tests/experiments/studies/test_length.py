@@ -10,7 +10,7 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
 from experiments.data.corpus import load_corpus
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies.length import claims as length_claims
 from experiments.studies.length import study as length
 from experiments.studies.length import tables as length_tables
@@ -147,7 +147,7 @@ def made_up(make_comparison, tmp_path):
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
                 rows += [(variant, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
         pd.DataFrame(rows, columns=list(length_tables.COLUMNS)).to_csv(root / "length.csv", index=False)
-        comparison = read_json(root / "comparison.json")
+        comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
     return make

@@ -8,7 +8,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies import mask
 from experiments.training.models import build_model
 from experiments.variants import get_variant
@@ -52,7 +52,7 @@ def made_up(make_comparison, tmp_path):
         for draw in range(mask.NEW_DRAWS + 1)
     ]
     pd.DataFrame(rows, columns=list(mask.COLUMNS)).to_csv(root / "redrawn.csv", index=False)
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     return root, comparison, read_curves(root, comparison)
 
 
@@ -84,7 +84,7 @@ def test_how_often_features_were_redrawn_is_told(made_up):
 )
 def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
     root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=steps, every=steps)
-    comparison = read_json(root / "comparison.json")
+    comparison = read_comparison(root)
     found = verdicts(root, comparison, read_curves(root, comparison))
     of_redraws = {key for key in MEANS if not key.startswith("new-features")}
     assert {key for key in of_redraws if found[key] == "not run"} == not_run & of_redraws

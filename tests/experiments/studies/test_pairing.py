@@ -6,7 +6,7 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_json
+from experiments.records.record import read_comparison
 from experiments.studies.pairing import study as pairing
 
 NOISE = (0.0, 0.001, -0.001)
@@ -40,7 +40,7 @@ def made_up(make_comparison, tmp_path):
             for draw in range(pairing.VARIANCE_DRAWS)
         ]
         pd.DataFrame(rows, columns=list(pairing.COLUMNS)).to_csv(root / "variance.csv", index=False)
-        comparison = read_json(root / "comparison.json")
+        comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
     return make

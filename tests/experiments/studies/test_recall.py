@@ -9,11 +9,11 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.figures.style import FigureEntry, TableEntry
-from experiments.records.record import read_metrics
-from experiments.report.report import read_comparison
+from experiments.records.record import read_comparison
 from experiments.studies.recall import figures as recall_plots
 from experiments.studies.recall import study as recall
 from experiments.variants import parse_variants
+from tests.made_up import metrics_rows
 
 
 def test_the_variants_are_every_kernel_with_every_kind_of_position():
@@ -44,7 +44,7 @@ def test_a_run_records_the_accuracy_of_every_evaluation(smoke):
     assert record["data"][0]["name"] == "recall-64"
     assert record["config"]["context"] == 64
     for variant in ("softmax-rope", "elu+1-none"):
-        rows = read_metrics(smoke / variant / "seed0" / "metrics.jsonl")
+        rows = metrics_rows(smoke / variant / "seed0" / "metrics.jsonl")
         evaluations = [row for row in rows if row["split"] != "train"]
         assert [(row["split"], row["step"]) for row in evaluations] == [
             ("validation", 0), ("validation", 2), ("validation", 4), ("test", 4),
@@ -90,13 +90,13 @@ def made_up(tmp_path, make_comparison):
     )
     for path in root.glob("*/*/metrics.jsonl"):
         name, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
-        rows = read_metrics(path)
+        rows = metrics_rows(path)
         for row in rows:
             if row["split"] != "train":
                 row["accuracy"] = ACCURACY.get(name, [0.1] * 3)[seed] * row["step"] / 100
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     comparison = read_comparison(root)
-    comparison["variants"][1]["settings"] = {"dim": 64}
+    comparison.variants[1]["settings"] = {"dim": 64}
     curves = read_curves(root, comparison)
     return root, comparison, curves, summarise(root, comparison, curves)
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.records.record import read_metrics
 from experiments.training.loop import attention_statistics, train_run
 from experiments.training.models import build_model
 from experiments.variants import get_variant
 from linear_rope.diagnostics import diagnose_model
+from tests.made_up import metrics_rows
 
 CONFIG = Config(
     **{"layers": 2, "dim": 16, "heads": 2, "num_features": 8, "context": 24, "batch_size": 2, "steps": 4},
@@ -35,7 +35,7 @@ def task(next_byte):
 def trained(directory, variant, config, task):
     directory.mkdir()
     train_run(directory, get_variant(variant), 0, get_variant(variant).config(config), task, torch.device("cpu"))
-    return read_metrics(directory / "metrics.jsonl")
+    return metrics_rows(directory / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

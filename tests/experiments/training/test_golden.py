@@ -20,10 +20,10 @@ import torch
 
 from experiments.config import Config
 from experiments.data.corpus import build_corpus
-from experiments.records.record import read_metrics
 from experiments.training import loop as train
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
+from tests.made_up import metrics_rows
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
 PACKAGES = ("torch", "numpy", "performer-pytorch")
@@ -72,7 +72,7 @@ def train_variant(variant, directory):
     task = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
     train.train_run(directory, VARIANTS[variant], 0, CONFIG, task, torch.device("cpu"))
     losses = {"validation": [], "train": [], "test": []}
-    for row in read_metrics(directory / "metrics.jsonl"):
+    for row in metrics_rows(directory / "metrics.jsonl"):
         losses[row["split"]].append(row["loss"] if row["split"] == "train" else row["bits_per_byte"])
     return losses
 

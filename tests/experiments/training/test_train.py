@@ -8,11 +8,11 @@ import torch
 
 from experiments.data.corpus import build_corpus
 from experiments.presets import PRESETS
-from experiments.records.record import read_metrics
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
+from tests.made_up import metrics_rows
 
 CPU = torch.device("cpu")
 CONFIG = dataclasses.replace(
@@ -35,7 +35,7 @@ def toy_corpus():
 def rows(directory):
     return [
         {key: value for key, value in row.items() if key not in WALL_CLOCK}
-        for row in read_metrics(directory / "metrics.jsonl")
+        for row in metrics_rows(directory / "metrics.jsonl")
     ]
 
 
@@ -118,7 +118,7 @@ def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
             should_stop=lambda: len(steps) >= 11,
         )
     metrics = tmp_path / "cut" / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps(row) + "\n" for row in read_metrics(metrics) if kept(row)))
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(metrics) if kept(row)))
     # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
     notes = []
     train(tmp_path / "cut", task, note=notes.append)

@@ -8,10 +8,12 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands import run
-from experiments.records.record import read_json, read_metrics, run_config, run_status, write_json
+from experiments.records.files import write_json
+from experiments.records.record import read_comparison, run_config, run_status
 from experiments.studies.convergence import study as convergence
 from experiments.training.tuning import choose, parse_rates, rates_table, trial_losses, trial_name, trials, untuned
 from experiments.variants import get_variant
+from tests.made_up import metrics_rows
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
@@ -72,14 +74,14 @@ def made_up(make_comparison, tmp_path):
             tmp_path / "tuning", ",".join(by_name), 1, fates=fates, loss=lambda name, seed, step: by_name[name] or 0.1
         )
         for path in at.glob("*/seed0/metrics.jsonl"):
-            rows = read_metrics(path)
+            rows = metrics_rows(path)
             for row in rows:
                 if row["split"] == "test":
                     row["bits_per_byte"] = 100 - row["bits_per_byte"]
                 if row["split"] == "validation" and row["step"] < 100:
                     row["bits_per_byte"] = 50 - row["bits_per_byte"]
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return tmp_path, read_json(tmp_path / "comparison.json")
+        return tmp_path, read_comparison(tmp_path)
 
     return make
 
@@ -108,38 +110,38 @@ def test_an_unfinished_trial_has_no_loss(made_up):
 
 def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
     root, comparison = made_up([3.0, 2.5, None])
-    comparison["variants"][0]["settings"] = {"learning_rate": 0.002}
+    comparison.variants[0]["settings"] = {"learning_rate": 0.002}
     assert rates_table(root, comparison).to_dict("records") == [
         {"variant": VARIANT, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
     ]
-    comparison["variants"][0]["settings"] = {"learning_rate": 0.004}
+    comparison.variants[0]["settings"] = {"learning_rate": 0.004}
     assert rates_table(root, comparison)["trained with"].tolist() == ["0.004 (edge)"]
-    comparison["variants"][0]["settings"] = {}
+    comparison.variants[0]["settings"] = {}
     assert rates_table(root, comparison)["trained with"].tolist() == ["not chosen yet"]
     fixed = {
-        **comparison["variants"][0],
+        **comparison.variants[0],
         "name": f"{VARIANT}@learning_rate=0.001",
         "settings": {"learning_rate": 0.001},
     }
     assert rates_table(root, {**comparison, "variants": [fixed]})["trained with"].tolist() == ["0.001"]
-    del comparison["learning_rates"]
+    del comparison.learning_rates
     assert rates_table(root, comparison) is None
 
 
 def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
     _, comparison = made_up([3.0, 2.5])
-    tuned = {**comparison["variants"][0], "settings": {"learning_rate": 0.002}}
-    rope = {**comparison["variants"][0], "name": "softmax-rope@dim=64", "baseline": "softmax-none@dim=64"}
+    tuned = {**comparison.variants[0], "settings": {"learning_rate": 0.002}}
+    rope = {**comparison.variants[0], "name": "softmax-rope@dim=64", "baseline": "softmax-none@dim=64"}
     rope["settings"] = {"dim": 64}
     fixed = {**rope, "name": "softmax-rope@learning_rate=0.1", "settings": {"learning_rate": 0.1}}
-    comparison["variants"] = [tuned, rope, fixed]
-    found = {variant["name"]: (variant["baseline"], variant["settings"]) for variant in trials(comparison)["variants"]}
+    comparison.variants = [tuned, rope, fixed]
+    found = {variant.name: (variant.baseline, variant.settings) for variant in trials(comparison)["variants"]}
     assert found == {
         f"{name}@learning_rate={rate}": (f"{baseline}@learning_rate={rate}", {**settings, "learning_rate": rate})
         for name, baseline, settings in ((VARIANT, VARIANT, {}), (rope["name"], rope["baseline"], {"dim": 64}))
         for rate in (0.001, 0.002)
     }
-    assert [variant["name"] for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
+    assert [variant.name for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
 
 
 def tuned_run(root, *more, variants=VARIANT, rates="0.001,1e29"):
@@ -169,18 +171,18 @@ def _without_report(monkeypatch):
 
 
 def without_times(path):
-    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in read_metrics(path)]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in metrics_rows(path)]
 
 
 def settings_of(root):
-    return {variant["name"]: variant.get("settings") for variant in read_json(root / "comparison.json")["variants"]}
+    return {variant.name: variant.get("settings") for variant in read_comparison(root)["variants"]}
 
 
 def test_all_runs_of_a_variant_are_trained_with_the_rate_that_was_chosen(tuned):
     assert settings_of(tuned) == {VARIANT: {"learning_rate": 0.001}}
     assert [run_config(tuned, VARIANT, seed)["config"]["learning_rate"] for seed in (0, 1)] == [0.001, 0.001]
-    assert run_status(tuned / "tuning", f"{VARIANT}@learning_rate=1e+29", 0)["state"] == "failed"
-    (note,) = run_status(tuned, VARIANT, 0)["notes"]
+    assert run_status(tuned / "tuning", f"{VARIANT}@learning_rate=1e+29", 0).state == "failed"
+    (note,) = run_status(tuned, VARIANT, 0).notes
     assert note.startswith(f"taken over from tuning, {VARIANT}@learning_rate=0.001 seed 0, trained there at commit ")
     trial = tuned / "tuning" / f"{VARIANT}@learning_rate=0.001" / "seed0"
     assert (tuned / VARIANT / "seed0" / "metrics.jsonl").read_bytes() == (trial / "metrics.jsonl").read_bytes()
@@ -200,8 +202,8 @@ def test_another_grid_is_refused(tuned, capsys, rates):
 
 @pytest.mark.usefixtures("_without_report")
 def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice(tuned, copied):
-    comparison = read_json(copied / "comparison.json")
-    del comparison["variants"][0]["settings"]
+    comparison = read_comparison(copied)
+    del comparison.variants[0]["settings"]
     write_json(copied / "comparison.json", comparison)
     shutil.rmtree(copied / VARIANT)
     trial = copied / "tuning" / f"{VARIANT}@learning_rate=0.001" / "seed0"
@@ -222,7 +224,7 @@ def test_variants_that_are_added_later_have_trials_of_their_own_and_change_no_ch
     runs = {path: path.read_bytes() for path in (copied / VARIANT).rglob("*") if path.is_file()}
     assert tuned_run(copied, variants="elu+1-none") == 1
     assert settings_of(copied) == {VARIANT: {"learning_rate": 0.001}, "elu+1-none": {"learning_rate": 0.001}}
-    names = [variant["name"] for variant in read_json(copied / "tuning" / "comparison.json")["variants"]]
+    names = [variant.name for variant in read_comparison(copied / "tuning")["variants"]]
     assert names == [
         f"{variant}@learning_rate={rate}" for variant in (VARIANT, "elu+1-none") for rate in ("0.001", "1e+29")
     ]
@@ -236,9 +238,9 @@ def test_a_variant_all_of_whose_trials_failed_keeps_the_comparison_s_rate_for_go
     assert tuned_run(root, rates="1e29,1e30") == 1
     assert f"{VARIANT}: 0.002 (the comparison's: it diverged at all of them)" in capsys.readouterr().out
     assert settings_of(root) == {VARIANT: {"learning_rate": 0.002}}
-    assert run_status(root, VARIANT, 0)["state"] == "done"
+    assert run_status(root, VARIANT, 0).state == "done"
     row = {"variant": VARIANT, "1e+29": "-", "1e+30": "-", "trained with": "0.002"}
-    assert rates_table(root, read_json(root / "comparison.json")).to_dict("records") == [row]
+    assert rates_table(root, read_comparison(root)).to_dict("records") == [row]
     assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
     assert run_config(root, VARIANT, 1)["config"]["learning_rate"] == 0.002
 

@@ -1,0 +1,67 @@
+"""Records made up for tests: what a test does not say is anything that will do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from experiments.records.schema import Comparison
+from experiments.variants import parse_variants
+
+DATA = {
+    "name": "made-up-text",
+    "sha256": "ab" * 32,
+    "source": "made up",
+    "note": "Not real text.",
+    "bytes": 9000,
+    "splits": {"train": 8100, "validation": 450, "test": 450},
+}
+
+
+def variant_fields(name: str, **other: Any) -> dict[str, Any]:
+    """A variant as comparison.json has it; of a name that there is not, with empty words."""
+    try:
+        (known,) = parse_variants(name)
+        fields = dict(vars(known))
+    except ValueError:
+        kernel, _, position = name.partition("@")[0].partition("-")
+        fields = {"name": name, "description": "", "kernel": kernel, "position": position, "baseline": name}
+    table = 64 * (fields["position"] == "learned")
+    return fields | {"parameters": 1000 + table, "position_parameters": table} | other
+
+
+def comparison_fields(**other: Any) -> dict[str, Any]:
+    """A comparison.json; variants may be names."""
+    fields: dict[str, Any] = {
+        "name": "made-up",
+        "experiment": "convergence",
+        "preset": "smoke",
+        "command": "python -m experiments run convergence --preset smoke",
+        "config": {},
+        "variants": [],
+        "seeds": [0],
+        "git": {"commit": "0123abc", "dirty": False},
+        "versions": {"torch": "2.13.0"},
+        "machine": {"cpu": "a processor", "cores": 2, "memory_gib": 8, "device": "cpu"},
+        "evaluated_windows": {"validation": 48, "test": 256},
+        "data": [DATA],
+        "created": "2026-01-02T03:04:05Z",
+        "notes": [],
+    }
+    fields |= other
+    fields["variants"] = [variant_fields(**({"name": v} if isinstance(v, str) else v)) for v in fields["variants"]]
+    if fields["variants"]:
+        needed = {"steps": 100, "batch_size": 2, "context": 32, "log_every": 20, "evaluate_every": 20}
+        fields["config"] = needed | fields["config"]
+    return fields
+
+
+def make_record(**other: Any) -> Comparison:
+    """The same as the record that is read of it."""
+    return msgspec.convert(comparison_fields(**other), Comparison)
+
+
+def metrics_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl as they stand there."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
