@@ -130,9 +130,9 @@ def test_a_split_s_numbers_are_its_own():
 
 def test_the_record_says_what_the_evaluation_is_made_of():
     record = load_corpus("copying-32").describe()
-    assert record["splits"] == {"train": 0, "validation": 65_000, "test": 195_000}
-    assert record["bytes"] == 260_000
-    assert "drawn anew for every step" in record["note"]
+    assert record.splits == {"train": 0, "validation": 65_000, "test": 195_000}
+    assert record.bytes == 260_000
+    assert "drawn anew for every step" in record.note
 
 
 @pytest.mark.parametrize("name", ["recall-128", "copying-32"])

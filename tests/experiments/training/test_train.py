@@ -156,7 +156,7 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch
 
     def recorded(self, seed, step):
         batch = original(self, seed, step)
-        seen.setdefault(step, []).append(batch)
+        seen.setdefault(step, []).append(torch.stack(batch))
         return batch
 
     monkeypatch.setattr(NextByte, "batch", recorded)
