@@ -5,10 +5,11 @@ apostrophe in front, which the reader here takes off again. Numbers stay as they
 """
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -67,17 +68,17 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
 @lru_cache(maxsize=4)  # of a study's claims most read the same table
 def _parsed(path: Path, content: bytes, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
     names = [name for name, _ in columns]
-    options: dict[str, Any] = {"keep_default_na": False, "float_precision": "round_trip", "index_col": False}
     try:
-        found = pd.read_csv(io.BytesIO(content), dtype="string", **options)
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' ParserError and EmptyDataError are ValueErrors
+        with warnings.catch_warnings(action="error"):  # pandas only warns of a row that is too long
+            found = pd.read_csv(io.BytesIO(content), dtype="string", keep_default_na=False, index_col=False)
+    except (ValueError, Warning) as error:  # pandas' own errors are ValueErrors
         raise wrong_file(str(path), f"is no CSV ({error})", REMEDY) from None
     lacking = [name for name in names if name not in found.columns]
     if lacking:
         raise wrong_file(str(path), f"has no column {', '.join(lacking)}", REMEDY)
     table = found[names]
-    if table.empty or table.isna().any(axis=None):
-        raise wrong_file(str(path), "has no rows, or a row that is too short", REMEDY)
+    if table.empty:
+        raise wrong_file(str(path), "has no rows", REMEDY)
     for name, (kind, least, most) in columns:
         if kind == "string":
             table = table.assign(**{name: table[name].str.replace(rf"^'(?={_FORMULA})", "", regex=True).astype(object)})
@@ -88,7 +89,7 @@ def _parsed(path: Path, content: bytes, columns: tuple[tuple[str, Column], ...],
             row = int(wrong.to_numpy().argmax())
             came = f"{str(table[name].iloc[row])[:60]!r}, expected a number from {least:g} to {most:g}"
             raise wrong_file(str(path), f"row {row + 1}, column {name} is {came}", REMEDY)
-        table = table.assign(**{name: numbers.astype(kind)})
+        table = table.assign(**{name: numbers.astype("int64") if kind == "int64" else numbers})
     if table.duplicated(list(key)).any():
         raise wrong_file(str(path), f"has two rows of the same {', '.join(key)}", REMEDY)
     return table.reset_index(drop=True)

@@ -29,11 +29,10 @@ def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
 def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
     """The content of a file. Raises ValueError if it is not a regular one (a pipe never ends), or too large."""
     try:
-        # Without waiting for the other end of a pipe.
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            state = os.fstat(file.fileno())
-            if not stat.S_ISREG(state.st_mode):
-                raise wrong_file(str(path), "is not a regular file", remedy)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise wrong_file(str(path), "is not a regular file", remedy)
+        # Without waiting for the other end, if it has become a pipe since.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
             content = file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
     except FileNotFoundError:
         raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None

