@@ -95,6 +95,17 @@ class ObjectiveRecord(Struct, kw_only=True, frozen=True):
     tokenizer_sha256: str = ""
     """of tokenizer.json, where the tokens were learnt"""
 
+    @property
+    def quantity(self) -> str:
+        """What tables and axes call the metric."""
+        words = self.metric.replace("_", " ")
+        return words if words == self.unit else f"{words} ({self.unit})"
+
+    @property
+    def where_better(self) -> str:
+        """Of a difference to something else."""
+        return f"{'below' if self.better == 'lower' else 'above'} 0: better"
+
 
 NEXT_BYTE = ObjectiveRecord(
     name="next byte", metric="bits_per_byte", unit="bits per byte", better="lower", vocabulary=256

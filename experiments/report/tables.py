@@ -13,7 +13,7 @@ from rich.text import Text
 from experiments.analysis.statistics import SMALLEST_SAMPLE, contrasts, run_states
 from experiments.records.files import visible
 from experiments.records.record import run_directory, run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
 
 RULE = (
     "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the variant is "
@@ -36,16 +36,18 @@ class Statement:
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
     metrics: Any = summary.set_index(["variant", "metric"])
-    names = {variant.name for variant in comparison.variants}
+    objective, names = comparison.objective, {variant.name for variant in comparison.variants}
     rows = []
     for variant in comparison.variants:
         name, baseline = variant.name, variant.baseline
-        test: Any = metrics.loc[name, "test_bits_per_byte"]
+        test: Any = metrics.loc[name, f"test_{objective.metric}"]
+        if objective.metric == "accuracy":  # it cannot leave 0 to 1, and so its interval does not
+            test = test.where(~test.index.isin(["low", "high"]), test[["low", "high"]].astype(float).clip(0, 1))
         steps: Any = metrics.loc[name, "steps_to_baseline"]
         if baseline == name:
             difference = "baseline"
         elif baseline in names:
-            difference = _with_interval(metrics.loc[name, "test_bits_per_byte_minus_baseline"], "+.4f")
+            difference = _with_interval(metrics.loc[name, f"test_{objective.metric}_minus_baseline"], "+.4f")
         else:
             difference = f"{baseline} was not run"
         speed = metrics.loc[name, "tokens_per_second"]["mean"]
@@ -53,7 +55,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             {
                 "variant": name,
                 "n": f"{test['n']} of {test['planned']}",
-                "test bits per byte": _with_interval(test, ".3f"),
+                f"test {objective.quantity}": _with_interval(test, ".3f"),
                 "minus baseline": difference,
                 "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
@@ -67,11 +69,12 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
 def statements(summary: pd.DataFrame, comparison: Comparison) -> list[Statement]:
     """What the paired differences say, by ``RULE``: one statement per variant and variant it is compared with."""
     metrics: Any = summary.set_index(["variant", "metric"])
+    objective = comparison.objective
     said = []
     for variant in comparison.variants:
         for metric, other in contrasts(variant, comparison):
             row = metrics.loc[variant.name, metric]
-            verdict, text = _judge(row, f"{variant.name} against {other}")
+            verdict, text = _judge(row, f"{variant.name} against {other}", objective)
             if metric.endswith("_minus_baseline"):
                 text += _reached(metrics.loc[variant.name, "steps_to_baseline"], comparison.config["steps"])
             said.append(Statement(verdict, text))
@@ -161,19 +164,20 @@ def _fate(row: "pd.Series[Any]") -> str:
     return f"{', '.join(counts)}: {row['reasons']}" if counts else ""
 
 
-def _judge(row: "pd.Series[Any]", pair: str) -> tuple[str, str]:
+def _judge(row: "pd.Series[Any]", pair: str, objective: ObjectiveRecord) -> tuple[str, str]:
     n = int(row["n"])
     if n < SMALLEST_SAMPLE:
         seeds = {0: "no seed finished in both", 1: "one seed finished in both"}.get(n, f"{n} seeds finished in both")
         return "no statement", f"{pair}: {seeds}, so there is no interval and nothing is said."
+    below, above = ("better", "worse") if objective.better == "lower" else ("worse", "better")
     if row["high"] < 0:
-        verdict = "better"
+        verdict = below
     elif row["low"] > 0:
-        verdict = "worse"
+        verdict = above
     else:
         verdict = "not distinguishable"
     interval = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {n} seeds"
-    return verdict, f"{pair}: {row['mean']:+.4f} bits per byte on the test split ({interval})."
+    return verdict, f"{pair}: {row['mean']:+.4f} {objective.unit} on the test split ({interval})."
 
 
 def _reached(row: "pd.Series[Any]", steps: int) -> str:

@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import run_values
-from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing
+from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, plotted, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import FigureEntry, draw
 from experiments.records.schema import Comparison
 
 HOW_TO_READ_CURVES = (
-    "One panel per attention kernel, all on one vertical scale; lower is better. Line style and marker tell how a "
+    "One panel per attention kernel, all on one vertical scale; {better} is better. Line style and marker tell how a "
     "variant "
     "is told positions; variants are listed in the order in which their curves end. Thin lines with hollow markers are "
     "references from another panel. "
@@ -31,7 +31,7 @@ def convergence_figures(
     """
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
     values = run_values(curves, comparison, finished)
-    recorded = set(curves[curves["metric"] == "bits_per_byte"]["split"])
+    recorded = set(curves["split"])
     tables = (curves, summary, comparison)
     entries = []
     if "validation" in recorded:
@@ -57,14 +57,19 @@ def _seeds(comparison: Comparison) -> str:
     return f"Thin lines without markers are the {seeds} seeds, the thick line is the mean of those that finished."
 
 
+def _word(comparison: Comparison) -> str:
+    metric = comparison.objective.metric
+    return "loss" if metric == "bits_per_byte" else metric.replace("_", " ")
+
+
 def _validation(comparison: Comparison) -> FigureEntry:
     config = comparison.config
     return FigureEntry(
         "validation",
-        "Validation loss during training",
-        f"{HOW_TO_READ_CURVES}{_seeds(comparison)} Each point is the loss on the same "
-        f"{comparison.evaluated_windows['validation']} "
-        f"windows of {config['context']} bytes of the validation split. A cross marks where a failed run ended.",
+        f"Validation {_word(comparison)} during training",
+        f"{HOW_TO_READ_CURVES.format(better=comparison.objective.better)}{_seeds(comparison)} Each point is the "
+        f"{_word(comparison)} on the same {comparison.evaluated_windows['validation']} "
+        f"windows of {config['context']} tokens of the validation split. A cross marks where a failed run ended.",
     )
 
 
@@ -72,23 +77,22 @@ def _gain(comparison: Comparison) -> FigureEntry:
     return FigureEntry(
         "validation-gain",
         "Gain over the baseline during training",
-        "Validation bits per byte minus those of the same kernel without positions, at the same step of the same seed; "
-        "below the line at 0 a variant is ahead of its baseline. Taking the difference seed by seed removes what the "
-        "batches and the initial weights do to both; what remains may be the learning rate too, where each variant "
-        "has its "
-        f"own. {_seeds(comparison)} Only seeds that finished in the baseline "
+        f"Validation {comparison.objective.quantity} minus those of the same kernel without positions, at the same "
+        f"step of the same seed ({comparison.objective.where_better}). Taking the difference seed by seed removes what "
+        "the batches and the initial weights do to both; what remains may be the learning rate too, where each variant "
+        f"has its own. {_seeds(comparison)} Only seeds that finished in the baseline "
         "have a difference.",
     )
 
 
 def _training(curves: pd.DataFrame, comparison: Comparison) -> FigureEntry:
-    records = smoothing(curves, "train")
+    records, shown = smoothing(curves, "train", comparison), plotted(curves, "train", comparison)
     smoothed = f"Smoothed: each point is the mean of {records} consecutive records." if records > 1 else "Not smoothed."
     return FigureEntry(
         "training",
         "Training loss",
-        f"{HOW_TO_READ_CURVES}{_seeds(comparison)} The loss is that of single batches, recorded every "
-        f"{comparison.config['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
+        f"{HOW_TO_READ_CURVES.format(better=shown.better)}{_seeds(comparison)} The loss is that of single batches, "
+        f"recorded every {comparison.config['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
         f"coincide. {smoothed}",
     )
 
@@ -96,11 +100,10 @@ def _training(curves: pd.DataFrame, comparison: Comparison) -> FigureEntry:
 def _final(comparison: Comparison) -> FigureEntry:
     return FigureEntry(
         "final",
-        "Loss on the test split after training",
-        "Left: test bits per byte; farther left is better. Right: the same minus that of the variant's baseline, the "
-        "same "
-        "kernel without positions, seed by seed; an interval that keeps clear of the line at 0 is a difference that "
-        "the seeds agree on. The right panel is the one to judge by: seeds share their batches and initial weights, "
+        f"{_word(comparison).capitalize()} on the test split after training",
+        f"Left: test {comparison.objective.quantity}; {comparison.objective.better} is better. Right: the same minus "
+        "that of the variant's baseline, the same kernel without positions, seed by seed; an interval that keeps clear "
+        "of the line at 0 is a difference that the seeds agree on. The right panel is the one to judge by: seeds share their batches and initial weights, "
         "so much of the spread on the left is common to all variants.",
     )
 
