@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
+from PIL import Image
 
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
@@ -164,7 +165,16 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
         for kind, metadata in no_dates.items():
             content = io.BytesIO()
             figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-            write_atomically(directory / f"{stem}.{kind}", content.getvalue())
+            data = _with_few_colours(content) if kind == "png" else content.getvalue()
+            write_atomically(directory / f"{stem}.{kind}", data)
+
+
+def _with_few_colours(png: io.BytesIO) -> bytes:
+    """The picture with a palette: a quarter of the bytes, and the same to the eye."""
+    small = io.BytesIO()
+    image = Image.open(png).convert("RGB")
+    image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def draw(

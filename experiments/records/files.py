@@ -1,9 +1,12 @@
 """Reading and writing files so that nothing is lost, nothing hangs and what a message repeats is text."""
 
+import gzip
+import io
 import json
 import os
 import re
 import stat
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +29,46 @@ def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
     return ValueError(visible(" ".join(f"{where} {problem}; {remedy}".split())))
 
 
+def packed(path: Path) -> Path:
+    """Where a file is if it is kept packed, as long ones of committed references are: gzip adds ``.gz``."""
+    return path.with_name(f"{path.name}.gz")
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, or a packed one."""
+    return path.exists() or packed(path).exists()
+
+
 def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
-    """The content of a file. Raises ValueError if it is not a regular one (a pipe never ends), or too large."""
+    """The content of a file, or of the packed one in its place.
+
+    Raises ValueError if it is not a regular file (a pipe never ends), too large, or damaged.
+    """
+    if not path.exists() and packed(path).exists():
+        path = packed(path)
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(read_file(path, remedy, largest))) as file:
+                content = file.read(largest + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise wrong_file(str(path), f"cannot be unpacked ({error})", remedy) from None
+    else:
+        content = _read(path, remedy, largest)
+    if len(content) > largest:
+        raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
+    return content
+
+
+def _read(path: Path, remedy: str, largest: int) -> bytes:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise wrong_file(str(path), "is not a regular file", remedy)
         # Without waiting for the other end, if it has become a pipe since.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            content = file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
+            return file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
     except FileNotFoundError:
         raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None
     except OSError as error:
         raise wrong_file(str(path), f"cannot be read ({error.strerror})", remedy) from None
-    if len(content) > largest:
-        raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
-    return content
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.records.files import read_file, sync_directory, write_json, wrong_file
+from experiments.records.files import is_there, read_file, sync_directory, write_json, wrong_file
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
@@ -73,7 +73,7 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[bytes, str, str]]:
 
     An unfinished last line (its writer was killed) is left out.
     """
-    if path.exists():
+    if is_there(path):
         for number, line in enumerate(read_file(path, remedy).split(b"\n")[:-1], start=1):
             yield line, f"{path}, line {number}", f"{remedy} and run again"
 

@@ -1,10 +1,11 @@
+import gzip
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from experiments.records.files import LARGEST_RECORD, write_atomically, write_json
+from experiments.records.files import LARGEST_RECORD, packed, write_atomically, write_json
 from experiments.records.record import MetricsLog, read_metrics, read_record
 from experiments.records.schema import MetricsRow, Status
 
@@ -101,9 +102,7 @@ def test_a_step_that_is_there_twice_for_a_split_is_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     row = {"step": 1, "tokens": 10, "split": "train", "loss": 2.5}
     path.write_text("".join(json.dumps(row | change) + "\n" for change in ({}, {"split": "test"}, {"loss": 3.0})))
-    with pytest.raises(
-        ValueError, match=r"metrics\.jsonl, line 3 .* the train split has a row for step 1 already"
-    ):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3 .* the train split has a row for step 1 already"):
         read_metrics(path)
 
 
@@ -128,3 +127,16 @@ def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):
     write_json(tmp_path / "comparison.json", {"command": "half \ud800"})
     assert (tmp_path / "comparison.json").read_text() == '{\n  "command": "half \\ud800"\n}\n'
     assert read_any(tmp_path / "comparison.json") == {"command": r"half \ud800"}
+
+
+def test_a_packed_file_is_read_in_place_of_one_that_is_not_there(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = json.dumps({"step": 1, "tokens": 10, "split": "train", "loss": 2.5}) + "\n"
+    packed(path).write_bytes(gzip.compress(row.encode()))
+    assert [each.metrics for each in read_metrics(path)] == [{"loss": 2.5}]
+    packed(path).write_bytes(gzip.compress(row.encode())[:-9])
+    with pytest.raises(ValueError, match=r"metrics\.jsonl\.gz cannot be unpacked"):
+        read_metrics(path)
+    packed(path).write_bytes(gzip.compress(bytes(LARGEST_RECORD + 1), 1))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl\.gz is larger than"):
+        read_metrics(path)
