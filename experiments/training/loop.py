@@ -129,7 +129,7 @@ def train_run(
             learning_rate = learning_rate_at(step, config)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
-            torch.manual_seed(_step_seed(seed, step))
+            torch.manual_seed(seed * 1_000_003 + step)
             batch = on_device(objective.batch(seed, step), device)
             loss, gradient_norm = training_step(model, optimizer, objective, batch, config, step)
             step += 1
@@ -238,32 +238,23 @@ def evaluate(
 
 
 def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
-    """How the attention weighs: shares are means over the layers, row sums the extremes over all of them.
+    """How the attention of a model weighs on tokens (B, N) int64: shares are means over the layers, others extremes.
 
-    Args:
-        model: left as it was.
-        tokens: (B, N) int64.
-
-    Returns:
-        ``negative_weights``, ``smallest_row_sum``, ``largest_row_sum``, and where there is a denominator
-        ``nonpositive_denominators`` and ``smallest_denominator`` (the one closest to zero, in units of the largest
-        features); see linear_rope.diagnostics.AttentionDiagnostics. What is not finite is left out. Nothing of another
-        library's attention.
+    The smallest denominator is the one closest to zero, in units of the largest features; see
+    linear_rope.diagnostics.AttentionDiagnostics. What is not there or not finite is left out: all of another library's.
     """
     if not any(isinstance(module, RoPEAttention) for module in model.modules()):
         return {}
     layers = list(diagnose_model(model, tokens).values())
+    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
+    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
     found = {
         "negative_weights": sum(layer.negative_share for layer in layers) / len(layers),
         "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
         "largest_row_sum": max(layer.row_sums.largest for layer in layers),
+        "nonpositive_denominators": sum(shares) / len(shares) if shares else math.nan,
+        "smallest_denominator": min(closest, key=abs, default=math.nan),
     }
-    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
-    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
-    if shares:
-        found["nonpositive_denominators"] = sum(shares) / len(shares)
-    if closest:
-        found["smallest_denominator"] = min(closest, key=abs)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -281,7 +272,3 @@ def learning_rate_at(step: int, config: Config) -> float:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
-
-
-def _step_seed(seed: int, step: int) -> int:
-    return seed * 1_000_003 + step

@@ -121,6 +121,7 @@ class NextToken(Objective):
     """
 
     primary = BITS_PER_BYTE
+    vocabulary = 256
     token = "bytes"
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
@@ -134,9 +135,9 @@ class NextToken(Objective):
                     "a longer file"
                 )
 
-    @abstractmethod
     def tokens(self, content: Bytes) -> Tokens:
         """The tokens of a text."""
+        return content
 
     def batch(self, seed: int, step: int) -> Batch:
         """Windows that start anywhere in the training split, with equal probability."""
@@ -181,17 +182,10 @@ class NextByte(NextToken):
     """Predicting the next byte of a text; a token is a byte."""
 
     name = "next byte"
-    vocabulary = 256
-
-    def tokens(self, content: Bytes) -> Tokens:
-        return content
 
 
 class NextSubword(NextToken):
-    """Predicting the next subword of a text; bits per byte are told too, so that tokenizers compare.
-
-    They are the nats of all targets over the bytes that these targets stand for.
-    """
+    """Predicting the next subword of a text; bits per byte are of the bytes that the targets stand for."""
 
     name = "next subword"
     token = "tokens"
@@ -233,7 +227,6 @@ class GeneratedSequences(NextToken):
 
     name = "answers in sequences"
     primary = ACCURACY
-    vocabulary = 256
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         assert corpus.sequences is not None
@@ -244,9 +237,6 @@ class GeneratedSequences(NextToken):
                 f"tokens, none of which can be left out; give --context {self.sequences.length}"
             )
         self.corpus, self.length, self.batch_size = corpus, context, batch_size
-
-    def tokens(self, content: Bytes) -> Tokens:
-        return content
 
     def batch(self, seed: int, step: int) -> Batch:
         """New sequences, and what is to be predicted, NOT_SCORED where nothing is asked."""
@@ -286,10 +276,9 @@ def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
 
 
 def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> NextToken:
-    """What a corpus is trained and evaluated with.
+    """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
 
-    ``directory``: of a comparison, whose tokenizer is taken, if it has one; otherwise it is trained, on the training
-    split. Raises ValueError if the context does not fit the corpus, or a library is missing.
+    Raises ValueError if the configuration does not fit the corpus, or a library is missing.
     """
     if corpus.sequences is not None:
         if config.tokenizer != "bytes":

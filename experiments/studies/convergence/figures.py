@@ -92,8 +92,8 @@ def _training(curves: pd.DataFrame, comparison: Comparison) -> FigureEntry:
         "training",
         "Training loss",
         f"{HOW_TO_READ_CURVES.format(better=shown.better)}{_seeds(comparison)} The loss is that of single batches, "
-        f"recorded every {comparison.config['log_every']} steps; variants of one seed see the same batches, so their ups and downs "
-        f"coincide. {smoothed}",
+        f"recorded every {comparison.config['log_every']} steps; variants of one seed see the same batches, so their "
+        f"ups and downs coincide. {smoothed}",
     )
 
 
@@ -103,8 +103,8 @@ def _final(comparison: Comparison) -> FigureEntry:
         f"{_word(comparison).capitalize()} on the test split after training",
         f"Left: test {comparison.objective.quantity}; {comparison.objective.better} is better. Right: the same minus "
         "that of the variant's baseline, the same kernel without positions, seed by seed; an interval that keeps clear "
-        "of the line at 0 is a difference that the seeds agree on. The right panel is the one to judge by: seeds share their batches and initial weights, "
-        "so much of the spread on the left is common to all variants.",
+        "of the line at 0 is a difference that the seeds agree on. The right panel is the one to judge by: seeds share "
+        "their batches and initial weights, so much of the spread on the left is common to all variants.",
     )
 
 
