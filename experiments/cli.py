@@ -19,7 +19,8 @@ import tyro
 from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.launch.signals import Stopped, stop_signals_raise
-from experiments.presets import OWN, PRESETS, get_preset
+from experiments.presets import PRESETS, get_preset
+from experiments.studies.registry import STUDIES
 
 PROGRAM = "python -m experiments"
 EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
@@ -197,12 +198,11 @@ def _dispatch(command: object, arguments: list[str]) -> int:
 
         return doctor(command.data_dir)
     from experiments.commands.catalogue import print_list
-    from experiments.studies.registry import STUDIES
     from experiments.variants import VARIANTS
 
     print_list(
-        {name: module.QUESTION for name, module in STUDIES.items()},
-        [f"{name} ({make().description})" for name, make in PRESETS.items()],
+        {name: study.question for name, study in STUDIES.items()},
+        [f"{name} ({get_preset(name).description})" for name in PRESETS],
         {name: variant.description for name, variant in VARIANTS.items()},
     )
     return 0
@@ -224,11 +224,12 @@ def _parse(name: str, arguments: list[str]) -> object:
             raise ValueError(f"{flag} is empty; give it a value, or leave it out")
     if name != "run":
         return _parsed(name, arguments, tyro.MISSING_NONPROP)
-    preset = PRESETS.get(_option(arguments, "preset") or "cpu", PRESETS["cpu"])
-    command = _parsed(name, arguments, RunCommand(tyro.MISSING, config=preset().config))
+    preset = _option(arguments, "preset")
+    config = get_preset(preset if preset in PRESETS else "cpu").config
+    command = _parsed(name, arguments, RunCommand(tyro.MISSING, config=config))
     assert isinstance(command, RunCommand)
-    if command.experiment in OWN:  # which is known only now
-        preset_config = get_preset(command.preset, command.experiment).config
+    if command.experiment in STUDIES and STUDIES[command.experiment].presets:  # which is known only now
+        preset_config = get_preset(command.preset, STUDIES[command.experiment]).config
         command = _parsed(name, arguments, RunCommand(tyro.MISSING, config=preset_config))
         assert isinstance(command, RunCommand)
     if command.data_file is not None and _option(arguments, "data") is None:

@@ -1,70 +1,32 @@
-"""Published claims and our own questions as ranges of a measured quantity, and what was measured for them.
+"""Published claims and our own questions as ranges of a measured quantity; verdicts.py judges them.
 
-An experiment lists its ``CLAIMS``; verdicts.py judges them. samples.py has the samples that most claims need.
+The claims of a study are in its claims.toml: groups of claims, a line each, with what the claims of a group share.
 """
 
+import inspect
+import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import import_module
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.statistics import Spread
+from experiments.analysis import samples
+from experiments.analysis.samples import LARGEST, ReadSample, Sample
 from experiments.records.schema import Comparison
+from experiments.study import Study, fill, resolve
+
+__all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of", "load_claims"]
 
 BITS_PER_BYTE = 1e-6
 """what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
 SEEN = "none found; our own question, put when this run had been seen"
 """what was published on a question that somebody asked after a look at the results; a family of its own"""
-LARGEST = 1e100
-"""what a measured quantity cannot exceed; squares of more would overflow"""
 
 Kind = Literal["measured", "count", "exact"]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What was measured for one claim.
-
-    Raises:
-        ValueError: a value is not finite or beyond 1e100, or more came than were planned.
-    """
-
-    values: Mapping[int, float]
-    """the quantity by seed (or draw, or round): a paired difference, say"""
-    planned: int
-    """how many values there were to be"""
-    lost: tuple[str, ...] = ()
-    """a sentence for each planned value that failed or is not defined; neither value nor sentence: not measured yet"""
-    unit_of_sample: str = "seeds"
-    """what the values are of, in the plural: seeds, draws, rounds"""
-    notes: tuple[str, ...] = ()
-    """what a reader has to know of the values, a sentence each"""
-    pooled: Spread | None = None
-    """the spread of such a value, estimated from more than this sample; the sample is judged by it, too"""
-    unjudged: str = ""
-    """why the values, though all may be there, allow no verdict; empty if they do"""
-
-    def __post_init__(self) -> None:
-        for key, value in self.values.items():
-            if not abs(value) <= LARGEST:
-                raise ValueError(f"values[{key}] is {value}; give a finite number up to {LARGEST:g}")
-        if len(self.values) + len(self.lost) > self.planned:
-            raise ValueError(
-                f"planned is {self.planned}, and there are {len(self.values)} values and {len(self.lost)} lost ones; "
-                "give the number of all"
-            )
-
-    @property
-    def unfinished(self) -> int:
-        """How many planned values are neither there nor lost."""
-        return self.planned - len(self.values) - len(self.lost)
-
-
-ReadSample = Callable[[Path, Comparison, Runs], Sample | None]
-"""(directory, comparison, runs) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
-file."""
 
 
 @dataclass(frozen=True)
@@ -158,3 +120,55 @@ class Claim:
         if self.kind == "count":
             return f"the claim holds {where}; sign test"
         return f"the claim holds {where}; {self.show(self.margin).lstrip('+')} is the smallest amount that matters"
+
+
+@cache
+def claims_of(study: Study) -> tuple[Claim, ...]:
+    """The claims of a study."""
+    if isinstance(study.claims, Path):
+        return load_claims(study.claims, study.quantities)
+    listed = resolve(study.claims) if isinstance(study.claims, str) else study.claims
+    return tuple(listed() if callable(listed) else listed)
+
+
+def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
+    """The claims of a TOML file.
+
+    A claim is a line of ``claims`` in a ``[[group]]``, with what the group and ``[all]`` say besides: the fields of a
+    ``Claim``, the arguments of its sample, and any words. ``{name}`` in a text is replaced by what the claim,
+    ``[text]`` or the module ``quantities`` has of that name. ``sample`` and ``resolution_of`` name functions of that
+    module or of samples.py.
+
+    Raises:
+        ValueError: names the file and the claim that is not as described.
+    """
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    module = vars(import_module(quantities)) if quantities else {}
+    constants = {"SEEN": SEEN, "BITS_PER_BYTE": BITS_PER_BYTE} | content.get("text", {})
+    found = []
+    for group in content["group"]:
+        for line in group.pop("claims"):
+            words = content.get("all", {}) | group | line
+            try:
+                found.append(_claim(words, ChainMap(words, constants, module, vars(samples))))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"{path}: {words.get('key')}: {type(error).__name__}: {error}") from error
+    return tuple(found)
+
+
+def _claim(words: dict[str, Any], names: Mapping[str, Any]) -> Claim:
+    filled: dict[str, Any] = {name: _filled(value, names) for name, value in words.items()}
+    make = names[filled["sample"]]
+    wanted = inspect.signature(make).parameters
+    filled["sample"] = make(**{name: value for name, value in filled.items() if name in wanted})
+    if "resolution_of" in filled:
+        filled["resolution_of"] = names[filled["resolution_of"]]
+    filled |= {name: float(filled[name]) for name in ("margin", "resolution") if name in filled}
+    filled |= {name: tuple(map(float, filled[name])) for name in ("region", "limits") if name in filled}
+    return Claim(**{field.name: filled[field.name] for field in fields(Claim) if field.name in filled})
+
+
+def _filled(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return tuple(_filled(each, names) for each in value)
+    return fill(value, names) if isinstance(value, str) else value

@@ -1,118 +1,51 @@
-"""The comparisons that the claims are judged on, and the commands that make them.
+"""The comparisons that the claims are judged on (references.toml), and the commands that make them."""
 
-Each is a directory of results/reference. ``python -m experiments run all`` makes them all, in this order.
-"""
-
+import tomllib
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from experiments.analysis.claims import Claim
+from experiments.study import fill
 
 
 class Reference(NamedTuple):
     """What a reference is a comparison of, the options of ``run`` that make it, and what is claimed of it."""
 
-    experiment: str
+    study: str
     options: str
     claims: tuple[str, ...] | None = None
-    """keys of the claims that are judged on it; None: all of the experiment's"""
+    """keys of the claims that are judged on it; None: all of the study's"""
 
 
-def _variants(kernels: dict[str, tuple[str, ...]]) -> str:
-    return ",".join(f"{kernel}-{position}" for kernel, positions in kernels.items() for position in positions)
+def _read(path: Path) -> dict[str, Reference]:
+    listed: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    settings = listed.pop("settings")
+    return {name: _reference(fields, settings) for name, fields in listed.items()}
 
 
-EQUAL_TEXT = "--seeds 5 --steps 800 --warmup-steps 80 --evaluate-every 40 --test-windows 781 --checkpoint-every 200"
-TUNED_TEXT = f"{EQUAL_TEXT} --learning-rates 0.001,0.002,0.004"
-"""equal settings, so that runs of one reference are the runs of another"""
-
-ABSOLUTE, ROPE = ("none", "learned", "sinusoidal"), ("rope-before", "rope-after")
-ALL_VARIANTS = _variants(
-    {"softmax": (*ABSOLUTE, "rope"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1", "relu")}}
-)
-IMDB_VARIANTS = _variants(
-    {
-        "softmax": ("none", "learned", "rope"),
-        "favor+": ("none", "learned", *ROPE),
-        "elu+1": ("none", *ROPE),
-    }
-)
-LONG_VARIANTS = _variants({"softmax": ("none", "rope"), "favor+": ("none", *ROPE), "elu+1": ("none", *ROPE)})
-ROPE_VARIANTS = _variants(
-    {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1", "relu")}}
-)
-NARROW_VARIANTS = ",".join(
-    f"{variant}@dim=32"
-    for variant in _variants(
-        {"softmax": ("none", "learned", "rope"), **{k: ("none", *ROPE) for k in ("favor+", "elu+1")}}
-    ).split(",")
-)
-RECALL_VARIANTS = _variants(
-    {"softmax": ("none", "learned", "rope"), **{k: ("none", "learned", *ROPE) for k in ("favor+", "elu+1", "relu")}}
-)
-LENGTH_VARIANTS = _variants(
-    {"softmax": (*ABSOLUTE, "rope", "alibi"), **{k: (*ABSOLUTE, *ROPE) for k in ("favor+", "elu+1")}}
-)
-
-REFERENCES: dict[str, Reference] = {
-    "convergence": Reference("convergence", f"--data enwik8-4MB {TUNED_TEXT} --variants {ALL_VARIANTS}"),
-    "convergence-imdb": Reference(
-        "convergence",
-        f"--data imdb {EQUAL_TEXT} --variants {IMDB_VARIANTS}",
-        claims=(
-            "softmax-learned-none-loss",
-            "softmax-rope-learned-loss",
-            "softmax-rope-loss",
-            "favor+-learned-none-loss",
-            "favor+-rope-before-learned-loss",
-            "favor+-rope-after-learned-loss",
-            "favor+-rope-before-loss",
-            "favor+-rope-after-loss",
-            "elu+1-rope-before-loss",
-            "elu+1-rope-after-loss",
-            "favor+-order",
-            "elu+1-order",
-            "favor+-rope-before-gap",
-            "favor+-rope-after-gap",
-            "elu+1-rope-after-gap",
-        ),
-    ),
-    "convergence-long": Reference(
-        "convergence",
-        "--data enwik8-4MB --seeds 3 --steps 1600 --warmup-steps 100 --evaluate-every 80 --test-windows 781 "
-        f"--variants {LONG_VARIANTS}",
-        claims=(
-            "favor+-order",
-            "elu+1-order",
-            "softmax-rope-loss",
-            "favor+-rope-before-loss",
-            "favor+-rope-after-loss",
-            "elu+1-rope-before-loss",
-            "elu+1-rope-after-loss",
-            "favor+-rope-before-gap",
-            "favor+-rope-after-gap",
-            "elu+1-rope-after-gap",
-        ),
-    ),
-    "denominator": Reference("denominator", "--data enwik8-4MB"),
-    "mask": Reference("mask", "--data enwik8-4MB"),
-    "decay": Reference("decay", f"--data enwik8-4MB {TUNED_TEXT} --variants {ROPE_VARIANTS}"),
-    "length": Reference("length", f"--data enwik8-4MB {TUNED_TEXT} --variants {LENGTH_VARIANTS}"),
-    "features": Reference("features", f"--data enwik8-4MB {TUNED_TEXT}"),
-    "recall": Reference("recall", f"--variants {RECALL_VARIANTS},{NARROW_VARIANTS}"),
-    "copying": Reference("copying", ""),
-    "pairing": Reference("pairing", f"--data enwik8-4MB {EQUAL_TEXT}"),
-    "speed": Reference("speed", ""),
-}
+def _reference(fields: dict[str, Any], settings: dict[str, str]) -> Reference:
+    options = [fill(fields["options"], settings)] if "options" in fields else []
+    variants = [
+        f"{kernel}-{position}{size}"
+        for group, size in (("variants", ""), ("narrow_variants", "@dim=32"))
+        for kernel, positions in fields.get(group, {}).items()
+        for position in positions
+    ]
+    options += [f"--variants {','.join(variants)}"] if variants else []
+    return Reference(fields["study"], " ".join(options), tuple(fields["claims"]) if "claims" in fields else None)
 
 
-def declared_claims(claims: Sequence[Claim], name: str, experiment: str) -> list[Claim]:
-    """Those of the experiment's claims that are judged on a comparison of this name: all, unless a reference has fewer.
+REFERENCES = _read(Path(__file__).with_suffix(".toml"))
+
+
+def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Claim]:
+    """Those of the study's claims that are judged on a comparison of this name: all, unless a reference has fewer.
 
     The page of claims and the report of a comparison judge the same ones, so that each has one p.
     """
     reference = REFERENCES.get(name)
-    if reference is None or reference.experiment != experiment or reference.claims is None:
+    if reference is None or reference.study != study or reference.claims is None:
         return list(claims)
     return [claim for claim in claims if claim.key in reference.claims]
 
@@ -125,4 +58,4 @@ def command(name: str) -> str:
 def arguments(name: str) -> list[str]:
     """The words of the command behind ``python -m experiments``."""
     reference = REFERENCES[name]
-    return ["run", reference.experiment, *reference.options.split(), "--out", f"results/runs/{name}"]
+    return ["run", reference.study, *reference.options.split(), "--out", f"results/runs/{name}"]

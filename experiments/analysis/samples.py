@@ -5,15 +5,61 @@ its runs. It gives None if the comparison lacks a variant, and counts the seeds 
 unfinished.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from experiments.analysis.claims import ReadSample, Sample
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
 from experiments.records.schema import Comparison
+
+LARGEST = 1e100
+"""what a measured quantity cannot exceed; squares of more would overflow"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured for one claim.
+
+    Raises:
+        ValueError: a value is not finite or beyond 1e100, or more came than were planned.
+    """
+
+    values: Mapping[int, float]
+    """the quantity by seed (or draw, or round): a paired difference, say"""
+    planned: int
+    """how many values there were to be"""
+    lost: tuple[str, ...] = ()
+    """a sentence for each planned value that failed or is not defined; neither value nor sentence: not measured yet"""
+    unit_of_sample: str = "seeds"
+    """what the values are of, in the plural: seeds, draws, rounds"""
+    notes: tuple[str, ...] = ()
+    """what a reader has to know of the values, a sentence each"""
+    pooled: Spread | None = None
+    """the spread of such a value, estimated from more than this sample; the sample is judged by it, too"""
+    unjudged: str = ""
+    """why the values, though all may be there, allow no verdict; empty if they do"""
+
+    def __post_init__(self) -> None:
+        for key, value in self.values.items():
+            if not abs(value) <= LARGEST:
+                raise ValueError(f"values[{key}] is {value}; give a finite number up to {LARGEST:g}")
+        if len(self.values) + len(self.lost) > self.planned:
+            raise ValueError(
+                f"planned is {self.planned}, and there are {len(self.values)} values and {len(self.lost)} lost ones; "
+                "give the number of all"
+            )
+
+    @property
+    def unfinished(self) -> int:
+        """How many planned values are neither there nor lost."""
+        return self.planned - len(self.values) - len(self.lost)
+
+
+ReadSample = Callable[[Path, Comparison, Runs], Sample | None]
+"""(directory, comparison, runs) -> the sample; None if the comparison holds nothing of it. ValueError names a damaged
+file."""
 
 
 class Undefined(Exception):
@@ -197,3 +243,8 @@ def gap_closed(variant: str, baseline: str, goal: str, metric: str = "test_bits_
         return (base.last(metric) - mine.last(metric)) / gap
 
     return per_seed((variant, baseline, goal), share)
+
+
+def evaluations_apart(config: Mapping[str, Any]) -> float:
+    """What a share of the steps resolves: evaluations lie this part of the run apart."""
+    return min(1.0, config["evaluate_every"] / config["steps"])

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.config import Config
-from experiments.data.corpus import DATA_DIR_VARIABLE, Task, cache_directory, resolve_data_dir
-from experiments.data.registry import TASKS
+from experiments.data.corpus import DataSet
+from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
+from experiments.data.registry import DATA_SETS
 
 
 def make_console() -> Console:
@@ -37,16 +38,16 @@ def print_list(experiments: Mapping[str, str], presets: Iterable[str], variants:
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
     print_pairs(console, variants.items())
     console.print("\nData sets: --data NAME (python -m experiments data says which are here)", style="bold underline")
-    print_pairs(console, ((task.name, task.description) for task in TASKS.values()))
+    print_pairs(console, ((data_set.name, data_set.description) for data_set in DATA_SETS.values()))
 
 
-def availability(task: Task, data_dir: Path | None) -> str:
+def availability(data_set: DataSet, data_dir: Path | None) -> str:
     """Where a data set is on this machine, or what would bring it here. ``data_dir`` as resolved."""
     try:
-        place = task.find(data_dir)
+        place = data_set.find(data_dir)
     except ValueError as error:
         return f"not usable: {error}"
-    return f"not here: {task.when_missing}" if place is None else f"here: {place}"
+    return f"not here: {data_set.when_missing}" if place is None else f"here: {place}"
 
 
 def print_data(data_dir: Path | None) -> None:
@@ -58,10 +59,10 @@ def print_data(data_dir: Path | None) -> None:
     resolved = resolve_data_dir(data_dir)
     directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
-    for task in TASKS.values():
-        default = " (default)" if task.name == Config().data else ""
-        console.print(f"\n{task.name}{default}", style="bold")
-        lines = [("what", task.description), ("where", availability(task, resolved))]
-        if task.url is not None:
-            lines.append(("source", task.url))
+    for data_set in DATA_SETS.values():
+        default = " (default)" if data_set.name == Config().data else ""
+        console.print(f"\n{data_set.name}{default}", style="bold")
+        lines = [("what", data_set.description), ("where", availability(data_set, resolved))]
+        if data_set.url is not None:
+            lines.append(("source", data_set.url))
         print_pairs(console, lines)

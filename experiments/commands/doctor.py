@@ -12,8 +12,8 @@ import psutil
 
 from experiments.commands.catalogue import availability, make_console, print_pairs
 from experiments.config import Config
-from experiments.data.corpus import load_corpus, resolve_data_dir
-from experiments.data.registry import TASKS
+from experiments.data.files import resolve_data_dir
+from experiments.data.registry import DATA_SETS, load_corpus
 
 OLDEST_PYTHON = (3, 11)
 REQUIREMENTS = {
@@ -115,7 +115,7 @@ def data_sets(data_dir: Path | None, problems: list[str]) -> list[tuple[str, str
         load_corpus(Config().data, data_dir)
     except ValueError as error:
         problems.append(str(error))
-    return [(task.name, availability(task, resolved)) for task in TASKS.values()]
+    return [(data_set.name, availability(data_set, resolved)) for data_set in DATA_SETS.values()]
 
 
 def writable(directory: Path, problems: list[str]) -> str:

@@ -14,7 +14,7 @@ from experiments.commands.catalogue import make_console
 from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.commands.run_measurements import run_measurements
 from experiments.config import Config, check_range
-from experiments.data.corpus import load_corpus
+from experiments.data.registry import load_corpus
 from experiments.launch.local import Failure, launch_runs
 from experiments.launch.progress import make_display
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
@@ -34,7 +34,8 @@ from experiments.records.store import (
     new_comparison,
 )
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
-from experiments.studies.registry import get
+from experiments.studies.registry import STUDIES
+from experiments.study import resolve
 from experiments.training import tuning
 from experiments.training.models import (
     build_model,
@@ -56,11 +57,11 @@ def run(command: RunCommand, command_line: str) -> int:
     Raises:
         ValueError: wrong use; nothing was written.
     """
-    experiment = get(command.experiment)
-    if not experiment.VARIANTS:
-        return run_measurements(experiment, command, command_line)
-    variants = parse_variants(",".join(experiment.VARIANTS) if command.variants is None else command.variants)
-    seeds = get_preset(command.preset, command.experiment).seeds if command.seeds is None else command.seeds
+    study = STUDIES[command.experiment]
+    if not study.variants:
+        return run_measurements(study, command, command_line)
+    variants = parse_variants(",".join(study.variants) if command.variants is None else command.variants)
+    seeds = get_preset(command.preset, study).seeds if command.seeds is None else command.seeds
     check_range("--seeds", seeds, 1, MOST_SEEDS)
     rates = [] if command.learning_rates is None else parse_rates(command.learning_rates)
     root = command.directory
@@ -164,7 +165,8 @@ def _train_and_report(
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    add_notes(comparison, [*_short_of_the_peak(config), *get(command.experiment).measure(root, comparison, objective)])
+    measure = resolve(STUDIES[command.experiment].measure)
+    add_notes(comparison, [*_short_of_the_peak(config), *measure(root, comparison, objective)])
     write_record(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))

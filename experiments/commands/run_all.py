@@ -47,9 +47,9 @@ def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]
     if "--dry-run" not in given:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
     for number, (name, words) in enumerate(commands.items(), start=1):
-        experiment = STUDIES[words[1]]
-        words = [*words, *_fitting(options, trains=bool(experiment.VARIANTS))]
-        if experiment.VARIANTS and RUNS.is_dir():
+        study = STUDIES[words[1]]
+        words = [*words, *_fitting(options, trains=bool(study.variants))]
+        if study.variants and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
         console.print(f"python -m experiments {shlex.join(words)}", soft_wrap=True)

@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
@@ -23,13 +22,14 @@ from experiments.records.store import (
     refuse_if_differing,
 )
 from experiments.report.report import write_report
+from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
 OPTIONS = ("--preset", "--out", "--device", "--dry-run")
 """what such an experiment takes; the others say what is trained"""
 
 
-def run_measurements(experiment: ModuleType, command: RunCommand, command_line: str) -> int:
+def run_measurements(study: Study, command: RunCommand, command_line: str) -> int:
     """Measure what is missing and write the report. Returns the exit status.
 
     Raises:
@@ -37,18 +37,19 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
     """
     _check_options(command, command_line)
     device = resolve_device(command.device)
-    config = experiment.settings(command.preset, device.type)
+    missing_of, notes_of = resolve(study.missing), resolve(study.notes)
+    config = resolve(study.settings)(command.preset, device.type)
     console = make_console()
     root = command.directory
     check_directory(root)
     comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
     # As JSON has it: a tuple is a list.
-    comparison.config = msgspec.to_builtins(config)
+    comparison.config = msgspec.json.decode(msgspec.json.encode(config))
     if (root / "comparison.json").is_file():
-        comparison = _continued(root, comparison, bool(experiment.missing(root, config)))
+        comparison = _continued(root, comparison, bool(missing_of(root, config)))
     continued = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    comparison.notes = continued + experiment.notes(root, config)
-    missing = experiment.missing(root, config)
+    comparison.notes = continued + notes_of(root, config)
+    missing = missing_of(root, config)
     console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
@@ -61,9 +62,9 @@ def run_measurements(experiment: ModuleType, command: RunCommand, command_line: 
     make_directory(root)
     with only_one_run(root, console), failing_after_it_began(root):
         write_record(root / "comparison.json", comparison)
-        failures = experiment.measure(root, comparison, None)
+        failures = resolve(study.measure)(root, comparison, None)
         # Of what failed before, some may have succeeded now.
-        comparison.notes = continued + experiment.notes(root, config)
+        comparison.notes = continued + notes_of(root, config)
         write_record(root / "comparison.json", comparison)
         report = write_report(root)
     for failure in failures:

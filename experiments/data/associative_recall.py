@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.corpus import NOT_SCORED, Bytes, Task
-from experiments.data.synthetic import distinct, make_sequences_task
+from experiments.data.corpus import NOT_SCORED, Bytes, DataSet
+from experiments.data.synthetic import distinct, sequences_data_set
 
 POWER = 0.01
 """a of the power law by which the asked keys are placed, as in Zoology"""
@@ -102,9 +102,9 @@ class AssociativeRecall:
         return (-log_probability - generator.gumbel(size=(count, slots))).argsort(axis=1)[:, : self.pairs]
 
 
-def _task(length: int, pairs: int, vocabulary: int) -> Task:
+def _data_set(length: int, pairs: int, vocabulary: int) -> DataSet:
     size = f"{pairs} key-value pairs in {length} tokens"
-    return make_sequences_task(
+    return sequences_data_set(
         f"recall-{length}",
         f"Multi-query associative recall: {size}, a vocabulary of {vocabulary}.",
         AssociativeRecall(length, pairs, vocabulary),
@@ -113,4 +113,4 @@ def _task(length: int, pairs: int, vocabulary: int) -> Task:
     )
 
 
-TASKS = tuple(_task(length, *size) for length, size in SIZES.items())
+DATA_SETS = tuple(_data_set(length, *size) for length, size in SIZES.items())

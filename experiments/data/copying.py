@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.data.corpus import NOT_SCORED, Bytes
-from experiments.data.synthetic import make_sequences_task
+from experiments.data.synthetic import sequences_data_set
 
 SYMBOLS = 10
 SEPARATOR, FILLER = SYMBOLS, SYMBOLS + 1
@@ -46,8 +46,8 @@ class Copying:
         return np.where(behind & (tokens[:, 1:] != FILLER), tokens[:, 1:], NOT_SCORED)
 
 
-TASKS = tuple(
-    make_sequences_task(
+DATA_SETS = tuple(
+    sequences_data_set(
         f"copying-{longest}",
         f"Ten symbols, a separator, the same again: {longest // 2} to {longest} symbols to be copied.",
         Copying(longest),

@@ -1,17 +1,56 @@
-"""The data sets: a new one is a file beside this one, with a ``TASK`` (or several), and a line here."""
+"""The data sets: a new one is a file beside this one, with a ``DATA_SET`` (or several), and a line here.
 
-from experiments.data import associative_recall, copying, enwik8, enwik8_4mb, imdb, stdlib, text
-from experiments.data.corpus import Task
+From outside the project an installed package's entry point in the group ``linear_rope.data`` is a ``DataSet``, and a
+``--plugin`` module calls ``DATA_SETS.add(name, data_set, module=__name__)``.
+"""
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        stdlib.TASK,
-        enwik8.TASK,
-        enwik8_4mb.TASK,
-        imdb.TASK,
-        text.TASK,
-        *associative_recall.TASKS,
-        *copying.TASKS,
-    )
-}
+from pathlib import Path
+
+from experiments.data import associative_recall, copying, enwik8, imdb, stdlib, text
+from experiments.data.corpus import Corpus, DataSet
+from experiments.data.files import resolve_data_dir
+from experiments.extensions import Registry, choices
+
+DATA_SETS: Registry[DataSet] = Registry(
+    "data set",
+    "linear_rope.data",
+    {
+        data_set.name: data_set
+        for data_set in (
+            stdlib.DATA_SET,
+            *enwik8.DATA_SETS,
+            imdb.DATA_SET,
+            text.DATA_SET,
+            *associative_recall.DATA_SETS,
+            *copying.DATA_SETS,
+        )
+    },
+)
+
+
+def load_corpus(
+    name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
+) -> Corpus:
+    """The data set called ``name``.
+
+    ``data_dir`` is a directory to look in before downloading; None stands for the environment variable
+    LINEAR_ROPE_DATA, if it is set. ``data_file`` is the file of ``--data text``. Without ``may_download`` a data set
+    that is not on this machine is refused.
+
+    Raises ValueError, in one line that names the fix, when the arguments do not fit together or the data cannot be
+    found, read, reached or recognised.
+    """
+    if name not in DATA_SETS:
+        raise ValueError(f"--data: there is no data set {name!r}; {choices(name, list(DATA_SETS))}")
+    data_set = DATA_SETS[name]
+    if data_set.needs_file and data_file is None:
+        raise ValueError(f"--data {name} reads a file of yours; name it with --data-file FILE")
+    if data_file is not None and not data_set.needs_file:
+        raise ValueError(f"--data-file goes with --data text, not with --data {name}; change one of them")
+    directory = resolve_data_dir(data_dir)
+    if not may_download and data_set.url is not None and data_set.find(directory) is None:
+        raise ValueError(
+            f"--data {name} is not on this machine and would be downloaded from {data_set.url}, which --dry-run does "
+            f"not do; run without --dry-run, or use what is here, such as --data stdlib ({data_set.when_missing})"
+        )
+    return data_set.load(directory, data_file)

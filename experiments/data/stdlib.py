@@ -5,15 +5,12 @@ import platform
 import sysconfig
 from pathlib import Path
 
-from experiments.data.corpus import Corpus, Task, build_corpus
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text
 
+SOURCES = Path(sysconfig.get_path("stdlib"))
 # Not part of the library, or different from machine to machine of the same version.
 LEFT_OUT_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 LEFT_OUT_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
-
-
-def source_directory() -> Path:
-    return Path(sysconfig.get_path("stdlib"))
 
 
 def source_files(directory: Path) -> list[Path]:
@@ -35,7 +32,7 @@ def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | Non
 
     Raises ValueError if this Python came without its sources (zipped or stripped) or they cannot be read.
     """
-    directory = directory or source_directory()
+    directory = directory or SOURCES
     instead = "install a Python with its sources, or use --data text --data-file FILE"
     if not (directory / "os.py").is_file():
         raise ValueError(f"--data stdlib: this Python has no standard library sources in {directory}; {instead}")
@@ -45,7 +42,7 @@ def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | Non
     except OSError as error:
         raise ValueError(f"--data stdlib: {error.filename} cannot be read ({error.strerror}); {instead}") from None
     version = platform.python_version()
-    return build_corpus(
+    return corpus_of_text(
         "stdlib",
         content,
         source=f"Python {version} standard library, {len(files)} files",
@@ -55,15 +52,13 @@ def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | Non
 
 
 def find(data_dir: Path | None) -> str | None:
-    directory = source_directory()
-    return f"this Python's own, {directory}" if (directory / "os.py").is_file() else None
+    return f"this Python's own, {SOURCES}" if (SOURCES / "os.py").is_file() else None
 
 
-TASK = Task(
+DATA_SET = DataSet(
     name="stdlib",
     description="The Python standard library's own source files: about 12 MB of code, on every machine.",
     load=load,
     find=find,
     when_missing="this Python came without its sources; install one that has them",
-    url="https://www.python.org/downloads/",
 )

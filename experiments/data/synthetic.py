@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from experiments.data.corpus import Bytes, Corpus, Sequences, Task
+from experiments.data.corpus import Bytes, Corpus, DataSet, Sequences
 
 SPLITS = ("train", "validation", "test")
 VALIDATION_SEQUENCES, TEST_SEQUENCES = 1000, 3000
@@ -16,7 +16,7 @@ def split_generator(split: str, seed: int = 0, step: int = 0) -> np.random.Gener
     return np.random.default_rng([SPLITS.index(split), seed, step])
 
 
-def build_sequences(name: str, sequences: Sequences, note: str) -> Corpus:
+def corpus_of_sequences(name: str, sequences: Sequences, note: str) -> Corpus:
     """A corpus whose validation and test splits are always the same sequences; the sha256 is that of the two."""
     validation = sequences.draw(split_generator("validation"), VALIDATION_SEQUENCES).ravel()
     test = sequences.draw(split_generator("test"), TEST_SEQUENCES).ravel()
@@ -33,13 +33,12 @@ def build_sequences(name: str, sequences: Sequences, note: str) -> Corpus:
     )
 
 
-def make_sequences_task(name: str, description: str, sequences: Sequences, note: str) -> Task:
-    return Task(
+def sequences_data_set(name: str, description: str, sequences: Sequences, note: str) -> DataSet:
+    return DataSet(
         name=name,
         description=f"{description} Takes --context {sequences.length}.",
-        load=lambda data_dir, data_file: build_sequences(name, sequences, note),
+        load=lambda data_dir, data_file: corpus_of_sequences(name, sequences, note),
         find=lambda data_dir: "generated when it is used, from fixed seeds",
-        when_missing="it is always here",
     )
 
 

@@ -10,12 +10,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
@@ -23,6 +21,8 @@ from PIL import Image
 
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
+from experiments.study import FigureEntry as FigureEntry
+from experiments.study import TableEntry as TableEntry
 
 KERNEL_COLOURS = {
     "softmax": "#000000",
@@ -69,28 +69,6 @@ DOTS_PER_INCH = 150
 MUTED = "#5f5f5f"
 LONGEST_LABEL = 30
 """characters of a name in a figure"""
-
-
-@dataclass(frozen=True)
-class FigureEntry:
-    """A saved figure: ``<stem>.png`` and ``<stem>.svg`` of the figures folder, and the words beside it."""
-
-    stem: str
-    title: str
-    caption: str
-    uses_data: bool = True
-    """whether it shows something of the comparison's data, which are then named beside it"""
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """A table that an experiment adds to its report; every run is shown as its string."""
-
-    title: str
-    table: pd.DataFrame
-    caption: str
-    uses_data: bool = True
-    """as of a figure"""
 
 
 @contextmanager

@@ -159,7 +159,7 @@ class _Parent:
 def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int]) -> Ended:
     import torch
 
-    from experiments.data.corpus import load_corpus
+    from experiments.data.registry import load_corpus
     from experiments.training.loop import RunFailed, RunStopped, train_run
     from experiments.training.objectives import make_objective
     from experiments.variants import get_variant

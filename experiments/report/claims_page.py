@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
@@ -18,6 +19,7 @@ from experiments.records.files import visible, write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.report import template_environment
 from experiments.studies.registry import STUDIES
+from experiments.study import Study
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
 
@@ -59,12 +61,13 @@ def claims(results: Path, out: Path | None) -> None:
 def read_sections(results: Path) -> list[Section]:
     """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
     sections = []
-    for name, module in STUDIES.items():
-        references = [reference for reference, made in REFERENCES.items() if made.experiment == name]
-        rows = [row for reference in references for row in _rows(results / reference, name)]
+    for name, study in STUDIES.items():
+        references = [reference for reference, made in REFERENCES.items() if made.study == name]
+        rows = [row for reference in references for row in _rows(results / reference, study)]
         commands = {reference: command(reference) for reference in references}
         if rows:
-            sections.append(Section(name, module.QUESTION, module.METHOD, module.NOT_SHOWN, rows, commands))
+            question, method, not_shown = map(study.said, (study.question, study.method, study.not_shown))
+            sections.append(Section(name, question, method, not_shown, rows, commands))
     return sections
 
 
@@ -96,18 +99,18 @@ def print_claims(console: Console, sections: list[Section]) -> None:
     console.print("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
 
 
-def _rows(root: Path, experiment: str) -> list[Row]:
+def _rows(root: Path, study: Study) -> list[Row]:
     comparison = curves = None
     path = root / "comparison.json"
     if path.exists():
         comparison = read_comparison(root)
-        if comparison.study != experiment:
+        if comparison.study != study.name:
             raise ValueError(
-                f"{path} is of the experiment {comparison.study}, and {root.name} is one of {experiment}; move "
+                f"{path} is of the experiment {comparison.study}, and {root.name} is one of {study.name}; move "
                 "it elsewhere"
             )
         curves = read_curves(root, comparison)
-    claims = declared_claims(STUDIES[experiment].CLAIMS, root.name, experiment)
+    claims = declared_claims(claims_of(study), root.name, study.name)
     return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))
 
 

@@ -6,34 +6,26 @@ import re
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import jinja2
 import pandas as pd
 import psutil
 from rich.table import Table
 
-from experiments.analysis.claims import Claim
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import RULE as CLAIMS_RULE
-from experiments.analysis.verdicts import evaluate
-from experiments.figures.style import FigureEntry, TableEntry
+from experiments.analysis.verdicts import RULE, evaluate
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs
-from experiments.report.tables import (
-    RULE,
-    happenings,
-    main_table,
-    repeatability,
-    statements,
-    terminal_table,
-    unfinished_runs,
-)
+from experiments.report.tables import happenings, main_table, repeatability, terminal_table, unfinished_runs
+from experiments.studies.registry import STUDIES
+from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -41,52 +33,27 @@ UNFINISHED_REPORT = ".report-"
 """how the directory that a report is made in begins; the number of the process follows"""
 
 
-class Experiment(Protocol):
-    """What the report needs of an experiment; a module with these names will do."""
-
-    QUESTION: str
-    """what it asks"""
-    METHOD: str
-    """how it is measured"""
-    NOT_SHOWN: str
-    """what it does not show"""
-    CLAIMS: tuple[Claim, ...]
-    """what was claimed, for verdicts on this comparison alone"""
-
-    def figures(
-        self, root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-    ) -> list[FigureEntry | TableEntry]:
-        """Save the figures in ``output / "figures"``; return their entries, and further tables, in reading order.
-
-        ``root`` is the comparison's directory; its files are only read. What is in ``output`` is moved there when the
-        report is whole. Raises ValueError if a file that figures are drawn from is wrong.
-        """
-
-
-def write_report(root: Path, experiment: Experiment | None = None) -> Path:
+def write_report(root: Path, study: Study | None = None) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
-    ``experiment`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
+    ``study`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
     files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
     schema.py says.
     """
     comparison = read_comparison(root)
-    if experiment is None:
-        from experiments.studies import registry
-
-        experiment = registry.get(comparison.study)
+    study = study or STUDIES[comparison.study]
     check_runs(root, comparison)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
     runs = {"unfinished": unfinished_runs(root, comparison, curves), "happenings": happenings(root, comparison)}
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
-        entries = experiment.figures(root, output, comparison, curves, summary)
+        entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
-        content = _content(output, comparison, summary, entries) | runs | _words(experiment)
-        claims = declared_claims(experiment.CLAIMS, comparison.name, comparison.study)
+        content = _content(output, comparison, summary, entries) | runs | _words(study)
+        claims = declared_claims(claims_of(study), comparison.name, study.name)
         content["claims"] = evaluate(
             claims, root, comparison, curves, reference=comparison.name, command=comparison.command
         )
@@ -128,9 +95,7 @@ def _content(
         "table": _rows(main_table(summary, comparison)),
         "finished": int(tested["n"].sum()),
         "planned": int(tested["planned"].sum()),
-        "statements": statements(summary, comparison),
         "rule": RULE,
-        "claims_rule": CLAIMS_RULE,
         "entries": [_shown(output, entry) for entry in entries],
         "repeatability": repeatability(comparison),
         "git": comparison.git,
@@ -138,8 +103,8 @@ def _content(
     }
 
 
-def _words(experiment: Experiment) -> dict[str, str]:
-    return {"question": experiment.QUESTION, "method": experiment.METHOD, "not_shown": experiment.NOT_SHOWN}
+def _words(study: Study) -> dict[str, str]:
+    return {name: study.said(getattr(study, name)) for name in ("question", "method", "not_shown")}
 
 
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""The main table of a comparison in words and figures, and the sentences that a stated rule draws from it."""
+"""The main table of a comparison, and what became of its runs, in words and figures."""
 
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +9,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.statistics import SMALLEST_SAMPLE, contrasts, run_states
+from experiments.analysis.statistics import run_states
 from experiments.records.files import visible
 from experiments.records.record import run_directory, run_status
-from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
+from experiments.records.schema import Comparison, VariantRecord
 
-RULE = (
-    "Rule: differences are paired by seed. Where the 95 % interval of the mean difference excludes 0 the variant is "
-    "called "
-    "better or worse, where it includes 0 not distinguishable. Below three seeds there is no interval, and nothing is "
-    "said. Each interval is judged by itself: about one in twenty excludes 0 where there is no difference. Verdicts on "
-    "claims are corrected for their number, and may be inconclusive where this says better or worse."
-)
 NOTHING = "-"
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A sentence on one pair of variants; the verdict is better, worse, not distinguishable or no statement."""
-
-    verdict: str
-    text: str
 
 
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
@@ -64,21 +48,6 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def statements(summary: pd.DataFrame, comparison: Comparison) -> list[Statement]:
-    """What the paired differences say, by ``RULE``: one statement per variant and variant it is compared with."""
-    metrics: Any = summary.set_index(["variant", "metric"])
-    objective = comparison.objective
-    said = []
-    for variant in comparison.variants:
-        for metric, other in contrasts(variant, comparison):
-            row = metrics.loc[variant.name, metric]
-            verdict, text = _judge(row, f"{variant.name} against {other}", objective)
-            if metric.endswith("_minus_baseline"):
-                text += _reached(metrics.loc[variant.name, "steps_to_baseline"], comparison.config["steps"])
-            said.append(Statement(verdict, text))
-    return said
 
 
 def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -162,26 +131,3 @@ def _steps(row: "pd.Series[Any]") -> str:
 def _fate(row: "pd.Series[Any]") -> str:
     counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
     return f"{', '.join(counts)}: {row['reasons']}" if counts else ""
-
-
-def _judge(row: "pd.Series[Any]", pair: str, objective: ObjectiveRecord) -> tuple[str, str]:
-    n = int(row["n"])
-    if n < SMALLEST_SAMPLE:
-        seeds = {0: "no seed finished in both", 1: "one seed finished in both"}.get(n, f"{n} seeds finished in both")
-        return "no statement", f"{pair}: {seeds}, so there is no interval and nothing is said."
-    below, above = ("better", "worse") if objective.better == "lower" else ("worse", "better")
-    if row["high"] < 0:
-        verdict = below
-    elif row["low"] > 0:
-        verdict = above
-    else:
-        verdict = "not distinguishable"
-    interval = f"95 % interval {row['low']:+.4f} to {row['high']:+.4f}, {n} seeds"
-    return verdict, f"{pair}: {row['mean']:+.4f} {objective.unit} on the test split ({interval})."
-
-
-def _reached(row: "pd.Series[Any]", steps: int) -> str:
-    if row["n"] == 0:
-        return ""
-    text = f" It came down to that variant's final validation loss in {row['reached']} of {row['n']} seeds"
-    return f"{text}, on average at step {row['mean']:.0f} of {steps}." if row["reached"] == row["n"] else f"{text}."

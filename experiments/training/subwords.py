@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.data.corpus import Bytes, Tokens, cache_directory
+from experiments.data.corpus import Bytes, Tokens
+from experiments.data.files import cache_directory
 from experiments.records.files import read_file, write_atomically, wrong_file
 
 FILE = "tokenizer.json"

@@ -12,7 +12,7 @@ from experiments.cli import main
 from experiments.figures import style as plots
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison
-from experiments.studies.convergence.study import VARIANTS
+from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
@@ -48,7 +48,7 @@ def test_the_reference_says_how_it_was_made(name):
     assert not comparison["git"]["dirty"]
     reference = REFERENCES[name]
     given = re.search(r"--data (\S+)", reference.options)
-    data = given[1] if given else get_preset("cpu", reference.experiment).config.data
+    data = given[1] if given else get_preset("cpu", STUDIES[reference.study]).config.data
     assert [each["name"] for each in comparison["data"]] == [data] * bool(comparison["variants"])
 
 
@@ -56,7 +56,7 @@ def test_the_convergence_reference_has_three_seeds_of_the_default_variants():
     comparison = json.loads((REFERENCE / "convergence" / "comparison.json").read_text())
     assert len(comparison["seeds"]) >= 3
     names = {variant["name"] for variant in comparison["variants"]}
-    assert set(VARIANTS) <= names
+    assert set(STUDIES["convergence"].variants) <= names
     for name in names:
         for seed in comparison["seeds"]:
             status = json.loads((REFERENCE / "convergence" / name / f"seed{seed}" / "status.json").read_text())

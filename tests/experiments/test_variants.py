@@ -5,36 +5,35 @@ import torch
 
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
-from experiments.studies.convergence.study import VARIANTS as DEFAULT_VARIANTS
 from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model, check_parameters_match, count_parameters
 from experiments.variants import SETTINGS, VARIANTS, check_variants_differ, get_variant, is_variant, parse_variants
 
-SMOKE = PRESETS["smoke"]().config
+SMOKE = get_preset("smoke").config
 
 
 def test_the_contract_names_exist():
     names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
     assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert set(DEFAULT_VARIANTS) <= set(VARIANTS)
-    assert len(DEFAULT_VARIANTS) == 7
+    assert set(STUDIES["convergence"].variants) <= set(VARIANTS)
+    assert len(STUDIES["convergence"].variants) == 7
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_builds_runs_and_has_a_baseline(name, next_byte):
+def test_every_variant_builds_runs_and_has_a_baseline(name):
     variant = VARIANTS[name]
     assert variant.baseline in VARIANTS
     assert variant.description
-    model = build_model(variant, SMOKE, 0, next_byte(SMOKE))
+    model = build_model(variant, SMOKE, seed=0)
     logits = model(torch.zeros(1, 9, dtype=torch.int64))
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_shared_weights_start_equal(name, next_byte):
-    first = dict(build_model(VARIANTS["softmax-none"], SMOKE, 3, next_byte(SMOKE)).named_parameters())
-    other = dict(build_model(VARIANTS[name], SMOKE, 3, next_byte(SMOKE)).named_parameters())
+def test_shared_weights_start_equal(name):
+    first = dict(build_model(VARIANTS["softmax-none"], SMOKE, seed=3).named_parameters())
+    other = dict(build_model(VARIANTS[name], SMOKE, seed=3).named_parameters())
     assert set(first) <= set(other)
     for parameter_name, parameter in first.items():
         assert torch.equal(parameter, other[parameter_name]), parameter_name
@@ -42,16 +41,14 @@ def test_shared_weights_start_equal(name, next_byte):
     assert extra <= {"embedding.positions.table.weight"}
 
 
-def test_another_seed_starts_elsewhere(next_byte):
-    first = build_model(VARIANTS["softmax-none"], SMOKE, 0, next_byte(SMOKE))
-    second = build_model(VARIANTS["softmax-none"], SMOKE, 1, next_byte(SMOKE))
+def test_another_seed_starts_elsewhere():
+    first = build_model(VARIANTS["softmax-none"], SMOKE, seed=0)
+    second = build_model(VARIANTS["softmax-none"], SMOKE, seed=1)
     assert not torch.equal(first.embedding.tokens.weight, second.embedding.tokens.weight)
 
 
-def test_the_seven_variants_match_in_parameters_within_one_per_cent(next_byte):
-    totals = [
-        count_parameters(build_model(VARIANTS[name], Config(), 0, next_byte(Config())))[0] for name in DEFAULT_VARIANTS
-    ]
+def test_the_seven_variants_match_in_parameters_within_one_per_cent():
+    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in STUDIES["convergence"].variants]
     assert max(totals) <= 1.01 * min(totals)
 
 
@@ -71,14 +68,14 @@ def test_wrong_variant_lists_are_refused(text, complaint):
 
 
 @pytest.mark.parametrize("change", [{"redraw_every": 5}, {"dropout": 0.1}])
-def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
+def test_the_peer_refuses_what_it_cannot_do(change):
     with pytest.raises(ValueError, match="performer-pytorch"):
-        build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0, next_byte(SMOKE))
+        build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_valid_and_the_paper_s_is_the_paper_s(preset):
-    config = PRESETS[preset]().config
+    config = get_preset(preset).config
     assert config.evaluate_every <= config.steps
     if preset == "paper":
         assert (config.layers, config.dim, config.heads, config.context, config.batch_size) == (12, 768, 12, 1024, 128)
@@ -201,7 +198,7 @@ def test_variants_that_differ_in_a_setting_are_two():
 
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("preset", ["smoke", "cpu", "gpu"])
-def test_the_variants_of_every_experiment_fit_its_presets(name, preset):
-    experiment = STUDIES[name]
-    if experiment.VARIANTS:
-        check_variants_differ(parse_variants(",".join(experiment.VARIANTS)), get_preset(preset, name).config)
+def test_the_variants_of_every_study_fit_its_presets(name, preset):
+    study = STUDIES[name]
+    if study.variants:
+        check_variants_differ(parse_variants(",".join(study.variants)), get_preset(preset, study).config)

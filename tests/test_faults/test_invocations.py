@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from experiments.cli import ALL, COMMANDS, RunCommand, main
 from experiments.config import LIMITS, Config
-from experiments.data.registry import TASKS
+from experiments.data.registry import DATA_SETS
 from experiments.studies.registry import STUDIES
 from experiments.variants import is_variant
 
@@ -135,7 +135,7 @@ wrong_choices = st.sampled_from(["preset", "device", "precision", "denominator"]
 wrong_names = st.one_of(
     not_among(()).filter(lambda text: not are_variants(text)).flatmap(lambda value: given_as("variants", value)),
     value_of("variants", ["softmax-none,softmax-none", "softmax-none,", ",", "softmax-none,x", "SOFTMAX-NONE"]),
-    named("data", TASKS),
+    named("data", DATA_SETS),
     st.just(["--data", "text"]),
 )
 wrong_paths = st.one_of(

@@ -1,4 +1,6 @@
-"""The figures of the decay experiment."""
+"""The figures and tables of the decay study."""
+
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -6,13 +8,98 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.analysis.statistics import Estimate, estimate
 from experiments.figures.curves import data_names
-from experiments.figures.style import MUTED, by_kernel, label, label_powers_of_ten, variant_style
+from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.studies.decay.measure import HEAD_DIM, read
+from experiments.studies.decay.study import STUDY
+from experiments.study import FigureEntry, TableEntry
 from linear_rope.diagnostics import expected_rope_mask
 
 BINS = 24
 DISTANCE = "distance Δ (tokens)"
+
+
+EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
+"""what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""
+
+EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
+"""c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
+
+
+def figures(
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    bound, scores, mask, attention, losses = (
+        read(root, name) for name in ("bound", "scores", "mask", "attention", "position_loss")
+    )
+    directory = output / "figures"
+    entries: list[FigureEntry | TableEntry] = []
+    if bound is not None:
+        entries.append(draw(directory, STUDY.figure("bound"), bound_figure, bound, EXPECTED_BOUND))
+        shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
+        values = pd.DataFrame(
+            {
+                "distance": shown["distance"],
+                "computed here": shown["bound"].map("{:.2f}".format),
+                "expected": shown["distance"].map(EXPECTED_BOUND),
+            }
+        )
+        entries.append(STUDY.table("bound", values))
+    if scores is not None:
+        means = score_means(scores)
+        entries.append(draw(directory, STUDY.figure("scores"), scores_figure, means, HEAD_DIM, EXPECTED_SIMILARITY))
+        entries.append(STUDY.table("scores", _score_cells(means)))
+    if mask is not None:
+        entries.append(draw(directory, STUDY.figure("mask"), mask_figure, mask))
+    entries += attention_figures(directory, comparison, attention)
+    if losses is not None:
+        entries.append(draw(directory, STUDY.figure("position-loss"), position_loss_figure, losses, comparison))
+    return entries
+
+
+def attention_figures(
+    directory: Path, comparison: Comparison, attention: pd.DataFrame | None
+) -> list[FigureEntry | TableEntry]:
+    """The figures of attention.csv, if there is one."""
+    if attention is None:
+        return []
+    return [
+        draw(directory, STUDY.figure("attention"), attention_figure, attention, comparison),
+        draw(directory, STUDY.figure("attention-layers"), layers_figure, attention, comparison),
+    ]
+
+
+def score_means(scores: pd.DataFrame) -> pd.DataFrame:
+    """Over draws, by distance: columns distance, expected (c(Δ)), and mean, low and high of equal and of gaussian."""
+    rows = []
+    for distance, of_distance in scores.groupby("distance"):
+        equal, gaussian = (estimate(list(of_distance[name])) for name in ("equal", "gaussian"))
+        expected = expected_rope_mask(torch.tensor(distance), HEAD_DIM).item()
+        rows.append((distance, expected, *_ends(equal), *_ends(gaussian)))
+    names = [f"{kind}_{end}" for kind in ("equal", "gaussian") for end in ("mean", "low", "high")]
+    return pd.DataFrame.from_records(rows, columns=["distance", "expected", *names])
+
+
+def _ends(found: Estimate) -> tuple[float, float, float]:
+    return found.mean, found.low, found.high
+
+
+def _score_cells(means: pd.DataFrame) -> pd.DataFrame:
+    def interval(kind: str) -> list[str]:
+        columns = (means[f"{kind}_{end}"] for end in ("mean", "low", "high"))
+        return [f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in zip(*columns, strict=True)]
+
+    return pd.DataFrame(
+        {
+            "distance": means["distance"].map("{:,}".format),
+            "c(Δ)": means["expected"].map("{:.3f}".format),
+            "worked out by hand": means["distance"].map(EXPECTED_SIMILARITY).fillna("-"),
+            "key equal to its query": interval("equal"),
+            "independent key": interval("gaussian"),
+        }
+    )
 
 
 def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:

@@ -1,5 +1,6 @@
-"""The figures of the features experiment."""
+"""The figures of the features study."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimate
-from experiments.figures.style import MUTED, label, label_powers_of_ten
+from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
+from experiments.studies.features.measure import read_table
+from experiments.studies.features.study import STUDY
+from experiments.study import FigureEntry, TableEntry
 
 STYLES: dict[str, dict[str, Any]] = {
     "positive": {"color": "#D55E00", "marker": "o"},
@@ -22,6 +26,43 @@ OFFSET = 1.09
 NUM_FEATURES = "features M"
 AS_ZEROS = "error of an estimate that is 0"
 AS_ZEROS_STYLE: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (4, 2))}
+
+
+DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
+"""what was worked out by others of us for this point; the paper prints no numbers"""
+
+
+def figures(
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    random, trained = read_table(root, "random"), read_table(root, "trained")
+    directory = output / "figures"
+    entries: list[FigureEntry | TableEntry] = []
+    if random is not None:
+        in_curves = random[random["part"] == "curves"]
+        for head_dim in sorted(in_curves["head_dim"].unique()):
+            rows = in_curves[in_curves["head_dim"] == head_dim]
+            kernel = STUDY.figure("kernel-error", head_dim=head_dim, draws=rows["draw"].nunique())
+            entries.append(draw(directory, kernel, kernel_figure, rows))
+            entries.append(draw(directory, STUDY.figure("attention-error", head_dim=head_dim), attention_figure, rows))
+        published = _published_point(random)
+        if not published.empty:
+            entries.append(STUDY.table("published", published))
+    if trained is not None:
+        entries.append(draw(directory, STUDY.figure("trained-error"), trained_figure, trained, comparison))
+    return entries
+
+
+def _published_point(random: pd.DataFrame) -> pd.DataFrame:
+    """Output errors at the published width and number of features, as text; no rows if they were not measured."""
+    point = random[random["part"] == "figure 4"]
+    rows = []
+    for (scale, estimator), values in point.groupby(["scale", "estimator"])["output_error"]:
+        over_draws = estimate(values.tolist())
+        interval = f" [{over_draws.low:.1e}, {over_draws.high:.1e}]" if over_draws.has_interval else ""
+        expected = DERIVED_OUTPUT_ERROR.get((scale, estimator), "")
+        rows.append((f"{scale:g}", estimator, f"{over_draws.mean:.1e}{interval}", str(over_draws.n), expected))
+    return pd.DataFrame.from_records(rows, columns=["scale", "features", "output error", "draws", "expected"])
 
 
 def kernel_figure(rows: pd.DataFrame) -> Figure:

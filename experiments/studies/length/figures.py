@@ -1,5 +1,6 @@
-"""The figures of the length experiment."""
+"""The figures of the length study."""
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -7,8 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import data_names
-from experiments.figures.style import MUTED, by_kernel, label, variant_style
+from experiments.figures.style import MUTED, by_kernel, draw, label, variant_style
 from experiments.records.schema import Comparison
+from experiments.studies.length.measure import (
+    AS_TRAINED,
+    IN_SHORT_WINDOWS,
+    SCALINGS,
+    by_position,
+    length_table,
+    read_losses,
+    window_means,
+)
+from experiments.studies.length.study import STUDY
+from experiments.study import FigureEntry, TableEntry
 
 LENGTH = "window length (tokens)"
 METHOD_STYLES: tuple[dict[str, Any], ...] = (
@@ -17,6 +29,24 @@ METHOD_STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
     {"color": "#009E73", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
 )
+
+
+def figures(
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    measured = read_losses(root)
+    if measured is None:
+        return []
+    directory = output / "figures"
+    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS])
+    added = by_position(measured)
+    entries: list[FigureEntry | TableEntry] = [
+        draw(directory, STUDY.figure("by-length"), by_length_figure, means, comparison, AS_TRAINED),
+        draw(directory, STUDY.figure("stretched"), stretched_figure, means, comparison, AS_TRAINED, tuple(SCALINGS)),
+    ]
+    if not added.empty:
+        entries.append(draw(directory, STUDY.figure("by-position"), by_position_figure, added, comparison))
+    return [*entries, STUDY.table("by-length", length_table(means, comparison))]
 
 
 def by_length_figure(means: pd.DataFrame, comparison: Comparison, method: str) -> Figure:

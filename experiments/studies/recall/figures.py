@@ -1,5 +1,6 @@
-"""The figures and the table of the recall experiment."""
+"""The figures and the table of the recall and the copying study."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,37 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import Estimate, estimate
 from experiments.figures.curves import data_names, failures, finished_seeds
-from experiments.figures.style import MUTED, by_kernel, kernel_style, label, variant_style
+from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.studies.recall.study import STUDY
+from experiments.study import FigureEntry, TableEntry
 
 SPREAD = 0.6
 """part of the distance between two widths over which the variants of one are spread"""
 MARKS = 6
 """markers along a curve"""
+
+
+def figures(
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    accuracies = test_accuracies(curves, comparison, summary)
+    recorded = curves[(curves["metric"] == "accuracy") & (curves["split"] == "validation")]
+    directory = output / "figures"
+    entries: list[FigureEntry | TableEntry] = []
+    if not accuracies.empty:
+        entries.append(STUDY.table("accuracy", accuracy_table(accuracies, comparison)))
+        if accuracies["width"].nunique() > 1:
+            entries.append(
+                draw(directory, STUDY.figure("accuracy-by-width"), width_figure, accuracies, comparison, summary)
+            )
+        else:
+            entries.append(
+                draw(directory, STUDY.figure("accuracy-by-variant"), variants_figure, accuracies, comparison, summary)
+            )
+    if not recorded.empty:
+        entries.append(draw(directory, STUDY.figure("accuracy-by-step"), steps_figure, recorded, comparison, summary))
+    return entries
 
 
 def width_of(variant: VariantRecord, comparison: Comparison) -> int:

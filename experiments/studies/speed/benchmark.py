@@ -7,7 +7,6 @@ times every one of them once, and what is compared is compared within a round.
 import ctypes
 import gc
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -22,23 +21,14 @@ from torch.utils.benchmark import Timer
 Call = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
 
-_MALLOC_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's mallopt
-
 
 def time_in_turn(
     calls: Mapping[Key, Call], *, threads: int, sample_seconds: float, rounds: int, fewest_rounds: int, budget: float
 ) -> tuple[dict[Key, list[float]], dict[Key, str]]:
     """Seconds per call of every competitor, a value for each round; and why the others are missing.
 
-    A competitor that raises is dropped, and the others go on.
-
-    Args:
-        calls: what is timed.
-        threads: CPU threads of PyTorch.
-        sample_seconds: a sample repeats its call until it took this long, and makes at least one, after a warm-up.
-        rounds: at most this many.
-        fewest_rounds: at least this many, however long they take.
-        budget: seconds after which no further round begins.
+    A competitor that raises is dropped, and the others go on. After a warm-up a sample repeats its call until it took
+    ``sample_seconds``, and makes at least one. After ``budget`` seconds no further round begins, but ``fewest_rounds``.
     """
     timers = {key: Timer("call()", globals={"call": call}, num_threads=threads) for key, call in calls.items()}
     seconds: dict[Key, list[float]] = {key: [] for key in calls}
@@ -107,7 +97,7 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before, "torch.cuda.max_memory_allocated"
-    _return_freed_memory()
+    _glibc("malloc_trim", 0)
     before = psutil.Process().memory_info().rss
     try:
         # Linux: 5 sets the peak of the resident memory back to what is resident now.
@@ -116,30 +106,19 @@ def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:
         import resource  # which Windows has not
 
         call()
-        unit = 1 if sys.platform == "darwin" else 1024
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return max(0, peak - before), "ru_maxrss of a fresh process"
     call()
-    return max(0, _high_water_mark() - before), "VmHWM of a fresh process"
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return max(0, int(status["VmHWM"].split()[0]) * 1024 - before), "VmHWM of a fresh process"
 
 
 def keep_no_freed_memory() -> None:
     """Let glibc give every freed tensor back at once, so that resident memory is memory in use."""
-    if sys.platform.startswith("linux") and hasattr(_c_library(), "mallopt"):
-        _c_library().mallopt(_MALLOC_MMAP_THRESHOLD, 65536)
+    _glibc("mallopt", -3, 65536)  # M_MMAP_THRESHOLD
 
 
-def _return_freed_memory() -> None:
-    if sys.platform.startswith("linux") and hasattr(_c_library(), "malloc_trim"):
-        _c_library().malloc_trim(0)
-
-
-def _c_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
-
-
-def _high_water_mark() -> int:
-    for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no VmHWM")
+def _glibc(name: str, *arguments: int) -> None:
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
+    if function is not None:
+        function(*arguments)

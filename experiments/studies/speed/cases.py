@@ -1,6 +1,6 @@
-"""The competitors of each topic of the speed experiment, and how each one is set up and called.
+"""The competitors of each topic of the speed study, and how each one is set up and called.
 
-Axis names: B batch (1 throughout), N length.
+Axis names: B batch (1 throughout), H heads, N length, D head dimension, M number of features.
 """
 
 import contextlib
@@ -8,74 +8,68 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from experiments.studies.speed.benchmark import keep_no_freed_memory, peak_memory
-from experiments.studies.speed.operations import (
-    Call,
-    differentiated,
-    operation,
-    performer_bytes,
-    softmax_backend,
-    why_no_fast_transformers,
-    why_no_fla,
-)
-from experiments.studies.speed.settings import (
+from experiments.studies.speed import study
+from experiments.studies.speed.study import (
     AFTER,
-    BEFORE,
-    ELU,
     EQ_19,
     FAST_TRANSFORMERS,
     FLA,
-    NONE,
+    MODELS,
     OURS,
     PERFORMER,
-    PRESETS,
     SDPA,
     SGEMM,
     SOFTMAX,
     SpeedConfig,
     after,
-    takes_flash_attention,
 )
 from experiments.training.models import check_parameters_match
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
 from linear_rope.attention.softmax import KeyValueCache
+from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
 
-POSITIONS = {NONE: "none", BEFORE: "rope-before", AFTER: "rope-after"}
 ENCODINGS = {
     "softmax": ("none", "learned", "sinusoidal", "rope", "alibi"),
     "favor+": ("none", "learned", "sinusoidal", "rope before", "rope after"),
     "elu+1": ("none", "learned", "sinusoidal", "rope before", "rope after"),
 }
 """of each kernel of the topic "positions", whose competitors are "<kernel> <encoding>\""""
-WARM_UP = 16
-"""tokens of the call that warms a process up before its memory is measured"""
+
+
+class Call(NamedTuple):
+    """A competitor, ready to be measured."""
+
+    run: Callable[[], object]
+    """one call; what it returns can be dropped"""
+    returned_bytes: int = 0
+    """of the output and the gradients, which every competitor has to return"""
+    facts: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default is never changed)
+    """what else is to be known about it: fields of a records.Sample"""
 
 
 def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
+    room = config.performer_gib * 2**30
     if topic == "operation":
-        names = [OURS, EQ_19, SDPA]
-        if performer_bytes(length, config.heads, config) <= config.performer_gib * 2**30:
-            names.append(PERFORMER)
-        if why_no_fast_transformers(config) is None:
-            names.append(FAST_TRANSFORMERS)
-        if why_no_fla(config) is None:
-            names.append(FLA)
-        return names
+        peers = {
+            PERFORMER: performer_bytes(length, config.heads, config) <= room,
+            FAST_TRANSFORMERS: why_no_fast_transformers(config) is None,
+            FLA: why_no_fla(config) is None,
+        }
+        return [OURS, EQ_19, SDPA, *(name for name, is_here in peers.items() if is_here)]
     if topic == "module":
-        return [after(config.num_features), after(config.fewer_features), BEFORE, NONE, ELU, SOFTMAX]
+        return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
     if topic == "training":
-        names = [AFTER, BEFORE, NONE, SOFTMAX]
-        if performer_bytes(length, config.model_heads, config) * config.layers <= config.performer_gib * 2**30:
-            names.append(PERFORMER)
-        return names
+        fits = performer_bytes(length, config.model_heads, config) * config.layers <= room
+        return [AFTER, study.BEFORE, study.NONE, SOFTMAX] + [PERFORMER] * fits
     if topic == "positions":
         return [f"{kernel} {encoding}" for kernel, encodings in ENCODINGS.items() for encoding in encodings]
     return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
@@ -87,26 +81,26 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
     if name == SGEMM:
         a, b = torch.randn(2, config.gemm_size, config.gemm_size, device=config.device)
         return Call(partial(torch.mm, a, b))
-    return _TOPICS[topic](direction, name, length, config)
-
-
-def memory_here(topic: str, direction: str, name: str, length: int, config: dict[str, Any]) -> dict[str, Any]:
-    """The peak memory of a competitor; for a process of its own, to which this module can be sent quickly."""
-    settings = SpeedConfig(**config)
-    torch.set_num_threads(settings.threads)
-    keep_no_freed_memory()
-    build(topic, direction, name, min(WARM_UP, length), settings).run()
-    call = build(topic, direction, name, length, settings)
-    rise, method = peak_memory(call.run, torch.device(settings.device))
-    return {"rise": rise, "returned": call.returned_bytes, "method": method}
+    if topic in ("operation", "rate"):
+        return _operation(direction, name, length, config)
+    if topic == "module":
+        return _module(direction, name, length, config)
+    if topic == "decoding":
+        return _decoding(name, length, config)
+    model = language_model(name, length, config)
+    if topic == "training":
+        with torch.device("meta"):
+            ours = language_model(AFTER, length, replace(config, device="meta"))
+        check_parameters_match({name: (_parameters(model), 0), AFTER: (_parameters(ours), 0)})
+    return _step(model, length, config)
 
 
 def left_out(config: SpeedConfig) -> list[str]:
     """What a run with these settings does not measure, and why; a sentence each."""
     notes = []
-    if config.device == "cuda" and config.lengths == PRESETS["gpu"].lengths:
+    if config.device == "cuda" and config.lengths == study.settings("gpu", "cuda").lengths:
         notes.append("On a GPU the presets cpu and gpu are the same: the sizes of the gpu preset.")
-    if takes_flash_attention(config):
+    if config.takes_flash_attention:
         notes.append(
             "Softmax attention in the operation, the module and the training step is FlashAttention: "
             "scaled_dot_product_attention in bfloat16, held to that backend. Decoding is in float32, by the backend "
@@ -130,46 +124,143 @@ def left_out(config: SpeedConfig) -> list[str]:
     return notes
 
 
-def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
-    dim = config.heads * config.head_dim
-    options: Any = {"causal": True}
-    if name == SOFTMAX:
-        module: nn.Module = SoftmaxRoPEAttention(dim, config.heads, **options)
-    elif name == ELU:
-        module = LinearRoPEAttention(dim, config.heads, feature_map="elu+1", **options)
-    else:
-        kind, _, features = name.partition(", M=")
-        rope: Any = {NONE: "none", BEFORE: "before", AFTER: "after"}[kind]
-        module = LinearRoPEAttention(
-            dim, config.heads, num_features=int(features or config.num_features), rope=rope, **options
-        )
-    module.to(config.device)
-    x = torch.randn(1, length, dim, device=config.device, requires_grad=True)
-    inputs = [x, *module.parameters()]
-    return differentiated(direction, lambda: _autocast(config, module, x), inputs, torch.randn_like(x), x)
+def performer_bytes(length: int, heads: int, config: SpeedConfig) -> int:
+    """What performer-pytorch's causal path without compiled kernels keeps of one layer for its backward pass."""
+    return 4 * heads * length * config.num_features * config.head_dim
+
+
+def why_no_fast_transformers(config: SpeedConfig) -> str | None:
+    """Why its kernel cannot be called here; None if it can."""
+    try:
+        from fast_transformers.causal_product import CausalDotProduct
+    except ImportError as error:
+        return f"not installed ({error})"
+    if CausalDotProduct.dot[config.device] is None:
+        return f"it was built without its {config.device} kernel"
+    return None if config.precision == "float32" else "its kernels take float32 only"
+
+
+def why_no_fla(config: SpeedConfig) -> str | None:
+    """Why its kernel cannot be called here; None if it can."""
+    if config.device != "cuda":
+        return "its kernels need a GPU"
+    try:
+        from fla.ops.linear_attn import chunk_linear_attn  # noqa: F401
+    except ImportError as error:
+        return f"not installed ({error}); pip install fla-core"
+    return None
+
+
+def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+    """A competitor's operation on positive q, k of (1, H, N, M), or (1, H, N, D) for softmax, and v (1, H, N, D)."""
+    width = config.head_dim if name == SDPA else config.num_features
+    place: Any = {"device": config.device, "dtype": _dtype(config)}
+    q, k = (torch.rand(1, config.heads, length, width, **place).requires_grad_() for _ in range(2))
+    v = torch.randn(1, config.heads, length, config.head_dim, **place).requires_grad_()
+
+    def forward() -> Tensor:
+        with _softmax_backend(config):
+            return _OPERATIONS[name](q, k, v)
+
+    return _differentiated(direction, forward, [q, k, v], torch.randn_like(v), v)
+
+
+def _performer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
+
+    output: Tensor = causal_linear_attention_noncuda(q, k, v)
+    return output
+
+
+def _fast_transformers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from fast_transformers.causal_product import CausalDotProduct
+
+    # Its kernel gives the numerator only; this denominator is the one of its attention layer.
+    return CausalDotProduct.apply(q, k, v) / ((q * k.cumsum(-2)).sum(-1, keepdim=True) + 1e-6)
+
+
+def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    from fla.ops.linear_attn import chunk_linear_attn
+
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y, _ = chunk_linear_attn(q, k, v, scale=1.0, normalize=False)
+    denominator = (q * k.cumsum(1)).sum(-1, keepdim=True)
+    return (y / denominator).transpose(1, 2)
+
+
+_OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    OURS: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="none"),
+    EQ_19: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="after"),
+    SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
+    PERFORMER: _performer,
+    FAST_TRANSFORMERS: _fast_transformers,
+    FLA: _fla,
+}
+
+
+def _differentiated(
+    direction: str, forward: Callable[[], Tensor], inputs: list[Tensor], gradient: Tensor, output: Tensor
+) -> Call:
+    """The forward pass without a graph, or forward and backward; ``output`` is one of the output's size."""
+    if direction == study.FORWARD:
+        return Call(torch.no_grad()(forward), output.nbytes)
+
+    def run() -> object:
+        y = forward()
+        return y, torch.autograd.grad(y, inputs, gradient.to(y.dtype))
+
+    return Call(run, output.nbytes + sum(x.nbytes for x in inputs))
+
+
+def _dtype(config: SpeedConfig) -> torch.dtype:
+    return torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+
+
+def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[Any]:
+    """Within it PyTorch's softmax attention is FlashAttention or raises, where the settings allow FlashAttention."""
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if config.takes_flash_attention else contextlib.nullcontext()
 
 
 def _autocast(config: SpeedConfig, model: nn.Module, *inputs: Tensor) -> Tensor:
-    with (
-        softmax_backend(config),
-        torch.autocast(config.device, dtype=config.dtype, enabled=config.precision == "bfloat16"),
-    ):
+    enabled = config.precision == "bfloat16"
+    with _softmax_backend(config), torch.autocast(config.device, dtype=_dtype(config), enabled=enabled):
         output: Tensor = model(*inputs)
     return output
 
 
+def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+    dim = config.heads * config.head_dim
+    kind, _, features = name.partition(", M=")
+    kernel, position = MODELS[kind]
+    if kernel == "softmax":
+        module: nn.Module = SoftmaxRoPEAttention(dim, config.heads, causal=True)
+    else:
+        options: Any = {"feature_map": kernel, "rope": position.removeprefix("rope-"), "causal": True}
+        if kernel == "favor+":
+            options["num_features"] = int(features or config.num_features)
+        module = LinearRoPEAttention(dim, config.heads, **options)
+    module.to(config.device)
+    x = torch.randn(1, length, dim, device=config.device, requires_grad=True)
+    inputs = [x, *module.parameters()]
+    return _differentiated(direction, lambda: _autocast(config, module, x), inputs, torch.randn_like(x), x)
+
+
 def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
-    """The language model of a competitor; all have the same number of parameters."""
+    """The language model of a competitor; besides tables of learned positions all have as many parameters."""
     if name == PERFORMER:
         return _performer_model(length, config)
+    kernel, _, encoding = name.partition(" ")
+    _, position = MODELS.get(name, (kernel, encoding.replace(" ", "-")))
     model_config = ModelConfig(
         vocab_size=256,
         dim=config.dim,
         layers=config.layers,
         heads=config.model_heads,
-        num_features=config.num_features,
-        attention="softmax" if name == SOFTMAX else "linear",
-        position="rope-before" if name == SOFTMAX else POSITIONS[name],  # type: ignore[arg-type]
+        max_length=length,
+        num_features=config.num_features if kernel == "favor+" else None,
+        attention="softmax" if kernel == "softmax" else "linear",
+        feature_map="favor+" if kernel == "softmax" else kernel,
+        position=position,  # type: ignore[arg-type]
     )
     return CausalLM(model_config).to(config.device)
 
@@ -193,35 +284,12 @@ def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
     return model.to(config.device)
 
 
-def _training(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
-    model = language_model(name, length, config)
-    parameters = sum(p.numel() for p in model.parameters())
-    with torch.device("meta"):
-        ours = language_model(AFTER, length, replace(config, device="meta"))
-    check_parameters_match({name: (parameters, 0), AFTER: (sum(p.numel() for p in ours.parameters()), 0)})
-    return _step(model, length, config)
-
-
-def _positions(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
-    """A training step of the language model; a learned table has a vector for each position, and so more parameters."""
-    kernel, _, encoding = name.partition(" ")
-    model_config = ModelConfig(
-        vocab_size=256,
-        dim=config.dim,
-        layers=config.layers,
-        heads=config.model_heads,
-        max_length=length,
-        num_features=config.num_features if kernel == "favor+" else None,
-        attention="softmax" if kernel == "softmax" else "linear",
-        feature_map="favor+" if kernel == "softmax" else kernel,
-        position="rope-before" if encoding == "rope" else encoding.replace(" ", "-"),  # type: ignore[arg-type]
-    )
-    return _step(CausalLM(model_config).to(config.device), length, config)
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     """A step of AdamW on one sequence."""
-    parameters = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (1, length + 1), device=config.device)
 
@@ -234,10 +302,15 @@ def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     # The optimiser makes its averages in its first step; they belong to the model, not to a step.
     step(min(length, 16))
     optimizer.zero_grad()
-    return Call(step, 4 * parameters, {"parameters": parameters})
+    return Call(step, 4 * _parameters(model), {"parameters": _parameters(model)})
 
 
-def _decoding(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+@torch.no_grad()
+def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
+    """One token after a context: linear attention's of a real prefill, softmax attention's of random keys and values.
+
+    The time of softmax attention's token depends on their number only, and a real prefill is quadratic.
+    """
     model = language_model(name, length, config).eval()
     context = torch.randint(256, (1, length), device=config.device)
     if name == PERFORMER:
@@ -246,54 +319,38 @@ def _decoding(direction: str, name: str, length: int, config: SpeedConfig) -> Ca
         generate = AutoregressiveWrapper(model).generate
         return Call(lambda: generate(context, 1))
     assert isinstance(model, CausalLM)
-    states = _caches(model, length, config) if name == SOFTMAX else _prefilled(model, context)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
+    states: list[Any] = []
+    if name == SOFTMAX:
+        width = config.dim // config.model_heads
+        for _ in model.blocks:
+            k, v = torch.randn(2, 1, config.model_heads, length, width, device=config.device)
+            states.append(KeyValueCache(k, v, None, position))
+    else:
+        _advance(model, context, torch.arange(length, device=config.device), [None] * len(model.blocks), states)
 
     @torch.no_grad()
     def decode() -> Tensor:
-        x = model.embedding(token, position)
-        for block, state in zip(model.blocks, states, strict=True):
-            assert isinstance(block, Block)
-            x, _ = block.advance(x, state)
-        return model.embedding.logits(model.norm(x))
+        return model.embedding.logits(model.norm(_advance(model, token, position, states)))
 
     return Call(decode, facts={"state_bytes": sum(_bytes(state) for state in states)})
 
 
-@torch.no_grad()
-def _prefilled(model: CausalLM, context: Tensor) -> list[Any]:
-    x = model.embedding(context, torch.arange(context.shape[1], device=context.device))
-    states = []
-    for block in model.blocks:
+def _advance(
+    model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any], after: list[Any] | None = None
+) -> Tensor:
+    """The last block's output for tokens (1, N) that follow the blocks' states; ``after`` gets the states then."""
+    x = model.embedding(tokens, positions)
+    for block, state in zip(model.blocks, states, strict=True):
         assert isinstance(block, Block)
-        x, state = block.advance(x, None)
-        states.append(state)
-    return states
-
-
-def _caches(model: CausalLM, length: int, config: SpeedConfig) -> list[Any]:
-    """Random keys and values: the time of a token depends on their number only, and a real prefill is quadratic."""
-    width = config.dim // config.model_heads
-    position = torch.tensor([length], device=config.device)
-    caches = []
-    for _ in model.blocks:
-        k, v = torch.randn(2, 1, config.model_heads, length, width, device=config.device)
-        caches.append(KeyValueCache(k, v, None, position))
-    return caches
+        x, state_after = block.advance(x, state)
+        if after is not None:
+            after.append(state_after)
+    return x
 
 
 def _bytes(state: object) -> int:
     """Of all tensors in nested tuples."""
     if isinstance(state, Tensor):
-        return state.numel() * state.element_size()
+        return state.nbytes
     return sum(map(_bytes, state)) if isinstance(state, tuple) else 0
-
-
-_TOPICS: dict[str, Callable[[str, str, int, SpeedConfig], Call]] = {
-    "operation": operation,
-    "rate": operation,
-    "module": _module,
-    "training": _training,
-    "positions": _positions,
-    "decoding": _decoding,
-}

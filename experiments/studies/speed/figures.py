@@ -1,7 +1,8 @@
-"""The figures of the speed experiment."""
+"""The figures and tables of the speed study, from its record alone."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,67 +10,137 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from experiments.figures.style import MUTED, OTHER_COLOUR, OTHER_POSITION, kernel_style, label
-from experiments.studies.speed.results import Crossing
-from experiments.studies.speed.settings import (
-    AFTER,
-    BACKWARD,
-    BEFORE,
-    ELU,
-    EQ_19,
-    FAST_TRANSFORMERS,
-    FLA,
-    FORWARD,
-    NONE,
-    OURS,
-    PERFORMER,
-    SDPA,
-    SOFTMAX,
-    TOKEN,
+from experiments.figures.style import (
+    MUTED,
+    OTHER_COLOUR,
+    OTHER_POSITION,
+    draw,
+    kernel_colour,
+    kernel_style,
+    label,
 )
+from experiments.records.csv_files import to_csv
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
+from experiments.studies.speed import study
+from experiments.studies.speed.records import read_config, read_records
+from experiments.studies.speed.results import (
+    MIB,
+    Crossing,
+    Results,
+    by_competitor,
+    fact_cell,
+    memory_cell,
+    position_cells,
+    rate_cells,
+    size_crossings,
+    time_cell,
+)
+from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
+from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
+from experiments.study import FigureEntry, TableEntry
 
-OTHERS: dict[str, dict[str, Any]] = {
-    FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
-    FLA: {"color": "#0072B2", "linestyle": "-", "marker": "s"},
+LOOKS: dict[str, dict[str, Any]] = {
+    study.FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
+    study.FLA: {"color": "#0072B2", "linestyle": "-", "marker": "s"},
 }
-VARIANTS = {
+KERNELS = study.MODELS | {
     OURS: ("favor+", "none"),
     EQ_19: ("favor+", "rope-after"),
-    NONE: ("favor+", "none"),
-    BEFORE: ("favor+", "rope-before"),
-    AFTER: ("favor+", "rope-after"),
-    ELU: ("elu+1", "rope-after"),
     SDPA: ("softmax", "none"),
-    SOFTMAX: ("softmax", "rope-before"),
-    PERFORMER: ("performer-pytorch", "none"),
+    study.PERFORMER: ("performer-pytorch", "none"),
 }
-LENGTH = "length N (tokens, logarithmic axis)"
+CONTEXT, LENGTH = (f"{what} (tokens, logarithmic axis)" for what in ("context", "length N"))
 
 
-def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = (), what: str = "one call") -> Figure:
+def figures(
+    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
+    config = read_config(comparison)
+    results = Results(read_records(root), config)
+    times, memory, rate = results.time_table, results.memory_table, results.rate_table
+    judged = pd.DataFrame(targets(results), columns=Target._fields)
+    entries: list[FigureEntry | TableEntry] = []
+    texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
+
+    def add_figure(name: str, figure: Any, *arguments: Any) -> None:
+        entries.append(draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
+
+    def add_table(name: str, table: pd.DataFrame) -> None:
+        entries.append(STUDY.table(name, table, **texts))
+
+    add_table("targets", judged)
+    if results.run_table["run"].nunique() > 1:
+        add_table("runs", results.run_table)
+    if not rate.empty:
+        add_figure("rate", rate_figure, rate, SHARE_TARGET)
+        add_table("rate", rate_cells(rate))
+    for topic, pairs in (
+        ("operation", [(OURS, SDPA), (EQ_19, SDPA)]),
+        ("module", [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)]),
+        ("training", [(AFTER, SOFTMAX)]),
+    ):
+        of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
+        if not of_topic.empty:
+            add_figure(f"{topic}-time", time_figure, of_topic, results.time_crossings(topic, pairs))
+            add_table(f"{topic}-time", by_competitor(of_topic, time_cell, "direction", "length", "rounds"))
+        if not in_memory.empty:
+            column = "rise" if topic == "training" else "extra"
+            add_figure(f"{topic}-memory", memory_figure, in_memory, column, size_crossings(in_memory, column, pairs))
+            add_table(f"{topic}-memory", by_competitor(in_memory, memory_cell, "length"))
+    positions, decoding = (times[times["topic"] == topic] for topic in ("positions", "decoding"))
+    if not positions.empty:
+        add_figure("positions", positions_figure, positions)
+        add_table("positions", position_cells(positions))
+    parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
+    if not parameters.empty:
+        add_table("parameters", by_competitor(parameters, fact_cell, "length"))
+    if not decoding.empty:
+        pairs = [(AFTER, SOFTMAX)]
+        crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
+        add_figure("decoding", decoding_figure, decoding, state, crossings)
+        add_table("decoding", by_competitor(decoding, time_cell, "direction", "length", "rounds"))
+        add_table("state", by_competitor(state, fact_cell, "length"))
+    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
+        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
+    return entries
+
+
+class Panel(NamedTuple):
+    """Curves of ``column`` times ``scale`` against length, a line per competitor, with quartiles if there are any."""
+
+    rows: pd.DataFrame
+    column: str
+    scale: float
+    direction: str = ""
+    """of the crossings that belong to it"""
+
+
+def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figure:
     """Time against length, a panel per direction; ``times`` are the rows of one topic."""
-    directions = list(dict.fromkeys(times["direction"]))
-    figure = Figure(figsize=(7.5 if len(directions) == 1 else 10, 5), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(directions), sharey=True))
-    for axes, direction in zip(panels, directions, strict=True):
-        _curves(axes, times[times["direction"] == direction], "median", band=True)
-        if len(directions) > 1:
-            axes.set_title(direction)
-    _mark_crossings(dict(zip(directions, panels, strict=True)), crossings)
-    panels[0].set_ylabel(f"time of {what} (ms, logarithmic axis)")
-    _legend(figure, panels[0])
+    panels = [Panel(rows, "median", 1e3, str(name)) for name, rows in times.groupby("direction", sort=False)]
+    figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 5), sharey=True)
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        axes.set_title(panel.direction if len(panels) > 1 else "")
+    figure.axes[0].set_ylabel("time of one call (ms, logarithmic axis)")
     return figure
 
 
 def memory_figure(memory: pd.DataFrame, column: str = "extra", crossings: Sequence[Crossing] = ()) -> Figure:
     """Peak memory against length."""
-    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-    axes = figure.subplots()
-    _curves(axes, memory, column, scale=2**-20)
-    _mark_crossings({"": axes}, crossings)
+    figure = _curves_figure([Panel(memory, column, 1 / MIB)], crossings, (7.5, 4.8))
     words = {"extra": "extra memory", "rise": "memory"}[column]
-    axes.set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
-    _legend(figure, axes)
+    figure.axes[0].set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
+    return figure
+
+
+def decoding_figure(times: pd.DataFrame, state: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figure:
+    """Time of a token and size of the state against the context."""
+    panels = [Panel(times, "median", 1e3, TOKEN), Panel(state, "value", 1 / MIB)]
+    figure = _curves_figure(panels, crossings, (10, 4.6))
+    for axes, words in zip(figure.axes, ("time of one token (ms", "state of one sequence (MiB"), strict=True):
+        axes.set(xlabel=CONTEXT, ylabel=f"{words}, logarithmic axis)")
     return figure
 
 
@@ -77,9 +148,8 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     """Share of the matrix-product rate, and the cost of a token, against length."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    looks = {FORWARD: (0, (5, 2)), BACKWARD: "-"}
     for direction, rows in rate.groupby("direction", sort=False):
-        style: dict[str, Any] = {"color": "#D55E00", "linestyle": looks[str(direction)]}
+        style: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
         left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **style)
         left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#D55E00", alpha=0.15, lw=0)
         dense = style | {"color": MUTED, "linewidth": 1}
@@ -95,71 +165,62 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     return figure
 
 
-def decoding_figure(
-    times: pd.DataFrame, state: pd.DataFrame, faster: Sequence[Crossing] = (), smaller: Sequence[Crossing] = ()
-) -> Figure:
-    """Time of a token and size of the state against the context."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _curves(left, times, "median", band=True)
-    left.set_ylabel("time of one token (ms, logarithmic axis)")
-    _mark_crossings({TOKEN: left}, faster)
-    _curves(right, state, "value", scale=2**-20)
-    _mark_crossings({"": right}, smaller)
-    right.set_ylabel("state of one sequence (MiB, logarithmic axis)")
-    for axes in (left, right):
-        axes.set_xlabel("context (tokens, logarithmic axis)")
-    _legend(figure, left)
-    return figure
-
-
 def positions_figure(times: pd.DataFrame) -> Figure:
     """What each position encoding adds to a step, in percent: a panel per kernel, a row per encoding and length."""
     parts = times["case"].str.partition(" ")
+    kernels = list(dict.fromkeys(parts[0]))
     rows = times.assign(kernel=parts[0], encoding=parts[2])
     rows = rows[(rows["encoding"] != "none") & rows["ratio"].notna()]
-    kernels = list(dict.fromkeys(times["case"].str.partition(" ")[0]))
-    figure = Figure(
-        figsize=(3.3 * len(kernels) + 1, 0.7 + 0.5 * max(4, len(rows) / len(kernels))), layout="constrained"
-    )
+    size = (3.3 * len(kernels) + 1, 0.7 + 0.5 * max(4, len(rows) / len(kernels)))
+    figure = Figure(figsize=size, layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(kernels), sharex=True))
     several = times["length"].nunique() > 1
     for axes, kernel in zip(panels, kernels, strict=True):
         mine = rows[rows["kernel"] == kernel]
         names = [
-            f"{encoding}, N = {length:,}" if several else encoding
+            label(f"{encoding}, N = {length:,}" if several else encoding)
             for encoding, length in zip(mine["encoding"], mine["length"], strict=True)
         ]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
-        style = {"color": kernel_style(kernel, "none")["color"], "capsize": 3}
+        style: dict[str, Any] = {"color": kernel_colour(kernel), "capsize": 3}
         axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", **style)
         axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.set_yticks(range(len(mine)), [label(name) for name in names])
-        axes.set_ylim(len(mine) - 0.5, -0.5)
-        axes.set_title(label(kernel))
-        axes.set_xlabel("added to a step (%)")
+        axes.set_yticks(range(len(mine)), names)
+        axes.set(ylim=(len(mine) - 0.5, -0.5), title=label(kernel), xlabel="added to a step (%)")
     return figure
 
 
-def look(name: str) -> dict[str, Any]:
-    """Keyword arguments of ``Axes.plot`` for a competitor."""
-    kind = name.partition(", M=")[0]
-    if kind in OTHERS:
-        return OTHERS[kind]
-    if kind not in VARIANTS:  # of another version
-        return {"color": OTHER_COLOUR} | OTHER_POSITION
-    kernel, position = VARIANTS[kind]
-    return kernel_style(kernel, position)
+def look(name: str, *, second: bool = False) -> dict[str, Any]:
+    """Keyword arguments of ``Axes.plot`` for a competitor; ``second``: a second M of the same module."""
+    kind, _, features = name.partition(", M=")
+    kernel, position = KERNELS.get(kind, ("", ""))
+    # What is of another version is in neither.
+    other = {"color": OTHER_COLOUR} | OTHER_POSITION
+    style = LOOKS.get(kind) or (kernel_style(kernel, position) if kernel else other)
+    return style | ({"linestyle": (0, (6, 2, 1, 2)), "marker": "s"} if features and second else {})
 
 
-def _curves(axes: Axes, rows: pd.DataFrame, column: str, *, band: bool = False, scale: float = 1e3) -> None:
+def _curves_figure(
+    panels: Sequence[Panel], crossings: Sequence[Crossing], size: tuple[float, float], *, sharey: bool = False
+) -> Figure:
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(np.atleast_1d(figure.subplots(1, len(panels), sharey=sharey)))
+    for each, panel in zip(axes, panels, strict=True):
+        _curves(each, panel)
+    by_direction = {panel.direction: each for each, panel in zip(axes, panels, strict=True)}
+    for group in [by_direction] if sharey else [{direction: each} for direction, each in by_direction.items()]:
+        _mark_crossings(group, [crossing for crossing in crossings if crossing.direction in group])
+    _legend(figure, axes[0])
+    return figure
+
+
+def _curves(axes: Axes, panel: Panel) -> None:
+    rows, column, scale, _ = panel
     for index, (name, group) in enumerate(rows.groupby("case", sort=False)):
         group = group.sort_values("length")
-        style = look(str(name))
-        if "M=" in str(name) and index:  # a second M of the same module
-            style = style | {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
+        style = look(str(name), second=index > 0)
         axes.plot(group["length"], group[column] * scale, label=label(str(name)), markersize=5, **style)
-        if band:
+        if "low" in group:
             low, high = group["low"] * scale, group["high"] * scale
             axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
     if not (rows[column] > 0).any():  # nothing that a logarithm has a place for
@@ -210,10 +271,5 @@ def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> N
 
 def _legend(figure: Figure, axes: Axes, columns: int = 4) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside lower center",
-        ncols=min(columns if figure.get_figwidth() > 8 else 3, len(labels)),
-        frameon=False,
-    )
+    columns = min(columns if figure.get_figwidth() > 8 else 3, len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)

@@ -1,49 +1,161 @@
-"""Reading the speed experiment's records: ``measurements.jsonl``, a JSON object a line, as schema.py says.
+"""The speed study's record: ``measurements.jsonl``, a ``TimeMeasurement`` or ``MemoryMeasurement`` a line."""
 
-A time has ``samples``, for every competitor and length its seconds by round.
-"""
-
+import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NamedTuple
 
-import numpy as np
+import msgspec
+from msgspec import Meta, Struct
 
-from experiments.records.record import read_lines
-from experiments.records.schema import Comparison
-from experiments.records.strict_json import Source, check_measurement, converted, parse_json
-from experiments.studies.speed.settings import SpeedConfig
+from experiments.records.files import wrong_file
+from experiments.records.record import decoded, read_lines
+from experiments.records.schema import Comparison, Natural, Positive
+from experiments.studies.speed.study import ALL_LENGTHS, DIRECTIONS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 
-Record = dict[str, Any]
+Seconds = Annotated[float, Meta(ge=1e-12, le=1e12)]
+
+
+class Plan(NamedTuple):
+    """What is measured at once, and lost at most if the run is killed."""
+
+    kind: str
+    """"time" or "memory\""""
+    topic: str
+    direction: str
+    length: int | None
+    """None where several lengths are timed in the same rounds"""
+    cases: tuple[tuple[str, int], ...]
+    """(competitor, length) of all that is measured"""
+
+    def __str__(self) -> str:
+        names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
+        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name != SGEMM))
+        return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
+
+
+class Failure(Struct):
+    """A competitor that could not be measured."""
+
+    case: str
+    length: Length
+    reason: str
+
+
+class Sample(Struct, omit_defaults=True):
+    """A competitor's times, in seconds by round, and its sizes."""
+
+    case: str
+    length: Length
+    seconds: Annotated[list[Seconds], Meta(min_length=1)]
+    parameters: Positive | None = None
+    state_bytes: Positive | None = None
+
+
+class _Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
+    topic: str
+    direction: str
+    length: Length | None
+    cases: tuple[tuple[str, Length], ...]
+    run: str = "not recorded"
+    """the process run that made it"""
+    failures: list[Failure] = []
+
+    def __post_init__(self) -> None:
+        directions = DIRECTIONS.get(self.topic, ())[-1 if self.plan.kind == "memory" else 0 :]
+        if self.direction not in directions:
+            raise ValueError(
+                f"topic and direction are {self.topic!r} and {self.direction!r}; expected a topic of "
+                f"{', '.join(DIRECTIONS)} and a direction it is measured in"
+            )
+        if (self.length is None) != (self.topic in ALL_LENGTHS):
+            raise ValueError(f"length is {self.length}, which the topic {self.topic} cannot have")
+
+    @property
+    def plan(self) -> Plan:
+        """What this is a measurement of."""
+        return Plan(str(self.__struct_config__.tag), self.topic, self.direction, self.length, self.cases)
+
+    @property
+    def sentences(self) -> list[str]:
+        """One for each failure."""
+        what = f"{self.plan.kind} of {self.topic}, {self.direction}"
+        return [f"{what}, N = {each.length:,}: {each.case}: {each.reason}" for each in self.failures]
+
+
+class TimeMeasurement(_Measurement, tag="time"):
+    """Competitors timed in turn, so all have as many rounds. Each is there once for a length, the measurement's own."""
+
+    samples: list[Sample]
+    chunk_size: Length | None = None
+    """tokens of a chunk of the operation; with the topic "rate" it is there"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topic == "rate" and self.chunk_size is None:
+            raise ValueError("chunk_size is missing")
+        if len({(sample.case, sample.length) for sample in self.samples}) < len(self.samples):
+            raise ValueError("samples has a competitor twice at one length")
+        for index, sample in enumerate(self.samples):
+            if self.length not in (None, sample.length):
+                raise ValueError(f"samples[{index}].length is {sample.length}; expected {self.length}")
+            if len(sample.seconds) != len(self.samples[0].seconds):
+                raise ValueError(f"samples[{index}].seconds has another number of rounds than samples[0].seconds")
+
+
+class MemoryMeasurement(_Measurement, tag="memory"):
+    """A competitor's memory in bytes, as results.py says; without ``rise`` it has failures."""
+
+    case: str
+    rise: Natural | None = None
+    returned: Natural | None = None
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.rise is None or self.returned is None) and not self.failures:
+            raise ValueError("rise or returned is missing, and there are no failures")
+
+
+Measurement = TimeMeasurement | MemoryMeasurement
 
 
 def read_config(comparison: Comparison) -> SpeedConfig:
-    """The settings in a parsed comparison.json; those that an older version did not record have their defaults.
+    """The settings of a comparison; those that an older version did not record have their defaults.
 
     Raises:
         ValueError: a setting is of the wrong type or out of range.
     """
-    source = Source("comparison.json", "run the comparison again to write it anew")
-    return converted(comparison.config, SpeedConfig, source, "$.config")
+    try:
+        return msgspec.convert(comparison.config, SpeedConfig)
+    except msgspec.ValidationError as error:
+        problem = str(error).replace("$", "$.config")
+        raise wrong_file(
+            "comparison.json", f"is wrong: {problem}", "run the comparison again to write it anew"
+        ) from None
 
 
-def read_records(root: Path) -> list[Record]:
+def read_records(root: Path) -> list[Measurement]:
     """Every measurement; where one was made again, the later.
 
     Raises:
-        ValueError: a line is not as schema.py says; the message names it.
+        ValueError: a line is no measurement; the message names it.
     """
-    latest: dict[tuple[Any, ...], Record] = {}
+    latest: dict[object, Measurement] = {}
     for line, where, remedy in read_lines(root / RECORDS, remedy="remove that line"):
-        source = Source(where, remedy)
-        row = parse_json(line, source)
-        check_measurement(row, source)
-        case = row["case"] if row["kind"] == "memory" else None
-        latest[row["kind"], row["topic"], row["direction"], row["length"], case] = row
+        record: Measurement = decoded(line, Measurement, where, remedy)  # type: ignore[arg-type]
+        case = record.case if isinstance(record, MemoryMeasurement) else None
+        latest[record.plan[:4], case] = record
     return list(latest.values())
 
 
-def samples(record: Record) -> dict[tuple[str, int], np.ndarray]:
-    """(competitor, length) → seconds by round."""
-    return {(sample["case"], sample["length"]): np.array(sample["seconds"]) for sample in record["samples"]}
+def append_record(root: Path, record: Measurement) -> None:
+    """Add a line, on the disk before this returns; what a killed run left of a line is cut off first."""
+    path = root / RECORDS
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    with open(path, "ab") as file:
+        file.write(msgspec.json.encode(record) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

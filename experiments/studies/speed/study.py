@@ -1,201 +1,112 @@
 """What does linear attention with RoPE cost, beside softmax attention and the other implementations?
 
 python -m experiments run speed
+
+The words of the study are in study.toml, claims.toml and targets.toml. Here are the names of the competitors, and what
+is measured at which sizes.
 """
 
-import dataclasses
-import gc
-import json
-import os
-import uuid
-from collections.abc import Iterator
+import tomllib
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated
 
-import torch
+import msgspec
+from msgspec import Meta
 
-from experiments.commands.catalogue import make_console
-from experiments.records.schema import Comparison
-from experiments.studies.speed.benchmark import in_fresh_process, reason, time_in_turn
-from experiments.studies.speed.cases import build, competitors, left_out, memory_here
-from experiments.studies.speed.claims import CLAIMS
-from experiments.studies.speed.records import RECORDS, Record, read_config, read_records
-from experiments.studies.speed.report import figures
-from experiments.studies.speed.settings import BACKWARD, FORWARD, OURS, SGEMM, STEP, TOKEN, SpeedConfig, settings
-from linear_rope.functional.chunked import CHUNK_SIZE
+from experiments.records.schema import Number, Positive
+from experiments.study import read_study
 
-__all__ = [
-    "CLAIMS",
-    "METHOD",
-    "NOT_SHOWN",
-    "QUESTION",
-    "VARIANTS",
-    "figures",
-    "measure",
-    "missing",
-    "notes",
-    "settings",
-]
+FOLDER = Path(__file__).parent
+STUDY = read_study(FOLDER)
 
-QUESTION = "What does linear attention with RoPE cost in time and memory, and from which length on does it pay?"
+OURS, EQ_19, SDPA = "linear-rope", "linear-rope, eq. 19", "softmax (SDPA)"
+PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "fla"
+SGEMM = "sgemm"
+NONE, BEFORE, AFTER, ELU = "favor+ none", "favor+ rope before", "favor+ rope after", "elu+1 rope after"
+SOFTMAX = "softmax rope"
+MODELS = {
+    NONE: ("favor+", "none"),
+    BEFORE: ("favor+", "rope-before"),
+    AFTER: ("favor+", "rope-after"),
+    ELU: ("elu+1", "rope-after"),
+    SOFTMAX: ("softmax", "rope-before"),
+}
+"""kernel and position encoding of our modules and language models"""
+FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
+DIRECTIONS = {
+    "rate": (FORWARD, BACKWARD),
+    "operation": (FORWARD, BACKWARD),
+    "module": (FORWARD, BACKWARD),
+    "training": (STEP,),
+    "positions": (STEP,),
+    "decoding": (TOKEN,),
+}
+"""of each topic; memory is measured in the last"""
+ALL_LENGTHS = ("rate", "decoding")
+"""topics whose lengths are all timed in the same rounds"""
 
-METHOD = (
-    "The causal operation alone, the attention module, a training step and the decoding of a token are measured, each "
-    "beside softmax attention and beside performer-pytorch; a training step with each position encoding beside one of "
-    "the same kernel without; and the share of the machine's matrix-product rate that the operation reaches. Each "
-    "round times every competitor of the same length once, in turn, and ratios are taken within a round; memory is "
-    "measured in a process of its own."
-)
-
-NOT_SHOWN = (
-    "Other machines, numbers of threads, widths, batches and kinds of numbers than those named below, where other "
-    "competitors may win. How good a model is that is trained or decoded at this cost. Medians of a few rounds on one "
-    "virtual machine tell little about differences of a few percent."
-)
-
-VARIANTS = ()
-"""nothing is trained"""
+Length = Annotated[int, Meta(ge=1, le=2**40)]
+"""tokens of a sequence"""
 
 
-class Measurement(NamedTuple):
-    """What is measured at once, and lost at most if the run is killed.
-
-    Attributes:
-        kind: "time" or "memory".
-        topic, direction: as in schema.DIRECTIONS; "rate" is our operation at all lengths beside a matrix product.
-        length: None where several lengths are timed in the same rounds.
-        cases: (competitor, length) of all that is measured.
-    """
-
-    kind: str
-    topic: str
-    direction: str
-    length: int | None
-    cases: tuple[tuple[str, int], ...]
-
-    def __str__(self) -> str:
-        names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
-        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name != SGEMM))
-        return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
+def after(num_features: int) -> str:
+    """The name of the module with RoPE after a map to this many features."""
+    return f"{AFTER}, M={num_features}"
 
 
-def planned(config: SpeedConfig) -> Iterator[Measurement]:
-    """Every measurement of a complete run, what it says most about first."""
-    for direction in (FORWARD, BACKWARD):
-        cases = [(SGEMM, config.gemm_size), *((OURS, length) for length in config.lengths)]
-        yield Measurement("time", "rate", direction, None, tuple(cases))
-    cases = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
-    yield Measurement("time", "decoding", TOKEN, None, tuple(cases))
-    for topic, directions, lengths in (
-        ("operation", (FORWARD, BACKWARD), config.lengths),
-        ("module", (FORWARD, BACKWARD), config.lengths),
-        ("training", (STEP,), config.training_lengths),
-    ):
-        for length in lengths:
-            names = competitors(topic, length, config)
-            for direction in directions:
-                yield Measurement("time", topic, direction, length, tuple((name, length) for name in names))
-            if config.memory_lengths is None or length in config.memory_lengths:
-                for name in names:
-                    yield Measurement("memory", topic, directions[-1], length, ((name, length),))
-    for length in config.position_lengths:
-        names = competitors("positions", length, config)
-        yield Measurement("time", "positions", STEP, length, tuple((name, length) for name in names))
+@dataclass(frozen=True)
+class SpeedConfig:
+    """The sizes that are measured, and how long."""
+
+    lengths: tuple[Length, ...] = (512, 1024, 2048, 4096, 8192, 16384)
+    """N of the operation and the module; likewise H, D, M, and a second M for the module"""
+    heads: Positive = 8
+    head_dim: Positive = 64
+    num_features: Positive = 256
+    fewer_features: Positive = 128
+    training_lengths: tuple[Length, ...] = (256, 512, 1024, 2048)
+    position_lengths: tuple[Length, ...] = (1024,)
+    """N of a training step with each position encoding"""
+    position_rounds: Positive = 31
+    """rounds at most of these steps, whose differences are of a few percent"""
+    position_seconds: Number = 120.0
+    """after this long such a group begins no further round"""
+    contexts: tuple[Length, ...] = (128, 512, 1024, 4096, 16384, 65536)
+    """tokens before the one that is decoded"""
+    memory_lengths: tuple[Length, ...] | None = None
+    """the lengths at which memory is measured; all of them if None"""
+    performer_contexts: tuple[Length, ...] = (128, 512, 1024)
+    """the contexts at which performer-pytorch decodes: it computes the whole context anew for a token"""
+    layers: Positive = 4
+    """of the language model; likewise its width and heads"""
+    dim: Positive = 256
+    model_heads: Positive = 4
+    performer_gib: Number = 2.5
+    """performer-pytorch is left out where its estimated memory is above this"""
+    gemm_size: Positive = 2048
+    """rows and columns of the matrices whose product gives the machine's sgemm rate"""
+    threads: Positive = 2
+    rounds: Positive = 11
+    """rounds at most; each times every competitor once"""
+    fewest_rounds: Positive = 5
+    group_seconds: Number = 20.0
+    """after this long a group of competitors begins no further round"""
+    sample_seconds: Number = 0.1
+    """a sample repeats its call for this long, or makes one"""
+    precision: str = "float32"
+    """dtype of the inputs; on CUDA bfloat16, which FlashAttention needs"""
+    device: str = "cpu"
+
+    @property
+    def takes_flash_attention(self) -> bool:
+        """Whether softmax attention can be FlashAttention, which takes no float32."""
+        return self.device == "cuda" and self.precision == "bfloat16"
 
 
-def missing(root: Path, config: SpeedConfig) -> list[Measurement]:
-    """What is planned and not on record, or on record with a failure."""
-    done = {_measurement(row) for row in read_records(root) if not row.get("failures")}
-    return [measurement for measurement in planned(config) if measurement not in done]
-
-
-def notes(root: Path, config: SpeedConfig) -> list[str]:
-    """What a run with these settings does not measure, and what failed when it was last tried; a sentence each."""
-    tried = {_measurement(row): row for row in read_records(root)}
-    failed = [
-        sentence
-        for measurement in planned(config)
-        if measurement in tried
-        for sentence in _failures(measurement, tried[measurement])
-    ]
-    return left_out(config) + [f"failed: {sentence}" for sentence in failed]
-
-
-def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
-    """Make every missing measurement; returns a sentence for each that failed."""
-    config = read_config(comparison)
-    console = make_console()
-    run = uuid.uuid4().hex[:12]
-    failures = []
-    todo = missing(root, config)
-    for index, measurement in enumerate(todo, start=1):
-        console.print(f"{index} of {len(todo)}: {measurement}", soft_wrap=True)
-        result = (_time if measurement.kind == "time" else _memory)(measurement, config)
-        failures += _failures(measurement, result)
-        _append(root / RECORDS, measurement._asdict() | {"run": run} | result)
-    return failures
-
-
-def _measurement(row: Record) -> Measurement:
-    cases = tuple((name, length) for name, length in row["cases"])
-    return Measurement(row["kind"], row["topic"], row["direction"], row["length"], cases)
-
-
-def _failures(measurement: Measurement, row: Record) -> list[str]:
-    what = f"{measurement.kind} of {measurement.topic}, {measurement.direction}"
-    return [f"{what}, N = {each['length']:,}: {each['case']}: {each['reason']}" for each in row.get("failures", [])]
-
-
-def _time(measurement: Measurement, config: SpeedConfig) -> Record:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
-    calls, failures = {}, {}
-    is_positions = measurement.topic == "positions"
-    try:
-        for name, length in measurement.cases:
-            try:
-                calls[name, length] = build(measurement.topic, measurement.direction, name, length, config)
-            except Exception as error:
-                failures[name, length] = reason(error)
-        seconds, failed = time_in_turn(
-            {key: call.run for key, call in calls.items()},
-            threads=config.threads,
-            sample_seconds=config.sample_seconds,
-            rounds=config.position_rounds if is_positions else config.rounds,
-            fewest_rounds=config.fewest_rounds,
-            budget=config.position_seconds if is_positions else config.group_seconds,
-        )
-    finally:
-        torch.set_num_threads(threads)
-        gc.collect()
-    samples = [
-        {"case": name, "length": length, "seconds": values} | calls[name, length].facts
-        for (name, length), values in seconds.items()
-    ]
-    return {"samples": samples, "chunk_size": CHUNK_SIZE} | _failed(failures | failed)
-
-
-def _memory(measurement: Measurement, config: SpeedConfig) -> Record:
-    ((name, length),) = measurement.cases
-    arguments = (measurement.topic, measurement.direction, name, length, dataclasses.asdict(config))
-    try:
-        return {"case": name} | in_fresh_process(memory_here, *arguments)
-    except Exception as error:
-        return {"case": name} | _failed({(name, length): str(error)})
-
-
-def _failed(reasons: dict[tuple[str, int], str]) -> Record:
-    """The part of a record that says what failed; nothing if all went well."""
-    failures = [{"case": name, "length": length, "reason": why} for (name, length), why in reasons.items()]
-    return {"failures": failures} if failures else {}
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    """Add a line, on the disk before this returns; what a killed run left of a line is cut off first."""
-    if path.exists():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)
-    with open(path, "ab") as file:
-        file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+def settings(preset: str, device: str) -> SpeedConfig:
+    """The sizes of a preset on a device. On a GPU the preset for two processor cores is that for a GPU."""
+    sizes = tomllib.loads((FOLDER / "presets.toml").read_text(encoding="utf-8"))
+    name = "gpu" if (preset, device) == ("cpu", "cuda") else preset
+    config = msgspec.convert((sizes["gpu"] if name == "paper" else {}) | sizes[name], SpeedConfig)
+    return replace(config, precision="bfloat16", device="cuda") if device == "cuda" else config

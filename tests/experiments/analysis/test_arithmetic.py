@@ -10,7 +10,7 @@ from torch import nn
 
 from experiments.config import Config
 from experiments.data.corpus import Corpus
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.training import loop as train
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
@@ -85,7 +85,7 @@ STEP_BITS = [7, 6, 5, 4, 3]
 def clocked(tmp_path, monkeypatch):
     """Five steps that take known times, with records every 2 steps; an evaluation takes 100 s, a checkpoint 1000 s."""
     clock, config = Clock(), replace(
-        PRESETS["smoke"]().config, steps=5, log_every=2, evaluate_every=2, checkpoint_every=3,
+        get_preset("smoke").config, steps=5, log_every=2, evaluate_every=2, checkpoint_every=3,
         batch_size=4, context=8, learning_rate=1.0, warmup_steps=2,
     )  # fmt: skip
     learning_rates, progress = [], []

@@ -14,6 +14,7 @@ from experiments.analysis.statistics import (
     summarise,
 )
 from experiments.records.record import read_comparison
+from tests.made_up import make_record
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
@@ -213,6 +214,7 @@ def test_a_learning_rate_counts_as_a_setting_where_the_name_fixes_it():
 
     tuned, other = variant("after", learning_rate=0.1), variant("before", learning_rate=0.2)
     fixed = variant("after", "@learning_rate=0.1", learning_rate=0.1)
-    comparison = {"variants": [tuned, other, fixed]}
+    comparison = make_record(variants=[tuned, other, fixed])
+    tuned, _, fixed = comparison.variants
     assert contrasts(tuned, comparison) == [("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")]
     assert contrasts(fixed, comparison) == []

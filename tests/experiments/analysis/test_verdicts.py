@@ -1,5 +1,6 @@
 """From values with known effects to verdicts; and no file that is missing makes one."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -7,20 +8,19 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from experiments.analysis.claims import Claim, Sample
+from experiments.analysis.claims import Claim, Sample, claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import command
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
 from experiments.records.files import write_json
-from experiments.records.record import read_comparison
 from experiments.report.claims_page import read_sections
-from experiments.studies.convergence.study import CLAIMS
 from experiments.studies.registry import STUDIES
+from tests.made_up import make_record
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
 KEY = f"{AFTER}-loss"
-FAMILY = sum(claim.family == "none" for claim in CLAIMS)
+FAMILY = sum(claim.family == "none" for claim in claims_of(STUDIES["convergence"]))
 SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 """of mean 0; its t at the margin of 0.01 is 28, so p with four degrees of freedom is 5e-6"""
 
@@ -81,8 +81,8 @@ def lacks_comparison(root):
 
 
 def lacks_variant(root):
-    comparison = read_comparison(root)
-    comparison.variants = [variant for variant in comparison.variants if variant.name != AFTER]
+    comparison = json.loads((root / "comparison.json").read_text())
+    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
     write_json(root / "comparison.json", comparison)
     shutil.rmtree(root / AFTER)
 
@@ -168,7 +168,7 @@ def judged(values, region, margin, claim=None, **sample):
     """The row of a claim on its own; ``claim`` has more of its fields."""
     found = Sample(dict(enumerate(values)), **{"planned": len(values)} | sample)
     claim = Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: found, **(claim or {}))
-    comparison = {"data": [], "variants": [], "preset": "cpu", "config": {"answers": 100}}
+    comparison = make_record(data=[], variants=[], preset="cpu", config={"answers": 100})
     (row,) = evaluate([claim], Path(), comparison, read_curves(Path(), comparison), reference="made-up", command="run")
     return row
 
@@ -233,7 +233,7 @@ def test_the_resolution_may_follow_from_the_comparison_s_configuration():
 
 
 @pytest.mark.parametrize(
-    ("experiment", "key", "config", "resolution"),
+    ("study", "key", "config", "resolution"),
     [
         ("convergence", "softmax-steps", {"steps": 800, "evaluate_every": 40}, 1 / 20),
         ("convergence", "softmax-steps", {"steps": 5, "evaluate_every": 40}, 1),
@@ -243,9 +243,9 @@ def test_the_resolution_may_follow_from_the_comparison_s_configuration():
         ("denominator", "relu-spikes", {"steps": 400, "log_every": 5}, 1 / 70),
     ],
 )
-def test_what_a_value_can_resolve_in_a_comparison(experiment, key, config, resolution):
-    (claim,) = (claim for claim in STUDIES[experiment].CLAIMS if claim.key == key)
-    assert claim.of({"config": config}).resolution == pytest.approx(resolution)
+def test_what_a_value_can_resolve_in_a_comparison(study, key, config, resolution):
+    (claim,) = (claim for claim in claims_of(STUDIES[study]) if claim.key == key)
+    assert claim.of(make_record(config=config)).resolution == pytest.approx(resolution)
 
 
 def test_rounding_errors_are_below_the_resolution():

@@ -15,10 +15,10 @@ from filelock import FileLock
 from experiments.cli import main
 from experiments.commands.run import _parameters
 from experiments.config import LIMITS, Config
-from experiments.presets import PRESETS
+from experiments.presets import PRESETS, get_preset
 from experiments.records.record import run_status
 from experiments.records.store import check_directory, make_directory
-from experiments.studies.convergence import study as convergence
+from experiments.studies.convergence.study import STUDY
 from experiments.training.models import build_model, check_memory, count_parameters
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows
@@ -60,7 +60,7 @@ def test_the_main_job_leaves_all_that_the_contract_names(comparison):
     files = {str(path.relative_to(comparison)) for path in comparison.rglob("*") if path.is_file()}
     expected = {"comparison.json", "curves.csv", "summary.csv", "report.html", "report.md", "attention.csv"}
     assert expected <= files
-    variants = convergence.VARIANTS
+    variants = STUDY.variants
     for variant in variants:
         for seed in (0, 1):
             assert run_status(comparison, variant, seed).state == "done"
@@ -360,8 +360,8 @@ def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(name, value):
 
 
 def test_every_preset_is_within_the_bounds_and_so_is_a_model_a_hundred_times_larger():
-    for make in PRESETS.values():
-        assert make().config
+    for name in PRESETS:
+        assert get_preset(name).config
     Config(layers=100, dim=16384, heads=128, num_features=512, context=65536, batch_size=512, steps=10**7, threads=128)
 
 

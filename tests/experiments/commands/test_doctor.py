@@ -8,7 +8,7 @@ import pytest
 
 from experiments.commands.catalogue import print_data, print_list
 from experiments.commands.doctor import REQUIREMENTS, doctor
-from experiments.data.registry import TASKS
+from experiments.data.registry import DATA_SETS
 
 LIGHT = {"numpy": "numpy", "rich": "rich"}
 
@@ -29,7 +29,7 @@ def test_list_names_everything_in_plain_text(capsys: pytest.CaptureFixture[str])
         "smoke, cpu",
         "favor+-none",
         "A variant of :smile:.",
-        *TASKS,
+        *DATA_SETS,
     ):
         assert expected in text
 
@@ -49,11 +49,11 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path: Path, capsys: pytest.C
     print_data(data_dir)
     with_file = capsys.readouterr().out
     assert "[data]" in with_file
-    for name, task in TASKS.items():
+    for name, data_set in DATA_SETS.items():
         always_here = name == "stdlib" or name.startswith(("recall", "copying"))
         assert ("not here: " in section(without, name)) == (not always_here)
         assert ("not here: " in section(with_file, name)) == (name in ("imdb", "text"))
-        assert task.url is None or task.url in section(without, name)
+        assert data_set.url is None or data_set.url in section(without, name)
     assert "stdlib (default)" in without
     assert not (tmp_path / "cache").exists()
 
@@ -67,7 +67,7 @@ def test_doctor_passes_this_machine(tmp_path: Path, capsys: pytest.CaptureFixtur
     runs = tmp_path / "results" / "runs"
     assert doctor(runs=runs) == 0
     text = capsys.readouterr().out
-    for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *TASKS, "can be written"):
+    for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *DATA_SETS, "can be written"):
         assert expected in text
     assert "This machine can run the presets smoke" in text
     assert "Missing" not in text

@@ -38,7 +38,7 @@ def test_every_reference_is_run_by_the_command_that_its_claims_name():
 def test_runs_are_taken_over_from_the_runs_before(tmp_path):
     _, ran = collected([])
     for words in ran:
-        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(STUDIES[words[1]].VARIANTS)
+        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(STUDIES[words[1]].variants)
     assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
@@ -59,7 +59,7 @@ def test_options_go_to_every_run_that_takes_them():
     _, ran = collected(["--workers", "3", "--device=cpu"])
     for words in ran:
         assert "--device=cpu" in words
-        assert ("--workers" in words) == bool(STUDIES[words[1]].VARIANTS)
+        assert ("--workers" in words) == bool(STUDIES[words[1]].variants)
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])

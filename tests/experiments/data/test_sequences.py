@@ -11,7 +11,8 @@ from torch import nn
 from experiments.config import Config
 from experiments.data.associative_recall import POWER, AssociativeRecall
 from experiments.data.copying import FILLER, SEPARATOR, Copying
-from experiments.data.corpus import NOT_SCORED, load_corpus
+from experiments.data.corpus import NOT_SCORED
+from experiments.data.registry import load_corpus
 from experiments.data.synthetic import split_generator
 from experiments.training import loop as train
 from experiments.training.objectives import GeneratedSequences, make_objective

@@ -16,8 +16,14 @@ from experiments.figures.dots import final_figure, steps_figure, throughput_figu
 from experiments.figures.style import label, save_figure, style, variant_style
 from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
-from experiments.studies.decay.figures import attention_figure, bound_figure, layers_figure, mask_figure
-from experiments.studies.decay.study import EXPECTED_BOUND, bound_table
+from experiments.studies.decay.figures import (
+    EXPECTED_BOUND,
+    attention_figure,
+    bound_figure,
+    layers_figure,
+    mask_figure,
+)
+from experiments.studies.decay.measure import bound_table
 from experiments.variants import VARIANTS
 
 TWELVE = (

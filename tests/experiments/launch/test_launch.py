@@ -9,16 +9,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.data.corpus import load_corpus
+from experiments.data.registry import load_corpus
 from experiments.launch.local import launch_runs
 from experiments.launch.worker import Job, Run
-from experiments.presets import PRESETS
+from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import run_directory, run_status
 from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
-CONFIG = dataclasses.replace(PRESETS["smoke"]().config, steps=60, data="text")
+CONFIG = dataclasses.replace(get_preset("smoke").config, steps=60, data="text")
 
 
 class Watcher:

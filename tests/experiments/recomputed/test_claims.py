@@ -6,7 +6,8 @@ import statistics
 
 import pytest
 
-from experiments.studies.convergence.study import CLAIMS
+from experiments.analysis.claims import claims_of
+from experiments.studies.convergence.study import STUDY
 
 from .conftest import REFERENCE, STUDENT_T, Records
 
@@ -65,7 +66,7 @@ def test_every_row_about_a_loss():
     assert len(families["none"]) >= 5
     assert len(families["order"]) >= 2
     for family, rows in families.items():
-        declared = sum(claim.family == family for claim in CLAIMS)
+        declared = sum(claim.family == family for claim in claims_of(STUDY))
         assert declared >= len(rows)
         smaller, larger = (holm([pick(row[:2]) for row in rows], declared) for pick in (min, max))
         for row, least, most in zip(rows, smaller, larger, strict=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.verdicts import NOT_RUN, evaluate
@@ -34,7 +35,7 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
         (tmp_path / file.name).symlink_to(file)
     comparison = read_comparison(tmp_path)
     curves = read_curves(tmp_path, comparison)
-    claims = declared_claims(STUDIES[comparison.study].CLAIMS, name, comparison.study)
+    claims = declared_claims(claims_of(STUDIES[comparison.study]), name, comparison.study)
 
     def judged():
         rows = evaluate(claims, tmp_path, comparison, curves, reference=name, command="run")

@@ -1,18 +1,17 @@
 """The page of claims: what it says, what it is made of, and how it refuses what it cannot read."""
 
+import dataclasses
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.references import REFERENCES, command
 from experiments.analysis.verdicts import RULE
 from experiments.cli import main
 from experiments.report.claims_page import read_sections
 from experiments.report.report import write_report
-from experiments.studies.convergence import study as convergence
-from experiments.studies.convergence.study import CLAIMS
 from experiments.studies.registry import STUDIES
 
 ROOT = Path(__file__).parents[3]
@@ -34,21 +33,21 @@ def test_the_command_of_a_reference_measures_every_claim_of_convergence(make_com
     variants = REFERENCES["convergence"].options.partition("--variants ")[2].split()[0]
     make_comparison(tmp_path / "convergence", variants, 3, steps=40)
     rows = rows_of(tmp_path)
-    assert rows.keys() == {claim.key for claim in CLAIMS}
+    assert rows.keys() == {claim.key for claim in claims_of(STUDIES["convergence"])}
     assert [key for key, row in rows.items() if row.verdict == "not run"] == []
 
 
 def test_references_are_of_experiments_that_exist():
-    assert {reference.experiment for reference in REFERENCES.values()} <= set(STUDIES)
+    assert {reference.study for reference in REFERENCES.values()} <= set(STUDIES)
     assert all(command(name).startswith("python -m experiments run ") for name in REFERENCES)
     assert command("decay").endswith(" --out results/runs/decay")
 
 
-def test_every_experiment_says_what_a_report_needs():
-    for module in STUDIES.values():
-        for text in (module.QUESTION, module.METHOD, module.NOT_SHOWN):
-            assert text.endswith((".", "?"))
-        assert isinstance(module.CLAIMS, tuple)
+def test_every_study_says_what_a_report_needs():
+    for study in STUDIES.values():
+        for text in (study.question, study.method, study.not_shown):
+            assert study.said(text).endswith((".", "?"))
+            assert "{" not in study.said(text)
 
 
 def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
@@ -114,8 +113,8 @@ def test_a_comparison_of_another_experiment_is_refused(make_reference, capsys):
 
 def test_a_report_says_in_this_order_what_a_reader_needs(make_reference):
     root = make_reference(shifted(-0.3)) / "convergence"
-    words = {name: getattr(convergence, name) for name in ("QUESTION", "METHOD", "NOT_SHOWN", "CLAIMS")}
-    html = write_report(root, SimpleNamespace(figures=lambda *_: [], **words)).read_text()
+    study = dataclasses.replace(STUDIES["convergence"], figures=lambda *_: [])
+    html = write_report(root, study).read_text()
     headings = ("What was asked", "How it was measured", "What came out", "What it does not show")
     for text, heading in (((root / "report.md").read_text(), "\n## {}\n"), (html, "<h2>{}</h2>")):
         places = [text.index(heading.format(each)) for each in headings]
@@ -142,12 +141,12 @@ def texts_in(value, seen=None):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_variant_of_a_claim_is_trained_by_the_experiment_or_a_reference(name):
+def test_every_variant_of_a_claim_is_trained_by_the_study_or_a_reference(name):
     """A misspelt one would leave its claim not run for ever."""
-    options = [reference.options.split() for reference in REFERENCES.values() if reference.experiment == name]
+    options = [reference.options.split() for reference in REFERENCES.values() if reference.study == name]
     named = [words[words.index("--variants") + 1] for words in options if "--variants" in words]
-    trained = {*STUDIES[name].VARIANTS, *(variant for variants in named for variant in variants.split(","))}
-    for claim in STUDIES[name].CLAIMS:
+    trained = {*STUDIES[name].variants, *(variant for variants in named for variant in variants.split(","))}
+    for claim in claims_of(STUDIES[name]):
         texts = texts_in(claim.sample)
         variants = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
         assert variants <= trained, claim.key
@@ -155,11 +154,11 @@ def test_every_variant_of_a_claim_is_trained_by_the_experiment_or_a_reference(na
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_key_is_that_of_one_claim(name):
-    keys = [claim.key for claim in STUDIES[name].CLAIMS]
+    keys = [claim.key for claim in claims_of(STUDIES[name])]
     assert len(keys) == len(set(keys))
 
 
 def test_the_variants_of_a_claim_are_found():
-    texts = texts_in(STUDIES["mask"].CLAIMS[0].sample)
+    texts = texts_in(claims_of(STUDIES["mask"])[0].sample)
     assert {"favor+-rope-after", "favor+-rope-after@redraw_every=100"} <= texts
-    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in STUDIES["length"].CLAIMS))
+    assert "elu+1-rope-after" in set().union(*(texts_in(claim.sample) for claim in claims_of(STUDIES["length"])))

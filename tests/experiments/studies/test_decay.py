@@ -6,14 +6,28 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import build_corpus, load_corpus
+from experiments.data.corpus import corpus_of_text
+from experiments.data.registry import load_corpus
 from experiments.figures.style import style
-from experiments.studies.decay import study as decay
-from experiments.studies.decay import tables as decay_tables
-from experiments.studies.decay.figures import position_loss_figure, scores_figure
-from experiments.studies.decay.study import EXPECTED_BOUND, EXPECTED_SIMILARITY, bound_table, mask_table, score_means
-from experiments.studies.decay.tables import DISTANCES, HEAD_DIM, MASK_FEATURES, mask_draws_table, scores_table
-from experiments.training.objectives import make_objective
+from experiments.studies.decay import measure as decay
+from experiments.studies.decay.figures import (
+    EXPECTED_BOUND,
+    EXPECTED_SIMILARITY,
+    figures,
+    position_loss_figure,
+    score_means,
+    scores_figure,
+)
+from experiments.studies.decay.measure import (
+    DISTANCES,
+    HEAD_DIM,
+    MASK_FEATURES,
+    bound_table,
+    mask_draws_table,
+    mask_table,
+    scores_table,
+)
+from experiments.training.objectives import make_task
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope.diagnostics import expected_rope_mask
 
@@ -66,7 +80,7 @@ def test_the_mask_differs_where_it_should(mask):
 def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row, message):
     (tmp_path / "mask.csv").write_text(f"num_features,distance,mean,low,high\n{row}\n")
     with pytest.raises(ValueError, match=rf"mask\.csv.*{message}"):
-        decay.figures(tmp_path, tmp_path / "output", {}, None, None)
+        figures(tmp_path, tmp_path / "output", {}, None, None)
     assert not (tmp_path / "output").exists()
 
 
@@ -92,7 +106,7 @@ def test_scores_of_independent_content_average_to_nothing_at_every_distance(scor
 
 def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
     """With the sums written out, for one pair a draw."""
-    monkeypatch.setattr(decay_tables, "SCORE_PAIRS", 1)
+    monkeypatch.setattr(decay, "SCORE_PAIRS", 1)
     draws = 20
     table = scores_table(draws, seed=3).pivot(index="draw", columns="distance", values="over_bound")
     generator = torch.Generator().manual_seed(3)
@@ -169,28 +183,23 @@ def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_po
 @pytest.mark.parametrize(
     ("corpus", "context", "says"),
     [
-        (load_corpus("recall-64"), 64, "recall-64 is not learnt as a text of bytes"),
-        (build_corpus("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
+        (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
+        (corpus_of_text("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
     ],
 )
 def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
     comparison = {"config": {"context": context}, "variants": []}
-    (note,) = decay.measure_position_loss(
-        tmp_path, comparison, make_objective(corpus, Config(context=context, batch_size=4))
-    )
+    (note,) = decay.measure_position_loss(tmp_path, comparison, make_task(corpus, context, 4))
     assert says in note
     assert not list(tmp_path.iterdir())
 
 
 def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
     # The test split of such a text is a byte longer than its validation split.
-    corpus = build_corpus("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
+    corpus = corpus_of_text("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
     assert len(corpus.test) > len(corpus.validation)
     comparison = {"config": {"context": 100}, "variants": [], "seeds": [], "machine": {}}
-    assert (
-        decay.measure_position_loss(tmp_path, comparison, make_objective(corpus, Config(context=100, batch_size=4)))
-        == []
-    )
+    assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []
 
 
 class Counter(torch.nn.Module):

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
-from experiments.studies.decay.claims import CLAIMS
-from experiments.studies.decay.tables import (
+from experiments.studies.decay.measure import (
     BOUND_WIDTHS,
     DISTANCES,
     KEPT_DISTANCES,
@@ -20,8 +20,9 @@ from experiments.studies.decay.tables import (
     bound_widths_table,
     write,
 )
-from experiments.variants import DEFAULT_VARIANTS
+from experiments.studies.decay.study import STUDY
 
+CLAIMS, VARIANTS = claims_of(STUDY), STUDY.variants
 CONTEXT = 256
 FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
 STEPS = {"softmax-none": -0.3}
@@ -31,7 +32,7 @@ STEPS = {"softmax-none": -0.3}
 def root(tmp_path, make_comparison):
     """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the variant."""
     root = tmp_path / "decay"
-    make_comparison(root, ",".join(DEFAULT_VARIANTS), 3, fates={("elu+1-none", 2): ("failed", "why")})
+    make_comparison(root, ",".join(VARIANTS), 3, fates={("elu+1-none", 2): ("failed", "why")})
     write(root, "bound_widths", bound_widths_table())
     equal = {1: 0.9, 128: 0.28, 256: 0.35, 512: 0.18, 1024: 0.26}
     scores = [
@@ -42,9 +43,7 @@ def root(tmp_path, make_comparison):
     write(root, "scores", pd.DataFrame(scores, columns=["draw", "distance", "equal", "gaussian", "over_bound"]))
     draws = [(d, draw, 0.5, 0.5 + noise(draw)) for d in KEPT_DISTANCES for draw in range(MASK_DRAWS)]
     write(root, "mask_draws", pd.DataFrame(draws, columns=["distance", "draw", "expected", "ratio"]))
-    runs = [
-        (variant, seed) for variant in DEFAULT_VARIANTS for seed in range(3) if (variant, seed) != ("elu+1-none", 2)
-    ]
+    runs = [(variant, seed) for variant in VARIANTS for seed in range(3) if (variant, seed) != ("elu+1-none", 2)]
     weights = [
         (variant, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(variant, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
         for variant, seed in runs
@@ -129,6 +128,6 @@ def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
 def test_the_command_of_the_reference_trains_enough_of_every_variant_that_is_judged():
     options = REFERENCES["decay"].options.split()
     assert int(options[options.index("--seeds") + 1]) >= 3
-    assert set(DEFAULT_VARIANTS) <= set(options[options.index("--variants") + 1].split(","))
+    assert set(VARIANTS) <= set(options[options.index("--variants") + 1].split(","))
     keys = {claim.key for claim in CLAIMS}
-    assert {f"{variant}-position-loss" for variant in DEFAULT_VARIANTS} < keys
+    assert {f"{variant}-position-loss" for variant in VARIANTS} < keys

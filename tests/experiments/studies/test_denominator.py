@@ -5,13 +5,15 @@ import json
 import pandas as pd
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
-from experiments.studies.denominator import claims as denominator_claims
-from experiments.studies.denominator import initial as denominator_initial
-from experiments.studies.denominator import study as denominator
+from experiments.studies.denominator import measure as denominator
+from experiments.studies.denominator.figures import figures, stability_table
+from experiments.studies.denominator.quantities import KERNELS
+from experiments.studies.denominator.study import STUDY
 from experiments.training.loop import DIVERGED
 from tests.made_up import metrics_rows
 
@@ -22,13 +24,13 @@ FEW, MANY = len(NOISE), 10
 
 @pytest.fixture(scope="module")
 def initial():
-    return denominator_initial.initial_table(draws=2).set_index("feature_map")
+    return denominator.initial_table(draws=2).set_index("feature_map")
 
 
 def test_the_expected_values_are_found_within_what_draws_differ_by(initial):
     # 29.8 % with a standard deviation over draws of 0.8 percentage points, 3.4 % with 0.1: four of them, as in
     # test_diagnostics.py. 112 of 1024 denominators and the extremes are of one draw, and only their order is asked.
-    without_mask = initial[initial["sees"] == denominator_initial.ALL_KEYS]
+    without_mask = initial[initial["sees"] == denominator.ALL_KEYS]
     favor, elu = without_mask.loc["favor+"], without_mask.loc["elu+1"]
     assert favor["negative_weights"].to_list() == pytest.approx([0.298] * 2, abs=0.032)
     assert elu["negative_weights"].to_list() == pytest.approx([0.034] * 2, abs=0.004)
@@ -37,7 +39,7 @@ def test_the_expected_values_are_found_within_what_draws_differ_by(initial):
     assert (elu["rotated_denominators_not_above_zero"] == 0).all()
     assert (favor["smallest_row_sum"] < 0).all()
     # The first query sees itself alone, and its row sum is 1.
-    causal = initial[initial["sees"] == denominator_initial.CAUSAL]
+    causal = initial[initial["sees"] == denominator.CAUSAL]
     assert (causal["largest_row_sum"] >= 1 - 1e-9).all()
     assert causal["draw"].tolist() == [0, 0, 1, 1]
     assert initial["negative_weights"].nunique() == 8
@@ -57,7 +59,7 @@ def made_up(make_comparison, tmp_path):
 
     def make(sign, fates=None, steps=480, seeds=FEW, every=4):
         length = {"steps": steps, "every": every, "stopped_at": 40}
-        root = make_comparison(tmp_path, ",".join(denominator.VARIANTS), seeds, loss=loss(sign), fates=fates, **length)
+        root = make_comparison(tmp_path, ",".join(STUDY.variants), seeds, loss=loss(sign), fates=fates, **length)
         for path in root.glob("*/*/metrics.jsonl"):
             is_rotated = path.parts[-3].endswith("@denominator=rotated")
             rows = metrics_rows(path)
@@ -72,11 +74,11 @@ def made_up(make_comparison, tmp_path):
         if sign < 0:
             expected = {"favor+": (0.1, 0.2, 0.9, 0), "elu+1": (0.3, -0.1, 1.2, 50)}
         rows = [
-            (name, denominator_initial.ALL_KEYS, draw, *(value + draw * 1e-6 for value in sums), denominators)
+            (name, denominator.ALL_KEYS, draw, *(value + draw * 1e-6 for value in sums), denominators)
             for name, (*sums, denominators) in expected.items()
-            for draw in range(denominator_initial.INITIAL_DRAWS)
+            for draw in range(denominator.INITIAL_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(denominator_initial.COLUMNS)).to_csv(root / "initial.csv", index=False)
+        pd.DataFrame(rows, columns=list(denominator.COLUMNS)).to_csv(root / "initial.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
@@ -84,7 +86,7 @@ def made_up(make_comparison, tmp_path):
 
 
 def verdicts(root, comparison, curves):
-    rows = evaluate(denominator.CLAIMS, root, comparison, curves, reference="denominator", command="run")
+    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="denominator", command="run")
     return {row.claim.key: row.verdict for row in rows}
 
 
@@ -108,7 +110,7 @@ def test_failures_count_for_the_variant_that_failed(made_up, failed, verdict):
 
 @pytest.mark.parametrize(("count", "verdict"), [(6, "supported"), (5, "inconclusive")])
 def test_failures_of_all_kernels_count_together(made_up, count, verdict):
-    variants = [f"{kernel}-rope-after@denominator=rotated" for kernel in denominator_claims.KERNELS]
+    variants = [f"{kernel}-rope-after@denominator=rotated" for kernel in KERNELS]
     runs = [(variant, seed) for seed in (0, 1) for variant in variants]
     fates = {run: ("failed", f"{DIVERGED}: the loss is nan at step 41") for run in runs[:count]}
     assert verdicts(*made_up(1, fates))["fails"] == verdict
@@ -116,7 +118,7 @@ def test_failures_of_all_kernels_count_together(made_up, count, verdict):
 
 def test_a_failure_of_another_kind_is_lost(made_up):
     root, comparison, curves = made_up(1, {("relu-rope-after", 1): ("failed", "killed")})
-    rows = evaluate(denominator.CLAIMS, root, comparison, curves, reference="denominator", command="run")
+    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="denominator", command="run")
     (row,) = [row for row in rows if row.claim.key == "fails"]
     said = "1 of 15 pairs of runs have no value: relu-rope-after@denominator=rotated, seed 1 failed: killed"
     assert (row.verdict, row.remark) == ("inconclusive", said)
@@ -125,14 +127,14 @@ def test_a_failure_of_another_kind_is_lost(made_up):
 def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
     root, comparison, curves = made_up(1, steps=100, every=20)
     found = verdicts(root, comparison, curves)
-    assert {found[f"{kernel}-spikes"] for kernel in denominator_claims.KERNELS} == {"not run"}
-    table = denominator.stability_table(root, comparison, curves)
+    assert {found[f"{kernel}-spikes"] for kernel in KERNELS} == {"not run"}
+    table = stability_table(root, comparison, curves)
     assert set(table["records that are spikes"]) == {"-"}
 
 
 def test_the_stability_table_counts_failures_and_spikes(made_up):
     fates = {("relu-rope-after", 1): ("failed", "why")}
-    table = denominator.stability_table(*made_up(1, fates)).set_index("variant")
+    table = stability_table(*made_up(1, fates)).set_index("variant")
     assert tuple(table.loc["relu-rope-after"]) == ("5", "1", "0.00% (worst seed 0.00%)")
     # Of 120 records, 110 have ten before them, and three are spikes.
     assert tuple(table.loc["relu-rope-after@denominator=rotated"]) == ("5", "0", "2.73% (worst seed 2.73%)")
@@ -140,10 +142,31 @@ def test_the_stability_table_counts_failures_and_spikes(made_up):
 
 def test_figures_are_drawn(made_up, tmp_path):
     root, comparison, curves = made_up(1)
-    entries = denominator.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
     assert [entry.title for entry in entries if hasattr(entry, "table")] == [
         "Queries and keys of N(0, 1)",
         "Failures and spikes",
     ]
     stems = {path.stem for path in (tmp_path / "made" / "figures").glob("*.png")}
     assert stems == {"final-loss", "nonpositive-denominators"}
+
+
+def share(*after):
+    """Of records that follow ten at 2 bits per byte."""
+    return denominator.spike_share(pd.Series([2.0] * denominator.BEFORE + list(after)))
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ([2.0], 0.0),
+        ([2 + denominator.HEIGHT], 1.0),
+        ([2.49], 0.0),
+        ([1.0], 0.0),
+        ([4.0, 2.0, 2.0, 2.0], 0.25),
+        # The mean before the second is 2.2, before the third 2.25.
+        ([4.0, 2.5, 2.8], 2 / 3),
+    ],
+)
+def test_the_share_of_records_half_a_bit_above_the_mean_of_the_ten_before(after, expected):
+    assert share(*after) == pytest.approx(expected)

@@ -1,13 +1,16 @@
+import msgspec
 import pandas as pd
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.runs import Runs
 from experiments.records.files import write_json
-from experiments.studies.features.claims import CLAIMS
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS
-from experiments.studies.features.tables import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
+from experiments.studies.features.measure import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
+from experiments.studies.features.study import STUDY
+from tests.made_up import make_record
 
-SAMPLES = {claim.key: claim.sample for claim in CLAIMS}
+SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDY)}
 VARIANTS = ("softmax-none", "favor+-none")
 CURVES = pd.DataFrame(
     [
@@ -19,12 +22,7 @@ CURVES = pd.DataFrame(
     columns=["variant", "seed", "split", "step", "metric", "value"],
 )
 STEPS = {"steps": 10, "log_every": 10, "evaluate_every": 10}
-PLANNED = {
-    "preset": "cpu",
-    "variants": [{"name": name} for name in VARIANTS],
-    "seeds": [0, 1, 2],
-    "config": {"layers": 2} | STEPS,
-}
+PLANNED = make_record(preset="cpu", variants=VARIANTS, seeds=[0, 1, 2], config={"layers": 2} | STEPS)
 
 
 def random_errors(part, head_dim, scales, counts, draws):
@@ -94,7 +92,7 @@ def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_on
     sample = SAMPLES["hyperbolic-on-favor+-none"](root, PLANNED, Runs(root, PLANNED, CURVES))
     assert sample.values == pytest.approx({0: -0.05, 1: -0.05})
     assert (sample.planned, sample.lost) == (3, ("seed 2: favor+-none failed: why",))
-    other = PLANNED | {"variants": [{"name": "softmax-none"}]}
+    other = msgspec.structs.replace(PLANNED, variants=PLANNED.variants[:1])
     assert SAMPLES["hyperbolic-on-favor+-none"](root, other, Runs(root, other, CURVES)) is None
 
 

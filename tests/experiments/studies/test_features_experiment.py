@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.figures import style as plots
-from experiments.studies.features import study as features
+from experiments.studies.features.figures import figures
 from experiments.studies.features.kernel_errors import (
     DIRECTIONS,
     ESTIMATORS,
@@ -15,7 +15,7 @@ from experiments.studies.features.kernel_errors import (
     scores,
     trigonometric,
 )
-from experiments.studies.features.tables import (
+from experiments.studies.features.measure import (
     COLUMNS,
     NUM_FEATURES,
     TRAINED_DRAWS,
@@ -179,13 +179,13 @@ def test_figures_are_made_from_the_files_alone(tmp_path, monkeypatch):
     stems = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, directory, stem: stems.append(stem))
     comparison = made_up(tmp_path)
-    entries = features.figures(tmp_path, tmp_path / "output", comparison, None, None)
+    entries = figures(tmp_path, tmp_path / "output", comparison, None, None)
     assert stems == ["kernel-error-16", "attention-error-16", "trained-error"]
     (table,) = (entry.table for entry in entries if isinstance(entry, plots.TableEntry))
     assert set(table["features"]) == set(ESTIMATORS)
     (tmp_path / "random.csv").unlink()
     (tmp_path / "trained.csv").unlink()
-    assert features.figures(tmp_path, tmp_path / "output", comparison, None, None) == []
+    assert figures(tmp_path, tmp_path / "output", comparison, None, None) == []
 
 
 @pytest.mark.parametrize(
@@ -203,5 +203,5 @@ def test_a_damaged_file_is_refused_before_a_figure_is_drawn(tmp_path, name, old,
     path = tmp_path / f"{name}.csv"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"{name}\.csv.*{message}"):
-        features.figures(tmp_path, tmp_path / "output", comparison, None, None)
+        figures(tmp_path, tmp_path / "output", comparison, None, None)
     assert not (tmp_path / "output").exists()

@@ -5,18 +5,20 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
-from experiments.data.corpus import load_corpus
+from experiments.data.corpus import corpus_of_text
+from experiments.data.registry import load_corpus
 from experiments.records.record import read_comparison
-from experiments.studies.length import claims as length_claims
-from experiments.studies.length import study as length
-from experiments.studies.length import tables as length_tables
+from experiments.studies.length import measure as length
+from experiments.studies.length.figures import figures
+from experiments.studies.length.study import STUDY
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
-from experiments.training.objectives import evenly_spaced, make_objective
+from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
@@ -25,17 +27,18 @@ CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_siz
 
 
 @pytest.fixture(scope="module")
-def task(next_byte):
-    return next_byte(CONFIG)
+def task():
+    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
+    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
-def model_of(variant, objective):
-    return build_model(get_variant(variant), CONFIG, 0, objective).eval()
+def model_of(variant):
+    return build_model(get_variant(variant), CONFIG, 0).eval()
 
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
 def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
-    model, windows = model_of(variant, task), evenly_spaced(task.corpus.test, CONFIG.context, 6)
+    model, windows = model_of(variant), task.windows("test", 6)
     found = losses_by_position(model, windows, CONFIG)
     assert found.shape == (CONFIG.context,)
     # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
@@ -61,7 +64,7 @@ def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
     table = by_bin(losses)
     assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
     place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
-    (mean,) = length_tables.window_means(table.assign(**place))["bits_per_byte"]
+    (mean,) = length.window_means(table.assign(**place))["bits_per_byte"]
     assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
@@ -77,7 +80,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
-    models = {name: model_of(name, task) for name in names}
+    models = {name: model_of(name) for name in names}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     variants = [{"name": variant, "position": get_variant(variant).position} for variant in names]
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
@@ -86,7 +89,7 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
         for variant in ("softmax-learned", "performer-pytorch")
     ]
     table = pd.read_csv(tmp_path / "length.csv")
-    means = length_tables.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
+    means = length.window_means(table).set_index(["variant", "method", "length"])["bits_per_byte"].sort_index()
     lengths = [32 * factor for factor in length.FACTORS]
     assert list(means["softmax-rope", "as trained"].index) == lengths
     assert list(means["favor+-none", "as trained"].index) == lengths
@@ -94,10 +97,10 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     assert list(means["performer-pytorch", "as trained"].index) == [32]
     # The same windows in batches of another size.
     for variant in names:
-        short = table[(table["variant"] == variant) & (table["method"] == length_tables.IN_SHORT_WINDOWS)]
+        short = table[(table["variant"] == variant) & (table["method"] == length.IN_SHORT_WINDOWS)]
         mean = np.average(short["bits_per_byte"], weights=short["last"] - short["first"] + 1)
         assert mean == pytest.approx(means[variant, "as trained", 32], rel=1e-5)
-    added = length_tables.by_position(table).set_index(["variant", "last"])["added"]
+    added = length.by_position(table).set_index(["variant", "last"])["added"]
     assert set(added.index.get_level_values("variant")) == {"softmax-rope", "favor+-none"}
     assert added["softmax-rope"].index.tolist() == [15, 31, 63, 127, 255, 511]
     assert added["softmax-rope"].loc[:31].tolist() == pytest.approx([0, 0], abs=5e-6)
@@ -111,9 +114,9 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
 
 
 def test_generated_sequences_have_no_other_length(tmp_path):
-    task = make_objective(load_corpus("recall-64"), Config(context=64, batch_size=4))
+    task = make_task(load_corpus("recall-64"), 64, 4)
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": []}, task)
-    assert notes == ["--data recall-64 is not learnt as a text of bytes: no loss at other lengths was measured"]
+    assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
 
 
 NOISE = (0.0, 0.001, -0.001)
@@ -132,11 +135,11 @@ def made_up(make_comparison, tmp_path):
     """Makes a comparison whose losses rise by 0.8 · sign, or ``RISES``, with the length and fall with the method."""
 
     def make(sign):
-        root = make_comparison(tmp_path, ",".join(length.VARIANTS), 3)
+        root = make_comparison(tmp_path, ",".join(STUDY.variants), 3)
         rows = []
-        for variant in length.VARIANTS:
+        for variant in STUDY.variants:
             for seed in range(3):
-                for factor in (1, *length_claims.FACTORS_JUDGED):
+                for factor in (1, 4, 16):
                     for fall, method in enumerate(METHODS if factor > 1 and "rope" in variant else METHODS[:1]):
                         rise = (
                             0.8 * RISES.get(variant, {}).get(factor, 1) - 0.2 * fall + NOISE[seed]
@@ -145,8 +148,8 @@ def made_up(make_comparison, tmp_path):
                         )
                         place = (variant, seed, method, 32 * factor)
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
-                rows += [(variant, seed, length_tables.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=list(length_tables.COLUMNS)).to_csv(root / "length.csv", index=False)
+                rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
+        pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
@@ -155,13 +158,13 @@ def made_up(make_comparison, tmp_path):
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
-    rows = judge(length.CLAIMS, *made_up(sign), reference="length", command="run")
-    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in length.CLAIMS}
+    rows = judge(claims_of(STUDY), *made_up(sign), reference="length", command="run")
+    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in claims_of(STUDY)}
 
 
 def test_figures_and_the_table_are_drawn(made_up, tmp_path):
     root, comparison, curves = made_up(1)
-    entries = length.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
     assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 3
     table = entries[-1].table
     row = table[(table["variant"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]

@@ -4,13 +4,18 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
+from experiments.data.corpus import corpus_of_text
 from experiments.records.record import read_comparison
-from experiments.studies import mask
+from experiments.studies.mask import measure as mask
+from experiments.studies.mask.figures import figures, redrawn_table
+from experiments.studies.mask.study import STUDY
 from experiments.training.models import build_model
+from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import get_variant
 
 NOISE = (0.0, 0.001, -0.001)
@@ -44,7 +49,7 @@ def made_up_loss(name, seed, step):
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=STEPS, every=STEPS // 2)
+    root = make_comparison(tmp_path, ",".join(STUDY.variants), 3, loss=made_up_loss, steps=STEPS, every=STEPS // 2)
     rows = [
         (variant, seed, draw, 3.0 + (rise + NOISE[seed] if draw else 0))
         for variant, rise in NEW_RISE.items()
@@ -57,7 +62,7 @@ def made_up(make_comparison, tmp_path):
 
 
 def judged(root, comparison, curves):
-    rows = evaluate(mask.CLAIMS, root, comparison, curves, reference="mask", command="run")
+    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="mask", command="run")
     return {row.claim.key: row for row in rows}
 
 
@@ -83,7 +88,7 @@ def test_how_often_features_were_redrawn_is_told(made_up):
     ("steps", "not_run"), [(1001, set()), (1000, {"after-1000", "after-more-than-before-1000"}), (100, {*MEANS})]
 )
 def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
-    root = make_comparison(tmp_path, ",".join(mask.VARIANTS), 3, loss=made_up_loss, steps=steps, every=steps)
+    root = make_comparison(tmp_path, ",".join(STUDY.variants), 3, loss=made_up_loss, steps=steps, every=steps)
     comparison = read_comparison(root)
     found = verdicts(root, comparison, read_curves(root, comparison))
     of_redraws = {key for key in MEANS if not key.startswith("new-features")}
@@ -117,7 +122,7 @@ def test_a_missing_draw_is_not_run(made_up):
 
 
 def test_the_table_says_what_new_features_add(made_up):
-    table = mask.redrawn_table(pd.read_csv(made_up[0] / "redrawn.csv"))
+    table = redrawn_table(pd.read_csv(made_up[0] / "redrawn.csv"))
     row = table.set_index("variant").loc[AFTER]
     # Student's t with 2 degrees of freedom, 4.303, times 0.001 / √3 is 0.0025.
     assert tuple(row) == ("3", "3.000", "+0.900 [+0.898, +0.902]")
@@ -125,16 +130,16 @@ def test_the_table_says_what_new_features_add(made_up):
 
 def test_figures_are_drawn(made_up, tmp_path):
     root, comparison, curves = made_up
-    entries = mask.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
     assert [entry.title for entry in entries][-1] == "New features after training"
     assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 2
 
 
-def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path, next_byte):
+def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path):
     config = Config(layers=1, dim=16, heads=2, num_features=8, context=16, batch_size=2)
-    task = next_byte(config)
+    task = ByteLanguageModel(corpus_of_text("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
     names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]
-    models = {name: build_model(get_variant(name), config, 0, task).eval() for name in names}
+    models = {name: build_model(get_variant(name), config, 0).eval() for name in names}
     before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
     monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
     assert mask.measure(tmp_path, {"config": vars(config)}, task) == []

@@ -3,14 +3,17 @@
 import pandas as pd
 import pytest
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
-from experiments.studies.pairing import study as pairing
+from experiments.studies.pairing import measure, variance
+from experiments.studies.pairing.figures import figures
+from experiments.studies.pairing.study import STUDY
 
 NOISE = (0.0, 0.001, -0.001)
-SQUARED_ERROR = {pairing.PLAIN: 1, pairing.EQUAL_DRAWS: 2, pairing.PAIRED: 10}
+SQUARED_ERROR = {variance.PLAIN: 1, variance.EQUAL_DRAWS: 2, variance.PAIRED: 10}
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def made_up(make_comparison, tmp_path):
             better = 0.01 * int(name.partition("=")[2] or 60)
             return 9 + seed - better + (sign * (4 + better + NOISE[seed]) if "+paired-" in name else 0)
 
-        root = make_comparison(tmp_path, ",".join(pairing.VARIANTS), 3, loss=loss)
+        root = make_comparison(tmp_path, ",".join(STUDY.variants), 3, loss=loss)
         rows = [
             (
                 name,
@@ -34,12 +37,12 @@ def made_up(make_comparison, tmp_path):
                 (1 + draw / 100) * (SQUARED_ERROR[name] ** sign * distance if directions == "orthogonal" else 1),
                 1.0,
             )
-            for name in (pairing.PLAIN, pairing.PAIRED, pairing.EQUAL_DRAWS)
+            for name in (variance.PLAIN, variance.PAIRED, variance.EQUAL_DRAWS)
             for directions in ("orthogonal", "independent")
             for distance in (8, 64, 512)
-            for draw in range(pairing.VARIANCE_DRAWS)
+            for draw in range(measure.VARIANCE_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(pairing.COLUMNS)).to_csv(root / "variance.csv", index=False)
+        pd.DataFrame(rows, columns=list(measure.COLUMNS)).to_csv(root / "variance.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
@@ -48,15 +51,15 @@ def made_up(make_comparison, tmp_path):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_every_claim_reads_the_variants_that_it_names(made_up, sign):
-    rows = evaluate(pairing.CLAIMS, *made_up(sign), reference="pairing", command="run")
+    rows = evaluate(claims_of(STUDY), *made_up(sign), reference="pairing", command="run")
     found = {row.claim.key: row.estimate.mean for row in rows}
     expected = {}
     for distance in (8, 64, 512):
         expected[f"variance-equal-M-{distance}"] = 10.0**sign - 1
         expected[f"variance-equal-draws-{distance}"] = 5.0**sign - 1
-    for num_features in pairing.NUM_FEATURES:
+    for num_features in (32, 64, 128, 256):
         expected[f"loss-{num_features}"] = sign * (4 + num_features / 100)
-    for num_features in pairing.NUM_FEATURES[1:]:
+    for num_features in (64, 128, 256):
         # Of half as many features the plain map's loss is higher, by 0.01 a feature.
         expected[f"loss-equal-draws-{num_features}"] = sign * (4 + num_features / 100) - num_features / 200
     expected["loss-elu+1"] = sign * 4.6
@@ -65,12 +68,12 @@ def test_every_claim_reads_the_variants_that_it_names(made_up, sign):
 
 @pytest.mark.parametrize(("sign", "verdict"), [(-1, "supported"), (1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
-    rows = evaluate(pairing.CLAIMS, *made_up(sign), reference="pairing", command="run")
-    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in pairing.CLAIMS}
+    rows = evaluate(claims_of(STUDY), *made_up(sign), reference="pairing", command="run")
+    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in claims_of(STUDY)}
 
 
 def test_figures_are_drawn(made_up, tmp_path):
     root, comparison, curves = made_up(-1)
-    pairing.figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
     stems = {path.stem for path in (tmp_path / "made" / "figures").glob("*.png")}
     assert stems == {"final-loss", "validation", "variance"}

@@ -11,13 +11,13 @@ from experiments.cli import main
 from experiments.figures.style import FigureEntry, TableEntry
 from experiments.records.record import read_comparison
 from experiments.studies.recall import figures as recall_plots
-from experiments.studies.recall import study as recall
+from experiments.studies.recall.study import STUDY
 from experiments.variants import parse_variants
 from tests.made_up import metrics_rows
 
 
 def test_the_variants_are_every_kernel_with_every_kind_of_position():
-    variants = parse_variants(",".join(recall.VARIANTS))
+    variants = parse_variants(",".join(STUDY.variants))
     assert {variant.kernel for variant in variants} == {"softmax", "favor+", "elu+1", "relu"}
     assert len(variants) == 15
 
@@ -59,7 +59,7 @@ def test_a_run_draws_its_figures_and_its_table(smoke):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 10_000
     report = (smoke / "report.md").read_text()
     assert "| variant | width | n | test accuracy |" in report
-    assert recall.QUESTION[:60] in report
+    assert STUDY.question[:60] in report
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_table_gives_the_mean_over_seeds_with_its_interval(made_up):
 
 def test_figures_are_drawn_with_several_widths_and_a_failed_variant(made_up, tmp_path):
     root, comparison, curves, summary = made_up
-    entries = recall.figures(root, tmp_path / "output", comparison, curves, summary)
+    entries = recall_plots.figures(root, tmp_path / "output", comparison, curves, summary)
     assert [type(entry) for entry in entries] == [TableEntry, FigureEntry, FigureEntry]
     assert len(list((tmp_path / "output" / "figures").glob("*.png"))) == 2
 
@@ -125,4 +125,4 @@ def test_figures_are_drawn_with_several_widths_and_a_failed_variant(made_up, tmp
 def test_a_text_has_no_accuracy_to_draw(made_up, tmp_path):
     root, comparison, curves, summary = made_up
     nothing = pd.DataFrame(curves[curves["metric"] != "accuracy"])
-    assert recall.figures(root, tmp_path / "output", comparison, nothing, summary) == []
+    assert recall_plots.figures(root, tmp_path / "output", comparison, nothing, summary) == []

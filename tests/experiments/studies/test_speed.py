@@ -1,30 +1,34 @@
+"""The speed study: what is measured and put on record, what the record says, and what is claimed and aimed at."""
+
 import json
 import shutil
 import signal
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from experiments.studies.speed.claims import CLAIMS
 
+from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
-from experiments.records.record import read_lines
-from experiments.studies.speed import cases as speed_cases
-from experiments.studies.speed import study as speed
+from experiments.studies.speed import cases, measure
 from experiments.studies.speed.benchmark import in_fresh_process, peak_memory, time_in_turn
-from experiments.studies.speed.cases import competitors
 from experiments.studies.speed.figures import memory_figure, positions_figure
-from experiments.studies.speed.operations import operation_flops
-from experiments.studies.speed.records import read_config
-from experiments.studies.speed.results import (
-    crossover,
-    fact_table,
-    memory_table,
-    rate_table,
-    run_table,
-    time_table,
+from experiments.studies.speed.records import (
+    Failure,
+    MemoryMeasurement,
+    Sample,
+    TimeMeasurement,
+    append_record,
+    read_config,
+    read_records,
 )
-from experiments.studies.speed.settings import (
+from experiments.studies.speed.results import Results, crossover, operation_flops, position_cells
+from experiments.studies.speed.study import (
     AFTER,
     BACKWARD,
     BEFORE,
@@ -33,20 +37,22 @@ from experiments.studies.speed.settings import (
     NONE,
     OURS,
     PERFORMER,
-    PRESETS,
     SDPA,
     SGEMM,
     SOFTMAX,
     STEP,
     SpeedConfig,
     after,
+    settings,
 )
-from experiments.studies.speed.tables import position_cells
 from experiments.studies.speed.targets import SHARE_TARGET, targets
 from experiments.variants import VARIANTS
+from tests.made_up import make_record
 
-CPU = SpeedConfig()
+CPU, SMOKE = SpeedConfig(), settings("smoke", "cpu")
 GEMM_RATE = 3e11
+ADDED = {"rope": 0.02, "rope before": 0.02, "rope after": 0.08, "alibi": 0.3}
+MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
 
 
 @pytest.fixture(scope="module")
@@ -56,89 +62,89 @@ def smoke(tmp_path_factory):
     return root
 
 
-def made_up_seconds(name, length):
-    """Ours is linear, softmax quadratic and equal to it at 1,024 tokens (training: 512), the peer 50 times slower."""
+def command(root):
+    return ["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]
+
+
+def made_up_seconds(topic, name, length):
+    """Ours is linear, softmax quadratic and equal to it at 1,024 tokens, the peer 50 times slower."""
     if name == SGEMM:
         return 2 * length**3 / GEMM_RATE
+    if topic == "positions":
+        return 0.1 * (1 + ADDED.get(name.partition(" ")[2], 0))
+    if topic == "decoding" and name == AFTER:
+        return 2e-3
     if name in (SOFTMAX, SDPA):
         return 1e-5 * length**2 / 1024
-    if name == PERFORMER:
-        return 50e-5 * length
-    return {after(128): 0.8e-5, NONE: 0.98e-5}.get(name, 1e-5) * length
+    return {after(128): 0.8e-5, NONE: 0.98e-5, PERFORMER: 50e-5}.get(name, 1e-5) * length
 
 
-def made_up_records(config=CPU, slower=1.0, spread=0.0):
-    """What a complete run would leave; ``slower`` multiplies our times and memory."""
-    rows = []
-    for measurement in speed.planned(config):
-        ours = lambda name: slower if name not in (SGEMM, SOFTMAX, SDPA, PERFORMER) else 1.0  # noqa: E731
-        row = measurement._asdict()
-        if measurement.kind == "memory":
-            ((name, length),) = measurement.cases
-            factor = 100 if name == PERFORMER else ours(name)
-            rise = int(length * 50_000 * factor)
-            row |= {"case": name, "rise": rise, "returned": length * 10_000, "method": "made up"}
-        else:
-            samples = []
-            for name, length in measurement.cases:
-                constant = measurement.topic == "decoding" and name == AFTER
-                seconds = 2e-3 * slower if constant else made_up_seconds(name, length) * ours(name)
-                noise = 1 + spread * np.linspace(-1, 1, 5)
-                sample = {"case": name, "length": length, "seconds": list(seconds * noise)}
-                if measurement.topic == "decoding" and name != PERFORMER:
-                    sample["state_bytes"] = 4_000_000 if name == AFTER else 8192 * length
-                if measurement.topic == "training":
-                    sample["parameters"] = 3_220_992
-                samples.append(sample)
-            row |= {"samples": samples, "chunk_size": 64}
-        rows.append(json.loads(json.dumps(row)))
-    return rows
+def timed(topic, direction, length, samples, **other):
+    samples = [Sample(*sample) for sample in samples]
+    places = tuple((sample.case, sample.length) for sample in samples)
+    return TimeMeasurement(
+        topic=topic, direction=direction, length=length, cases=places, samples=samples, chunk_size=64, **other
+    )
+
+
+def made_up_records(config=CPU, slower=1.0, spread=0.0, drift=0.0):
+    """What a complete run would leave, of five rounds; ``slower`` multiplies our times and memory."""
+    records = []
+    for plan in measure.planned(config):
+        ours = {name: 1.0 if name in (SGEMM, SOFTMAX, SDPA, PERFORMER) else slower for name, _ in plan.cases}
+        if plan.kind == "memory":
+            ((name, length),) = plan.cases
+            rise = int(length * 50_000 * (100 if name == PERFORMER else ours[name]) * (1 + spread * np.sin(length)))
+            place = {key: value for key, value in plan._asdict().items() if key != "kind"}
+            sizes = {"rise": rise, "returned": length * 10_000, "method": "made up"}
+            records.append(MemoryMeasurement(**place, case=name, **sizes))
+            continue
+        samples = []
+        for index, (name, length) in enumerate(plan.cases):
+            seconds = made_up_seconds(plan.topic, name, length) * ours[name] * np.linspace(1, 1 + drift, 5)
+            seconds *= 1 + spread * np.sin(7 * index + length + np.arange(5))
+            parameters = 3_220_992 if plan.topic == "training" else None
+            state = (4_000_000 if name == AFTER else 8192 * length) if plan.topic == "decoding" else None
+            samples.append((name, length, seconds.tolist(), parameters, None if name == PERFORMER else state))
+        records.append(timed(*plan[1:4], samples))
+    return records
 
 
 def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", "measurements.jsonl", "report.html", "report.md", *tables} <= files
-    for (
-        stem
-    ) in "rate operation-time operation-memory module-time training-time training-memory positions decoding".split():
-        assert {f"figures/{stem}.png", f"figures/{stem}.svg"} <= files
+    stems = "rate operation-time operation-memory module-time training-time training-memory positions decoding".split()
+    assert {f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= files
     times = pd.read_csv(smoke / "times.csv")
     assert set(times["topic"]) == {"operation", "module", "training", "positions", "decoding"}
-    assert (times["low"] <= times["median"]).all()
-    assert (times["median"] <= times["high"]).all()
+    assert times["low"].le(times["median"]).all()
+    assert times["median"].le(times["high"]).all()
     assert (pd.read_csv(smoke / "memory.csv")["rise"] > 0).all()
+    assert set(pd.read_csv(smoke / "targets.csv")["verdict"]) == {"not measured", "no target"}, "its sizes are others"
     record = json.loads((smoke / "comparison.json").read_text())
     assert record["config"]["lengths"] == [32, 64]
     assert any(note.startswith("fla is not measured") for note in record["notes"])
-    report = (smoke / "report.md").read_text()
-    assert "No run finished" not in report
-    assert "The variants" not in report
+    assert "The variants" not in (smoke / "report.md").read_text()
 
 
 def test_running_again_measures_nothing(smoke, capsys):
     before = (smoke / "measurements.jsonl").read_bytes()
-    assert main(["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(smoke)]) == 0
+    assert main(command(smoke)) == 0
     assert "0 measurements to make" in capsys.readouterr().out
     assert (smoke / "measurements.jsonl").read_bytes() == before
 
 
-def test_a_killed_run_measures_only_what_is_missing(smoke, tmp_path, monkeypatch):
+def test_a_killed_run_measures_only_what_is_missing(smoke, tmp_path):
     root = tmp_path / "killed"
     shutil.copytree(smoke, root)
     lines = (smoke / "measurements.jsonl").read_bytes().splitlines(keepends=True)
     (root / "measurements.jsonl").write_bytes(b"".join(lines[:2] + lines[3:]) + b'{"kind": "ti')
-    made = []
-    timed = speed._time
-    monkeypatch.setattr(
-        speed, "_time", lambda measurement, config: made.append(measurement) or timed(measurement, config)
-    )
-    assert main(["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]) == 0
-    assert [measurement.topic for measurement in made] == ["decoding"]
-    rows = [row for row, _ in read_lines(root / "measurements.jsonl", "remove that line")]
-    assert len(rows) == len(lines)
-    assert rows[-1]["topic"] == "decoding"
-    assert len({row["run"] for row in rows}) == 2
+    assert main(command(root)) == 0
+    *before, last = [json.loads(line) for line in (root / "measurements.jsonl").read_text().splitlines()]
+    assert len(before) == len(lines) - 1
+    assert last["topic"] == "decoding"
+    assert last["run"] not in {row["run"] for row in before}
     assert "come from more than one run" in (root / "report.md").read_text()
     assert "come from more than one run" not in (smoke / "report.md").read_text()
 
@@ -158,10 +164,7 @@ def test_another_preset_in_the_same_directory_is_refused(smoke, capsys):
     assert "lengths ([32, 64] there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--data", "stdlib"], ["--variants=softmax-none"], ["--seeds", "3"], ["--workers", "1"], ["--steps", "360"]],
-)
+@pytest.mark.parametrize("options", [["--data", "stdlib"], ["--variants=softmax-none"], ["--steps", "360"]])
 def test_options_about_training_are_refused(tmp_path, capsys, options):
     assert main(["run", "speed", "--out", str(tmp_path / "refused"), *options]) == 2
     output, message = capsys.readouterr()
@@ -181,10 +184,9 @@ def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_fails_is_dropped_and_noted_until_it_succeeds(smoke, tmp_path, monkeypatch, capsys):
+def test_what_fails_is_dropped_and_noted_until_it_succeeds(tmp_path, monkeypatch, capsys):
     root = tmp_path / "failing"
-    command = ["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]
-    build = speed_cases.build
+    build = cases.build
 
     def fails_for_softmax_in_a_module(topic, direction, name, length, config):
         if (topic, direction, name) == ("module", FORWARD, SOFTMAX):
@@ -197,71 +199,164 @@ def test_what_fails_is_dropped_and_noted_until_it_succeeds(smoke, tmp_path, monk
         return MEMORY
 
     with monkeypatch.context() as patched:
-        patched.setattr(speed, "build", fails_for_softmax_in_a_module)
-        patched.setattr(speed, "in_fresh_process", fails_for_eq_19)
-        assert main(command) == 1
-    sentences = [
+        patched.setattr(measure, "build", fails_for_softmax_in_a_module)
+        patched.setattr(measure, "in_fresh_process", fails_for_eq_19)
+        assert main(command(root)) == 1
+    output, report = capsys.readouterr().out, (root / "report.md").read_text()
+    notes = json.loads((root / "comparison.json").read_text())["notes"]
+    for sentence in (
         f"failed: time of module, forward, N = 32: {SOFTMAX}: AttributeError: for the test",
         f"failed: memory of operation, forward+backward, N = 32: {EQ_19}: its process ended",
-    ]
-    output = capsys.readouterr().out
-    notes = json.loads((root / "comparison.json").read_text())["notes"]
-    report = (root / "report.md").read_text()
-    for sentence in sentences:
+    ):
         assert sentence in output
         assert sentence in notes
         assert sentence in report
     times = pd.read_csv(root / "times.csv")
-    measured = times[(times["topic"] == "module") & (times["direction"] == FORWARD)]
-    assert {BEFORE, NONE} < set(measured["case"])
-    assert SOFTMAX not in set(measured["case"])
+    measured = set(times[(times["topic"] == "module") & (times["direction"] == FORWARD)]["case"])
+    assert {BEFORE, NONE} < measured
+    assert SOFTMAX not in measured
 
     with monkeypatch.context() as patched:
-        patched.setattr(speed, "in_fresh_process", lambda *arguments: MEMORY)
-        assert main(command) == 0
+        patched.setattr(measure, "in_fresh_process", lambda *arguments: MEMORY)
+        assert main(command(root)) == 0
     assert "3 measurements to make" in capsys.readouterr().out, "the failed ones only"
     assert not any(note.startswith("failed") for note in json.loads((root / "comparison.json").read_text())["notes"])
     assert SOFTMAX in set(pd.read_csv(root / "times.csv").query("topic == 'module' and direction == 'forward'")["case"])
 
 
-def test_the_note_about_a_missing_peer_goes_when_it_is_installed(smoke, tmp_path, monkeypatch):
+def test_the_note_about_a_missing_peer_goes_when_it_is_installed(smoke, tmp_path):
     root = tmp_path / "installed"
     shutil.copytree(smoke, root)
     record = json.loads((root / "comparison.json").read_text())
     stale = "pytorch-fast-transformers is not measured: not installed (for the test)."
     kept = "continued with another command: for the test"
     (root / "comparison.json").write_text(json.dumps(record | {"notes": [stale, kept]}))
-    assert main(["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]) == 0
+    assert main(command(root)) == 0
     assert json.loads((root / "comparison.json").read_text())["notes"] == [kept, *record["notes"]]
 
 
+def test_the_study_and_its_claims_are_listed_without_torch():
+    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; "
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+TIME = timed("module", FORWARD, 512, [(OURS, 512, [0.25, 0.5], None, 8), (SOFTMAX, 512, [0.25, 0.5])])
+RATE = timed("rate", FORWARD, None, [(OURS, 512, [0.25])])
+PLACE = {"topic": "module", "direction": BACKWARD, "length": 512, "cases": ((OURS, 512),)}
+ONE = MemoryMeasurement(**PLACE, case=OURS, **MEMORY)
+
+
+def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
+    again = msgspec.structs.replace(ONE, rise=3, run="b")
+    (tmp_path / "measurements.jsonl").write_bytes(b'{"of a killed run')
+    for record in (TIME, RATE, ONE, again):
+        append_record(tmp_path, record)
+    assert read_records(tmp_path) == [TIME, RATE, again]
+    line = json.loads((tmp_path / "measurements.jsonl").read_text().splitlines()[0])
+    assert line["samples"][1] == {"case": SOFTMAX, "length": 512, "seconds": [0.25, 0.5]}
+    assert not {"failures", "run"} & line.keys(), "what is not so is not said"
+
+
+@pytest.mark.parametrize(
+    ("record", "change", "message"),
+    [
+        (TIME, {"kind": "space"}, "space"),
+        (TIME, {"length": 0}, r"\$\.length"),
+        (TIME, {"length": None}, "length is None, which the topic module cannot have"),
+        (TIME, {"length": 64}, r"samples\[0\]\.length is 512; expected 64"),
+        (TIME, {"direction": STEP}, "topic and direction are 'module' and 'step'"),
+        (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": []}]}, r"\$\.samples\[0\]\.seconds"),
+        (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [0]}]}, r"\$\.samples\[0\]\.seconds\[0\]"),
+        (TIME, {"samples": 2 * [{"case": OURS, "length": 512, "seconds": [1]}]}, "competitor twice"),
+        (
+            TIME,
+            {
+                "samples": [
+                    {"case": name, "length": 512, "seconds": [1] * (index + 1)} for index, name in enumerate("ab")
+                ]
+            },
+            r"samples\[1\]\.seconds has another number of rounds",
+        ),
+        (RATE, {"chunk_size": None}, "chunk_size is missing"),
+        (ONE, {"rise": None}, "rise or returned is missing"),
+        (ONE, {"returned": -1}, r"\$\.returned"),
+        (ONE, {"direction": FORWARD}, "topic and direction are 'module' and 'forward'"),
+    ],
+)
+def test_a_wrong_measurement_is_named_with_its_line(tmp_path, record, change, message):
+    row = json.dumps(msgspec.to_builtins(record) | change)
+    (tmp_path / "measurements.jsonl").write_text(f"{row}\n")
+    with pytest.raises(ValueError, match=rf"measurements\.jsonl, line 1 .*{message}.*; remove that line"):
+        read_records(tmp_path)
+
+
+def test_settings_of_another_version_are_read_and_wrong_ones_named():
+    assert read_config(make_record(config={"heads": 2, "newer": 1})) == SpeedConfig(heads=2)
+    with pytest.raises(ValueError, match=r"comparison\.json .*\$\.config\.lengths\[1\]"):
+        read_config(make_record(config={"lengths": [1, 0]}))
+
+
 def test_tables_do_without_what_failed():
-    failed = {"samples": [], "failures": [{"case": OURS, "length": 512, "reason": "for the test"}]}
+    failures = [Failure(OURS, 512, "for the test")]
     records = [
-        {"kind": "time", "topic": "operation", "direction": FORWARD, "length": 512, "chunk_size": 64} | failed,
-        {"kind": "time", "topic": "rate", "direction": FORWARD, "length": None, "chunk_size": 64} | failed,
-        {"kind": "memory", "topic": "operation", "direction": BACKWARD, "length": 512, "case": OURS} | failed,
+        timed("operation", FORWARD, 512, [(SDPA, 512, [1.0])], failures=failures),
+        timed("rate", FORWARD, None, [], failures=failures),
+        MemoryMeasurement(**PLACE | {"topic": "operation"}, case=OURS, failures=failures),
     ]
-    records[0]["samples"] = [{"case": SDPA, "length": 512, "seconds": [1.0]}]
-    assert time_table(records, CPU)["ratio"].isna().all()
-    assert rate_table(records, CPU).empty
-    assert memory_table(records).empty
-    assert {target.verdict for target in targets(records, CPU)} == {"not measured"}
+    results = Results(records, CPU)
+    assert results.time_table["ratio"].isna().all()
+    assert results.rate_table.empty
+    assert results.memory_table.empty
+    assert {target.verdict for target in targets(results)} == {"not measured"}
+    alone = timed("rate", FORWARD, None, [(SGEMM, CPU.gemm_size, [1.0])])
+    assert Results([alone], CPU).rate_table.empty, "the matrix product alone"
+
+
+def test_sizes_count_once_and_may_be_missing():
+    (record,) = [record for record in made_up_records() if record.topic == "decoding"]
+    assert not Results([record, record], CPU).fact_table("state_bytes").duplicated(["length", "case"]).any()
+    for sample in record.samples:
+        sample.state_bytes = None
+    judged = {target.what: target.verdict for target in targets(Results([record], CPU))}
+    assert judged["decoding: size of the state"] == "not measured"
 
 
 def test_records_without_a_run_count_as_one():
-    rows = [{"topic": "module", "kind": "memory"} | run for run in ({}, {}, {"run": "a"})]
-    assert run_table(rows)[["run", "measurements"]].to_numpy().tolist() == [["not recorded", 2], ["a", 1]]
+    records = [ONE, ONE, msgspec.structs.replace(ONE, run="a")]
+    assert Results(records, CPU).run_table[["run", "measurements"]].to_numpy().tolist() == [
+        ["not recorded", 2],
+        ["a", 1],
+    ]
 
 
 def test_models_of_another_size_are_not_trained_beside_ours(monkeypatch):
-    larger = lambda length, config: speed_cases.language_model(AFTER, length, replace(config, dim=2 * config.dim))  # noqa: E731
-    monkeypatch.setattr(speed_cases, "_performer_model", larger)
+    larger = lambda length, config: cases.language_model(AFTER, length, replace(config, dim=2 * config.dim))  # noqa: E731
+    monkeypatch.setattr(cases, "_performer_model", larger)
     with pytest.raises(ValueError, match="more than 1 % in parameters"):
-        speed_cases.build("training", STEP, PERFORMER, 32, PRESETS["smoke"])
+        cases.build("training", STEP, PERFORMER, 32, SMOKE)
 
 
-MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
+def test_every_position_encoding_that_a_kernel_can_have_is_measured():
+    variants = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
+    known = {variant for variant in variants if variant.startswith(("softmax-", "favor+-", "elu+1-"))}
+    names = cases.competitors("positions", 1024, CPU)
+    assert {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names} == known
+
+
+def test_a_model_is_built_with_the_positions_of_its_name():
+    sizes = {
+        name: cases.build("positions", STEP, name, 32, SMOKE).facts["parameters"]
+        for name in cases.competitors("positions", 32, SMOKE)
+    }
+    smallest = min(sizes.values())
+    learned = {f"{kernel} learned" for kernel in ("softmax", "favor+", "elu+1")}
+    assert sizes == {name: smallest + 32 * SMOKE.dim * (name in learned) for name in sizes}
+
+
+def test_the_peer_is_left_out_where_it_needs_too_much_memory():
+    assert PERFORMER in cases.competitors("operation", 1024, CPU)
+    assert PERFORMER not in cases.competitors("operation", 16384, CPU)
 
 
 def test_operations_are_those_counted_by_hand():
@@ -286,12 +381,8 @@ def test_crossovers_lie_on_straight_lines_in_log_log():
 
 def test_ratios_are_taken_within_a_round():
     # Both are twice as slow in the second round: the ratio does not move.
-    samples = [
-        {"case": OURS, "length": 512, "seconds": [1.0, 2.0, 1.0]},
-        {"case": SDPA, "length": 512, "seconds": [3.0, 6.0, 3.0]},
-    ]
-    record = {"kind": "time", "topic": "operation", "direction": FORWARD, "length": 512, "samples": samples}
-    row = time_table([record], CPU).set_index("case").loc[SDPA]
+    record = timed("operation", FORWARD, 512, [(OURS, 512, [1.0, 2.0, 1.0]), (SDPA, 512, [3.0, 6.0, 3.0])])
+    row = Results([record], CPU).time_table.set_index("case").loc[SDPA]
     assert (row["ratio_low"], row["ratio"], row["ratio_high"]) == (3, 3, 3)
     assert row["high"] == 4.5
 
@@ -299,120 +390,140 @@ def test_ratios_are_taken_within_a_round():
 def test_a_position_encoding_is_compared_with_its_own_kernel_without():
     # Everything is twice as slow in the second round; softmax is three times as slow as elu+1.
     seconds = {"softmax none": 3.0, "softmax alibi": 3.6, "elu+1 none": 1.0, "elu+1 rope after": 1.02}
-    samples = [{"case": name, "length": 1024, "seconds": [x, 2 * x, x]} for name, x in seconds.items()]
-    record = {"kind": "time", "topic": "positions", "direction": STEP, "length": 1024, "samples": samples}
-    times = time_table([record], CPU)
-    assert times.set_index("case")["ratio"].to_dict() == pytest.approx(
-        {"softmax none": 1, "softmax alibi": 1.2, "elu+1 none": 1, "elu+1 rope after": 1.02}
-    )
-    runs = position_cells(times).to_dict("records")
-    assert [row["over none"] for row in runs] == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
+    record = timed("positions", STEP, 1024, [(name, 1024, [x, 2 * x, x]) for name, x in seconds.items()])
+    times = Results([record], CPU).time_table
+    assert times["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
+    over = position_cells(times)["over none"].tolist()
+    assert over == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
     softmax, elu = positions_figure(times).axes
     assert [text.get_text() for text in softmax.get_yticklabels()] == ["alibi"]
     assert list(softmax.containers[0][0].get_xdata()) == pytest.approx([20])
     assert list(elu.containers[0][0].get_xdata()) == pytest.approx([2])
 
 
-def test_every_position_encoding_that_a_kernel_can_have_is_measured():
-    variants = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
-    known = {variant for variant in variants if variant.startswith(("softmax-", "favor+-", "elu+1-"))}
-    names = competitors("positions", 1024, CPU)
-    spelled = {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names}
-    assert spelled == known
-
-
-def test_a_model_is_built_with_the_positions_of_its_name():
-    config = PRESETS["smoke"]
-    sizes = {
-        name: speed_cases.build("positions", STEP, name, 32, config).facts["parameters"]
-        for name in competitors("positions", 32, config)
-    }
-    table = 32 * config.dim
-    smallest = min(sizes.values())
-    assert {name for name, size in sizes.items() if size == smallest + table} == {
-        "softmax learned", "favor+ learned", "elu+1 learned",
-    }  # fmt: skip
-    assert set(sizes.values()) == {smallest, smallest + table}
-
-
 def test_share_of_sgemm_and_cost_of_a_token():
-    records = [row for row in made_up_records() if row["topic"] == "rate" and row["direction"] == BACKWARD]
-    rate = rate_table(records, CPU).set_index("length")
-    expected = operation_flops(1024, CPU, BACKWARD, 64) / (1e-5 * 1024) / GEMM_RATE
-    assert rate.loc[1024, "causal_share"] == pytest.approx(expected)
-    dense = operation_flops(1024, CPU, BACKWARD, 64, dense=True) / (1e-5 * 1024) / GEMM_RATE
-    assert rate.loc[1024, "dense_share"] == pytest.approx(dense)
+    rate = Results(made_up_records(), CPU).rate_table.query("direction == 'forward+backward'").set_index("length")
+    for column, dense in (("causal_share", False), ("dense_share", True)):
+        expected = operation_flops(1024, CPU, BACKWARD, 64, dense=dense) / (1e-5 * 1024) / GEMM_RATE
+        assert rate.loc[1024, column] == pytest.approx(expected)
     assert rate["cost"].tolist() == pytest.approx([1.0] * 6)
 
 
 def test_extra_memory_is_without_what_has_to_be_returned():
-    record = {"kind": "memory", "topic": "operation", "direction": BACKWARD, "length": 512, "case": OURS}
-    table = memory_table([record | {"rise": 500, "returned": 200, "method": "made up"}])
-    assert table["extra"].tolist() == [300]
+    assert Results([msgspec.structs.replace(ONE, rise=500, returned=200)], CPU).memory_table["extra"].tolist() == [300]
+
+
+def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
+    figure = memory_figure(pd.DataFrame({"case": ["linear-rope", "new"], "length": 512, "extra": 0}))
+    assert figure.axes[0].get_yscale() == "linear"
+    assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
+
+
+OPERATION = "operation, forward+backward"
+SHARE = f"{OPERATION}: smallest share of the sgemm rate, N = 512 to 16,384"
+SPEEDUP = f"{OPERATION}, N = 1,024: speed against performer-pytorch"
+FASTER = "module, M=256, forward: faster than softmax from N ≤ 2,048"
+
+
+def judged(config=CPU, **other):
+    return {target.what: target for target in targets(Results(made_up_records(**other), config))}
 
 
 def test_targets_are_judged_by_the_medians():
-    judged = {target.what: target for target in targets(made_up_records(spread=0.02), CPU)}
-    verdicts = [target.verdict for target in judged.values()]
-    without_target = [what for what, target in judged.items() if target.verdict == "no target"]
-    assert "operation, forward+backward, N = 1,024: speed against softmax (SDPA)" in without_target
-    assert set(verdicts) <= {"met", "missed", "no target"}
-    assert len(judged) - len(without_target) == 19
-    speedup = judged["operation, forward+backward, N = 1,024: speed against performer-pytorch"]
-    assert (speedup.measured, speedup.verdict) == ("50 times [50, 50]", "met")
-    assert judged["training step, N = 1,024: what rope after the map adds"].measured == "+2.0% [+2.0%, +2.0%]"
-    assert judged["decoding: size of the state"] == (
-        "decoding: size of the state", "constant", "3,906 KiB", "met",
-    )  # fmt: skip
-    faster = judged["module, M=256, forward: faster than softmax from N ≤ 2,048"]
-    assert faster.verdict == "met"
-    assert faster.measured == "2 times [2, 2] at N = 2,048; faster from N = 1,024"
-    memory = judged["operation, forward+backward, N = 1,024: extra memory against performer-pytorch"]
+    found = judged()
+    assert len([target for target in found.values() if target.verdict in ("met", "missed")]) == 19
+    assert found[f"{OPERATION}, N = 1,024: speed against softmax (SDPA)"].verdict == "no target"
+    assert found[SPEEDUP][2:] == ("50 times [50, 50]", "met")
+    assert found["training step, N = 1,024: what rope after the map adds"].measured == "+2.0% [+2.0%, +2.0%]"
+    assert found["decoding: size of the state"][1:] == ("constant", "3,906 KiB", "met")
+    assert found[FASTER][2:] == ("2 times [2, 2] at N = 2,048; faster from N = 1,024", "met")
+    memory = found[f"{OPERATION}, N = 1,024: extra memory against performer-pytorch"]
     assert memory.verdict == "met"
     assert memory.measured.endswith("1/124.8")
-    eq_19 = {what: target.verdict for what, target in judged.items() if "eq. 19" in what}
-    assert list(eq_19.values()) == ["met", "met"]
+    assert [target.verdict for what, target in found.items() if "eq. 19" in what] == ["met", "met"]
 
 
 def test_targets_that_are_missed_say_so():
-    judged = {target.what: target for target in targets(made_up_records(slower=3.0), CPU)}
-    speedup = judged["operation, forward+backward, N = 1,024: speed against performer-pytorch"]
-    assert (speedup.measured, speedup.verdict) == ("16.7 times [16.7, 16.7]", "missed")
-    faster = judged["module, M=256, forward: faster than softmax from N ≤ 2,048"]
-    assert faster.verdict == "missed"
-    assert faster.measured.endswith("faster from N = 3,072")
-    share = judged["operation, forward+backward: smallest share of the sgemm rate, N = 512 to 16,384"]
-    assert share.verdict == "missed"
+    found = judged(slower=3.0)
+    assert found[SPEEDUP][2:] == ("16.7 times [16.7, 16.7]", "missed")
+    assert found[FASTER].verdict == "missed"
+    assert found[FASTER].measured.endswith("faster from N = 3,072")
+    assert found[SHARE].verdict == "missed"
 
 
 def test_the_share_is_judged_by_the_fewest_operations():
-    what = "operation, forward+backward: smallest share of the sgemm rate, N = 512 to 16,384"
-    shares = rate_table(made_up_records(), CPU).query("direction == 'forward+backward'")
-    between = SHARE_TARGET / ((shares["causal_share"].min() + shares["dense_share"].min()) / 2)
+    shares = Results(made_up_records(), CPU).rate_table.query("direction == 'forward+backward'")
     # so that the strict count is just below the target and the dense one above
-    judged = {target.what: target for target in targets(made_up_records(slower=1 / between), CPU)}
-    assert judged[what].verdict == "missed"
-    assert "counting whole chunks" in judged[what].measured
-
-
-def test_targets_outside_the_sizes_of_a_run_are_not_measured(smoke):
-    verdicts = set(pd.read_csv(smoke / "targets.csv")["verdict"])
-    assert verdicts == {"not measured", "no target"}
+    slower = (shares["causal_share"].min() + shares["dense_share"].min()) / 2 / SHARE_TARGET
+    target = judged(slower=slower)[SHARE]
+    assert target.verdict == "missed"
+    assert "counting whole chunks" in target.measured
 
 
 @pytest.mark.parametrize(
     "change", [{"threads": 1}, {"device": "cuda"}, {"precision": "bfloat16"}, {"heads": 4}, {"num_features": 64}]
 )
 def test_other_settings_than_the_targets_have_none(change):
-    records = made_up_records(spread=0.02)
-    verdicts = {target.verdict for target in targets(records, replace(CPU, **change))}
-    assert verdicts <= {"no target", "not measured"}
-    assert "no target" in verdicts
+    verdicts = {target.verdict for target in judged(replace(CPU, **change)).values()}
+    assert "no target" in verdicts <= {"no target", "not measured"}
 
 
-def test_the_peer_is_left_out_where_it_needs_too_much_memory():
-    assert PERFORMER in competitors("operation", 1024, CPU)
-    assert PERFORMER not in competitors("operation", 16384, CPU)
+def verdicts_of(root, records):
+    for record in records:
+        append_record(root, record)
+    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
+    return {
+        row.claim.key: row for row in evaluate(CLAIMS, root, comparison, pd.DataFrame(), reference="speed", command="")
+    }
+
+
+@pytest.fixture
+def records():
+    """Of rounds that are each slower than the one before."""
+    return made_up_records(spread=1e-3, drift=1.0)
+
+
+def test_every_claim_reads_the_quantity_that_it_names(tmp_path, records):
+    rows = verdicts_of(tmp_path, records)
+    expected = {
+        "linear-time": 1, "quadratic-softmax": 2, "linear-memory": 1, "constant-state": 1, "constant-token": 1,
+        "operation-faster": 16, "module-faster": 16, "softmax-rope-cost": 0.02, "favor+-rope-before-cost": 0.02,
+        "favor+-rope-after-cost": 0.08, "elu+1-rope-before-cost": 0.02, "elu+1-rope-after-cost": 0.08,
+        "alibi-slow": 1.3 / 1.02 - 1,
+    }  # fmt: skip
+    assert {key: row.estimate.mean for key, row in rows.items()} == pytest.approx(expected, rel=3e-3, abs=3e-3)
+    dear = {"favor+-rope-after-cost", "elu+1-rope-after-cost"}
+    verdicts = {key: row.verdict for key, row in rows.items()}
+    assert verdicts == {key: "not supported" if key in dear else "supported" for key in expected}
+    assert rows["linear-memory"].estimate.n == len(CPU.lengths) - 1
+    assert rows["constant-state"].estimate.n == len(CPU.contexts) - 1
+    assert rows["quadratic-softmax"].remark == "N = 8,192 and 16,384. the lengths were timed in rounds of their own"
+    assert rows["linear-time"].remark == "N = 8,192 and 16,384"
+
+
+def test_what_was_not_measured_decides_nothing(tmp_path, records):
+    rows = verdicts_of(tmp_path, [record for record in records if record.topic != "positions"])
+    assert {row.claim.family for row in rows.values() if row.verdict == "not run"} == {"positions"}
+    (tmp_path / "measurements.jsonl").unlink()
+    assert {row.verdict for row in verdicts_of(tmp_path, []).values()} == {"not run"}
+
+
+def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
+    (record,) = [record for record in records if record.topic == "positions"]
+    record.samples = [sample for sample in record.samples if sample.case != "softmax alibi"]
+    record.failures = [Failure("softmax alibi", 1024, "for the test")]
+    rows = verdicts_of(tmp_path, records)
+    assert rows["alibi-slow"].verdict == "inconclusive"
+    assert "softmax alibi, N = 1,024: for the test" in rows["alibi-slow"].remark
+    assert rows["softmax-rope-cost"].verdict == "supported"
+
+
+def test_slopes_are_of_the_largest_lengths_in_the_same_rounds(tmp_path, records):
+    (rate,) = [record for record in records if (record.topic, record.direction) == ("rate", BACKWARD)]
+    rate.samples[-1].seconds = [2 * seconds for seconds in rate.samples[-1].seconds]
+    row = verdicts_of(tmp_path, records)["linear-time"]
+    assert row.estimate.mean == pytest.approx(2, abs=3e-3)
+    assert row.verdict == "not supported"
 
 
 def test_competitors_are_timed_in_turn():
@@ -462,34 +573,3 @@ def test_peak_memory_is_that_of_the_call():
 def test_a_process_that_fails_says_why(function, reason):
     with pytest.raises(RuntimeError, match=reason):
         in_fresh_process(function)
-
-
-def test_tables_do_without_sizes_that_were_not_recorded():
-    (record,) = [row for row in made_up_records() if row["topic"] == "decoding"]
-    for sample in record["samples"]:
-        sample.pop("state_bytes", None)
-    judged = {target.what: target.verdict for target in targets([record], CPU)}
-    assert judged["decoding: size of the state"] == "not measured"
-    alone = [row for row in made_up_records() if row["topic"] == "rate"]
-    for row in alone:
-        row["samples"] = row["samples"][:1]
-    assert rate_table(alone, CPU).empty, "the matrix product alone"
-
-
-def test_a_size_that_was_recorded_again_counts_once():
-    rows = [row for row in made_up_records() if row["topic"] == "decoding"] * 2
-    facts = fact_table(rows, "state_bytes")
-    assert not facts.duplicated(["length", "case"]).any()
-
-
-def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
-    memory = pd.DataFrame({"case": ["linear-rope", "new"], "length": 512, "extra": 0})
-    figure = memory_figure(memory)
-    assert figure.axes[0].get_yscale() == "linear"
-    assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
-
-
-def test_settings_of_another_version_are_read_and_wrong_ones_named():
-    assert read_config({"config": {"heads": 2, "newer": 1}}) == SpeedConfig(heads=2)
-    with pytest.raises(ValueError, match=r"comparison\.json: \$\.config\.lengths\[1\] is 0, expected `int` >= 1"):
-        read_config({"config": {"lengths": [1, 0]}})

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpus import build_corpus
-from experiments.presets import PRESETS
+from experiments.data.corpus import corpus_of_text
+from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
@@ -16,7 +16,7 @@ from tests.made_up import metrics_rows
 
 CPU = torch.device("cpu")
 CONFIG = dataclasses.replace(
-    PRESETS["smoke"]().config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
+    get_preset("smoke").config, steps=12, log_every=2, evaluate_every=4, checkpoint_every=5, warmup_steps=2
 )
 WALL_CLOCK = ("seconds", "tokens_per_second")
 
@@ -29,7 +29,7 @@ def task(toy_corpus):
 @pytest.fixture
 def toy_corpus():
     words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
-    return build_corpus("text", "".join(words).encode(), "made by the test", "")
+    return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
 
 
 def rows(directory):

@@ -1,0 +1,269 @@
+"""What the features study measures: errors of random-feature estimates, on random and on trained inputs."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, get_args
+
+import pandas as pd
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically, wrong_file
+from experiments.records.schema import Comparison
+from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
+from experiments.training.objectives import NextToken
+from experiments.training.trained_models import trained_models
+from linear_rope.attention.multi_head import RoPEAttention
+
+Part = Literal["curves", "figure 4", "few features"]
+
+NUM_FEATURES = (16, 32, 64, 128, 256, 512, 1024)
+SCALES = (0.25, 0.5, 1.0)
+HEAD_DIMS = (16, 32)
+"""16 as in Performer's Figure 4, 32 as in the models of the default preset"""
+LENGTH = 256
+DRAWS = 15
+"""as in Performer's Figure 4"""
+SMOKE_DRAWS = 3
+MOST_DRAWS = 2**20
+
+PUBLISHED_LENGTH, PUBLISHED_HEAD_DIM, PUBLISHED_FEATURES = 1024, 16, 256
+FEW_FEATURES, FEW_DRAWS = 16, 200
+"""as many features as the head is wide, where orthogonal directions are proved to be better; the gain is small"""
+WINDOWS = 8
+TRAINED_TOKENS = 128
+TRAINED_DRAWS = 5
+TRAINED_FEATURES = (16, 64, 256, 1024)
+LARGEST_LOGARITHM = 300.0
+
+FEATURES = whole(2, 2**16)
+COLUMNS: dict[str, dict[str, Column]] = {
+    "random": {
+        "part": TEXT,
+        "length": whole(1, 2**20),
+        "head_dim": whole(1, 2**16),
+        "scale": number(0),
+        "estimator": TEXT,
+        "directions": TEXT,
+        "num_features": FEATURES,
+        "draw": whole(0, MOST_DRAWS),
+        "kernel_error": number(0),
+        "expected_kernel_error": number(0),
+        "attention_error": number(0),
+        "output_error": number(0),
+    },
+    "trained": {
+        "variant": TEXT,
+        "seed": whole(0, 2**63),
+        "layer": whole(0, 2**14),
+        "estimator": TEXT,
+        "directions": TEXT,
+        "num_features": FEATURES,
+        "log10_kernel_error": number(),
+        "log10_attention_error": number(),
+        "input_scale": number(0),
+    },
+}
+"""what is read of each CSV file"""
+_MADE = ["estimator", "directions", "num_features"]
+_KEYS = {
+    "random": ["part", "length", "head_dim", "scale", *_MADE, "draw"],
+    "trained": ["variant", "seed", "layer", *_MADE],
+}
+_KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
+
+
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write random.csv and trained.csv; returns sentences about what could not be measured."""
+    with _one_thread():
+        _write(root / "random.csv", _all_random_tables(comparison))
+        return measure_trained_models(root, comparison, objective)
+
+
+def _all_random_tables(comparison: Comparison) -> pd.DataFrame:
+    draws, few_draws = planned_draws(comparison, "curves"), planned_draws(comparison, "few features")
+    parts = [
+        random_table("curves", draws=draws),
+        random_table(
+            "figure 4",
+            (PUBLISHED_HEAD_DIM,),
+            (0.5, 1.0),
+            (PUBLISHED_FEATURES,),
+            ("orthogonal",),
+            length=PUBLISHED_LENGTH,
+            draws=draws,
+        ),
+        random_table(
+            "few features", (FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), estimators=("positive",), draws=few_draws
+        ),
+    ]
+    return pd.concat(parts)
+
+
+def planned_draws(comparison: Comparison, part: Part) -> int:
+    """How many draws a part of random.csv has; the smoke preset has few."""
+    if comparison.preset == "smoke":
+        return SMOKE_DRAWS
+    return FEW_DRAWS if part == "few features" else DRAWS
+
+
+def random_table(
+    part: Part,
+    head_dims: Sequence[int] = HEAD_DIMS,
+    scales: Sequence[float] = SCALES,
+    num_features: Sequence[int] = NUM_FEATURES,
+    directions: Sequence[Directions] = DIRECTIONS,
+    estimators: Sequence[str] = tuple(ESTIMATORS),
+    *,
+    length: int = LENGTH,
+    draws: int = DRAWS,
+) -> pd.DataFrame:
+    """Errors of every estimator on normal inputs; the columns of random.csv, a row per draw.
+
+    ``part`` says what the rows are for. ``expected_kernel_error`` is the expectation for independent directions and
+    the inputs of that very draw.
+    """
+    rows = []
+    for head_dim in head_dims:
+        for number_of_draw in range(draws):
+            generator = torch.Generator().manual_seed(number_of_draw)
+            q, k, v = torch.randn(3, length, head_dim, generator=generator, dtype=torch.float64)
+            factors = torch.tensor(scales, dtype=torch.float64)[:, None, None]
+            q, k = factors * q, factors * k
+            for estimator, made_with, count in _grid(estimators, directions, num_features):
+                mapping = ESTIMATORS[estimator](head_dim, count, made_with, feature_seed(count, number_of_draw))
+                measured = errors(q, k, v, mapping)
+                expected = expected_kernel_error(estimator, q, k, count)
+                for index, scale in enumerate(scales):
+                    values = (measured.kernel, expected, measured.attention, measured.output)
+                    figures_of_row = [value[index].item() for value in values]
+                    place = (part, length, head_dim, scale, estimator, made_with, count, number_of_draw)
+                    rows.append((*place, *figures_of_row))
+    return pd.DataFrame.from_records(rows, columns=list(COLUMNS["random"]))
+
+
+def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write trained.csv: the errors on queries and keys of every layer of every trained run.
+
+    Means over draws and heads of the decimal logarithm, because a few heads or draws would make up a mean of errors
+    that differ by orders of magnitude. ``input_scale`` is the root mean square of the entries of q and k. Returns a
+    sentence for each run or layer that is left out.
+    """
+    notes: list[str] = []
+    tables = []
+    tokens = objective.windows("validation", WINDOWS)[0]
+    measured = "the error on trained queries and keys"
+    for name, seed, model in trained_models(root, comparison, objective, measured, notes):
+        layers = queries_and_keys(model, tokens)
+        if not layers:
+            notes.append(f"the error on trained queries and keys leaves out {name}: its attention shows none")
+        for layer, (q, k) in enumerate(layers):
+            generator = torch.Generator().manual_seed(layer)
+            chosen = [torch.randperm(q.shape[-2], generator=generator)[:TRAINED_TOKENS] for _ in "qk"]
+            first_draw = (seed * len(layers) + layer) * TRAINED_DRAWS
+            table = trained_table(q[:, chosen[0]], k[:, chosen[1]], first_draw)
+            if table is None:
+                notes.append(
+                    f"the error on trained queries and keys leaves out {name} seed {seed} layer {layer}: an estimate "
+                    "of its attention is not finite"
+                )
+                continue
+            tables.append(
+                pd.concat([pd.DataFrame({"variant": name, "seed": seed, "layer": layer}, table.index), table], axis=1)
+            )
+    if tables:
+        _write(root / "trained.csv", pd.concat(tables))
+    return notes
+
+
+def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | None:
+    """Mean logarithms of the errors for the heads of a layer, (H, L, D) each; None if one of them is not finite.
+
+    Draws are numbered from ``first_draw``: runs that share none have errors whose luck is their own.
+    """
+    q, k = q.double(), k.double()
+    scale = torch.cat((q, k)).square().mean().sqrt().item()
+    rows = []
+    for estimator, directions, count in _grid(tuple(ESTIMATORS), DIRECTIONS, TRAINED_FEATURES):
+        logarithms = []
+        for number_of_draw in range(first_draw, first_draw + TRAINED_DRAWS):
+            seed = feature_seed(count, number_of_draw)
+            measured = errors(q, k, k, ESTIMATORS[estimator](q.shape[-1], count, directions, seed))
+            both = torch.stack((measured.kernel, measured.attention)).log10()
+            logarithms.append(both.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM).mean(-1))
+        kernel, attention = torch.stack(logarithms).mean(0).tolist()
+        rows.append((estimator, directions, count, kernel, attention, scale))
+    table = pd.DataFrame.from_records(rows, columns=list(COLUMNS["trained"])[3:])
+    return None if table.isna().any(axis=None) else table
+
+
+def feature_seed(num_features: int, number_of_draw: int) -> int:
+    """The seed of a draw of features: another for every M, and never that of the inputs, which is the draw's number.
+
+    With equal seeds, few features would be the first of many, and the inputs those that the features come from.
+    """
+    return num_features * MOST_DRAWS + number_of_draw
+
+
+@torch.no_grad()
+def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The projected queries and keys of all tokens (B, N), two tensors (H, B·N, D) a layer in the order of the calls.
+
+    Without any rotation. Attention of other libraries has no entry.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def record(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(module, RoPEAttention)
+        q, k = (
+            rearrange(projection(arguments[0]), "b n (h d) -> h (b n) d", h=module.heads)
+            for projection in (module.query, module.key)
+        )
+        found.append((q.cpu(), k.cpu()))
+
+    hooks = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, RoPEAttention)]
+    try:
+        model(tokens.to(next(model.parameters()).device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def read_table(root: Path, name: str) -> pd.DataFrame | None:
+    """The table "random" or "trained"; None if there is none. Raises ValueError if it is not as it should be."""
+    path = root / f"{name}.csv"
+    if not path.exists():
+        return None
+    table = read_csv(path, COLUMNS[name], key=_KEYS[name])
+    for column, known in _KNOWN.items():
+        unknown = sorted(set(table.get(column, ())) - set(known))
+        if unknown:
+            problem = f"has the {column} {unknown[0]!r}, expected one of {', '.join(known)}"
+            raise wrong_file(str(path), problem, REMEDY)
+    return table
+
+
+def _grid(
+    estimators: Sequence[str], directions: Sequence[Directions], num_features: Sequence[int]
+) -> Iterator[tuple[str, Directions, int]]:
+    return itertools.product(estimators, directions, num_features)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """These matrices are small: on a busy machine, threads that wait for each other make them 30 times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    write_atomically(path, to_csv(table, "%.9g"))

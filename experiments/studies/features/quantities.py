@@ -1,0 +1,114 @@
+"""The quantities of the features study that its claims are about; the estimators are ``"<estimator> <directions>"``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.runs import Runs
+from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.records.schema import Comparison
+from experiments.studies.features.measure import (
+    LENGTH,
+    NUM_FEATURES,
+    PUBLISHED_LENGTH,
+    Part,
+    planned_draws,
+    read_table,
+)
+
+__all__ = ["LENGTH", "PUBLISHED_LENGTH"]
+
+MARGIN = 0.02
+"""of a decimal logarithm: 5 per cent"""
+
+
+def ratio_over_draws(
+    part: Part, one: str, other: str, column: str, head_dim: int, scale: float, num_features: int
+) -> ReadSample:
+    """log10 of the first estimator's error over the second's, for each draw of random inputs."""
+
+    def quantity(table: pd.DataFrame) -> "pd.Series[float]":
+        first, second = (np.log10(_made(table, each)[column]) for each in (one, other))
+        return (first - second)[first.index.isin(second.index)]
+
+    return _over_draws(part, {"head_dim": head_dim, "scale": scale, "num_features": num_features}, quantity)
+
+
+def saving_over_draws(part: Part, one: str, other: str, head_dim: int, scale: float, num_features: int) -> ReadSample:
+    """The first estimator's squared error minus the second's, over that expected of independent directions, by draw.
+
+    The mean over draws is a difference of mean squared errors.
+    """
+
+    def quantity(table: pd.DataFrame) -> "pd.Series[float]":
+        first, second = (_made(table, each) for each in (one, other))
+        return ((first["kernel_error"] - second["kernel_error"]) / second["expected_kernel_error"]).dropna()
+
+    return _over_draws(part, {"head_dim": head_dim, "scale": scale, "num_features": num_features}, quantity)
+
+
+def slope_over_draws(head_dim: int, scale: float) -> ReadSample:
+    """The slope of log error over log M for independent positive features, for each draw."""
+
+    def quantity(table: pd.DataFrame) -> "pd.Series[float]":
+        slopes = {}
+        by_draw: Any = _made(table, "positive independent").groupby("draw")
+        for number, of_draw in by_draw:
+            if set(of_draw["num_features"]) == set(NUM_FEATURES):
+                x, y = np.log(of_draw["num_features"]), np.log(of_draw["kernel_error"])
+                slopes[number] = float(np.polyfit(x, y, 1)[0])
+        return pd.Series(slopes, dtype=float)
+
+    return _over_draws("curves", {"head_dim": head_dim, "scale": scale}, quantity)
+
+
+def ratio_over_seeds(variant: str, one: str, other: str, num_features: int) -> ReadSample:
+    """log10 of the first estimator's error of the attention matrix over the second's, on a trained variant.
+
+    The mean over its layers, for each seed.
+    """
+
+    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
+        table = read_table(root, "trained")
+        if table is None:
+            return lambda seed: None
+        rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
+
+        def mean_over_layers(seed: int) -> float | None:
+            of_seed = rows[rows["seed"] == seed]
+            first, second = (_made(of_seed, each, "layer")["log10_attention_error"] for each in (one, other))
+            difference = (first - second).dropna()
+            return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
+
+        return mean_over_layers
+
+    return from_table((variant,), read)
+
+
+def _over_draws(
+    part: Part, wanted: dict[str, float], quantity: Callable[[pd.DataFrame], "pd.Series[float]"]
+) -> ReadSample:
+    """``quantity`` by draw of the wanted rows of a part of random.csv."""
+
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        table = read_table(root, "random")
+        if table is None:
+            return None
+        rows = table[np.logical_and.reduce([table["part"] == part, *(table[k] == v for k, v in wanted.items())])]
+        values: Any = quantity(rows).items()
+        return Sample(
+            {int(number): float(value) for number, value in values},
+            planned_draws(comparison, part),
+            unit_of_sample="draws",
+        )
+
+    return sample
+
+
+def _made(rows: pd.DataFrame, made: str, index: str = "draw") -> pd.DataFrame:
+    """The rows of an estimator."""
+    estimator, directions = made.split()
+    return rows[(rows["estimator"] == estimator) & (rows["directions"] == directions)].set_index(index)

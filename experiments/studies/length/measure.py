@@ -1,0 +1,139 @@
+"""The losses by window length that the length study measures, and the tables made of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from experiments.analysis.statistics import estimate
+from experiments.config import Config
+from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
+from experiments.records.files import write_atomically
+from experiments.records.schema import Comparison
+from experiments.training.objectives import NextByte, NextToken, evenly_spaced
+from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.training.trained_models import trained_models
+from experiments.variants import PEER, get_variant
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.model import CausalLM
+from linear_rope.positions.rope_scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
+
+LONGEST_WINDOWS = 8
+"""of sixteen times the context; shorter windows are cut from them"""
+
+AS_TRAINED = "as trained"
+IN_SHORT_WINDOWS = "in windows of the training length"
+"""the targets of the longest windows by their position there, each predicted in a window of the training length"""
+
+FACTORS = (1, 2, 4, 8, 16)
+SCALINGS: dict[str, Callable[[float, int], RopeScaling]] = {
+    "position interpolation": lambda factor, length: PositionInterpolation(factor),
+    "NTK-aware": lambda factor, length: NTKAware(factor),
+    "YaRN": lambda factor, length: YaRN(factor, length),
+}
+ROPES = ("rope-before", "rope-after")
+
+COLUMNS = {
+    "variant": TEXT,
+    "seed": whole(0, 10**6),
+    "method": TEXT,
+    "length": whole(1, 2**30),
+    "first": whole(0, 2**30),
+    "last": whole(0, 2**30),
+    "bits_per_byte": number(0),
+}
+
+
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write length.csv; returns sentences about what could not be measured."""
+    config = Config(**comparison.config)
+    positions = {variant.name: variant.position for variant in comparison.variants}
+    if not isinstance(objective, NextByte):
+        return [f"--data {objective.corpus.name} is generated, and not a text: it has no longer sequences"]
+    factors = [factor for factor in FACTORS if len(objective.corpus.test) > factor * config.context]
+    notes: list[str] = []
+    tables = []
+    if factors != list(FACTORS):
+        longest = factors[-1] * config.context
+        notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
+    windows = evenly_spaced(objective.corpus.test, factors[-1] * config.context, LONGEST_WINDOWS)
+    for name, seed, model in trained_models(root, comparison, objective, "the loss at other lengths", notes):
+        has_table = positions[name] == "learned" or get_variant(name).kernel == PEER
+        if has_table:
+            notes.append(f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends")
+        short = recut(windows, config.context)
+        parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
+        in_short = by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
+        tables.append(in_short.assign(variant=name, seed=seed))
+        for factor in factors[:1] if has_table else factors:
+            length = factor * config.context
+            shown = recut(windows, length)
+            for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
+                scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
+                _set_scaling(model, scaling)
+                losses = losses_by_position(model, shown, config)
+                tables.append(by_bin(losses).assign(variant=name, seed=seed, method=method, length=length))
+        _set_scaling(model, None)
+    if tables:
+        write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
+    return list(dict.fromkeys(notes))
+
+
+def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
+    for module in model.modules():
+        if isinstance(module, RoPEAttention):
+            module.rope_scaling = scaling
+
+
+def read_losses(root: Path) -> pd.DataFrame | None:
+    """length.csv, or None where there is none yet. Raises ValueError for a file that is not as it should be."""
+    path = root / "length.csv"
+    key = ["variant", "seed", "method", "length", "first"]
+    return read_csv(path, COLUMNS, key=key) if path.exists() else None
+
+
+def by_position(measured: pd.DataFrame) -> pd.DataFrame:
+    """What the longest windows add to the loss of the same targets in windows of the training length.
+
+    Columns variant, seed, first, last, added: by range of positions in the longest windows, of models as trained, for
+    variants that were evaluated there.
+    """
+    keys = ["variant", "seed", "first", "last"]
+    short = measured[measured["method"] == IN_SHORT_WINDOWS].set_index(keys)["bits_per_byte"]
+    longest = measured[(measured["method"] == AS_TRAINED) & (measured["length"] == measured["length"].max())]
+    added = longest.set_index(keys)["bits_per_byte"] - short
+    return added.dropna().rename("added").reset_index()
+
+
+def window_means(measured: pd.DataFrame) -> pd.DataFrame:
+    """Mean over all positions: columns variant, seed, method, length, bits_per_byte.
+
+    Of windows whose positions are all there, in the ranges of ``by_bin``.
+    """
+    size = measured["last"] - measured["first"] + 1
+    weighted = measured.assign(total=measured["bits_per_byte"] * size, size=size)
+    keys = ["variant", "seed", "method", "length"]
+    grouped: Any = weighted.groupby(keys, sort=False)
+    whole_windows = [
+        set(zip(rows["first"], rows["last"], strict=True)) == set(bins(place[-1])) for place, rows in grouped
+    ]
+    sums = grouped[["total", "size"]].sum()[whole_windows].reset_index()
+    return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
+
+
+def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """A row of strings per variant and method: bits per byte by length, mean over seeds."""
+    lengths = sorted(means["length"].unique())
+    rows = []
+    for variant in comparison.variants:
+        mine = means[means["variant"] == variant.name]
+        for method in mine["method"].unique():
+            by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
+            found = {int(length): estimate(list(values)) for length, values in by_length}
+            row = {"variant": variant.name, "evaluated": method, "n": str(max(each.n for each in found.values()))}
+            for length in lengths:
+                row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
+            rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,117 @@
+"""A study: a question, what is trained and measured for it, and how that is shown. It is what ``run NAME`` names.
+
+Nothing heavy is imported here, nor by a study's own study.py: what a study does is named, and imported when it is done.
+"""
+
+import pkgutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Part = str | Callable[..., Any]
+"""a function, or ``"package.module:name"`` of one, which is imported at its first use"""
+
+
+@dataclass(frozen=True)
+class FigureEntry:
+    """A saved figure: ``<stem>.png`` and ``<stem>.svg`` of the figures folder, and the words beside it."""
+
+    stem: str
+    title: str
+    caption: str
+    uses_data: bool = True
+    """whether it shows something of the comparison's data, which are then named beside it"""
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table that a study adds to its report; every cell is shown as its string."""
+
+    title: str
+    table: "pd.DataFrame"
+    caption: str
+    uses_data: bool = True
+    """as of a figure"""
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A question and all that answers it. ``{NAME}`` in its words stands for a constant of the module ``constants``."""
+
+    name: str
+    question: str
+    """what it asks"""
+    method: str
+    """how it is measured"""
+    not_shown: str
+    """what it does not show"""
+    figures: Part
+    """(root, output, comparison, curves, summary) -> entries in reading order: saves figures in ``output / "figures"``,
+    from the files of ``root``, which are only read. Raises ValueError if one of these files is wrong"""
+    measure: Part
+    """(root, comparison, objective) -> sentences on what could not be measured: measures the trained models, into CSV
+    files of ``root``. Of a study that trains nothing: a sentence for each failure"""
+    variants: Sequence[str] = ()
+    """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """its own presets: what differs from the general one of that name (presets.py). None: the general ones"""
+    claims: Path | Part | Sequence[Any] = ()
+    """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
+    quantities: str = ""
+    """the module whose functions make samples for that file, besides analysis/samples.py"""
+    constants: str = ""
+    """the module whose names stand in braces in its words"""
+    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """of its "figures" and "tables", by name: ``title``, ``caption``, and maybe ``uses_data`` and a figure's ``stem``;
+    and any "text" that stands in braces in others"""
+    settings: Part | None = None
+    """(preset, device) -> what it measures, a frozen dataclass"""
+    missing: Part | None = None
+    """(root, settings) -> the measurements still to make"""
+    notes: Part | None = None
+    """(root, settings) -> sentences about what is not part of it and what failed, as things are now"""
+
+    def said(self, text: str, **values: Any) -> str:
+        """A text of the study with its constants, the texts of its words, and these values, filled in."""
+        constants = vars(import_module(self.constants)) if self.constants else {}
+        return fill(text, {**constants, **self.words.get("text", {}), **values})
+
+    def figure(self, name: str, **values: Any) -> FigureEntry:
+        """The words of one of its figures, ``values`` filled in."""
+        words = self.words["figures"][name]
+        return FigureEntry(self.said(words.get("stem", name), **values), *self._titled(words, values))
+
+    def table(self, name: str, table: "pd.DataFrame", **values: Any) -> TableEntry:
+        """A table with its words, ``values`` filled in."""
+        title, caption, uses_data = self._titled(self.words["tables"][name], values)
+        return TableEntry(title, table, caption, uses_data)
+
+    def _titled(self, words: Mapping[str, Any], values: dict[str, Any]) -> tuple[str, str, bool]:
+        title, caption = (self.said(words[each], **values) for each in ("title", "caption"))
+        return title, caption, words.get("uses_data", True)
+
+
+def resolve(part: Part | None) -> Callable[..., Any]:
+    """The function that a part of a study is, or names."""
+    assert part is not None
+    found: Callable[..., Any] = pkgutil.resolve_name(part) if isinstance(part, str) else part
+    return found
+
+
+def read_study(directory: Path) -> Study:
+    """The study of a folder: study.toml has its fields and its words; claims.toml, if there is one, its claims."""
+    fields = tomllib.loads((directory / "study.toml").read_text(encoding="utf-8"))
+    claims = directory / "claims.toml"
+    return Study(directory.name, **({"claims": claims} if claims.exists() else {}) | fields)
+
+
+def fill(text: str, names: Mapping[str, Any]) -> str:
+    """The text with every ``{name}`` replaced, also where what replaces one has some itself."""
+    filled = text.format_map(names)
+    return filled if filled == text else fill(filled, names)

@@ -1,0 +1,415 @@
+"""The data sets, made small in the tests; the real ones where LINEAR_ROPE_DATA has them."""
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from experiments.data import enwik8, imdb, stdlib
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text, split_90_5_5
+from experiments.data.files import Download
+from experiments.data.registry import DATA_SETS, load_corpus
+
+ROOT = Path(__file__).parents[3]
+OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
+GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
+TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
+REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
+    monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return tmp_path / "cache"
+
+
+def whole(corpus: Corpus) -> bytes:
+    return b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
+
+
+class TestCorpus:
+    @pytest.mark.parametrize(
+        ("length", "sizes"),
+        [(100, (90, 5, 5)), (4_000_000, (3_600_000, 200_000, 200_000)), (39, (35, 2, 2)), (1, (0, 0, 1))],
+    )
+    def test_split_sizes(self, length: int, sizes: tuple[int, int, int]) -> None:
+        content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8)
+        splits = split_90_5_5(content)
+        assert tuple(map(len, splits)) == sizes
+        assert np.array_equal(np.concatenate(splits), content)
+
+    def test_describes_itself_in_json(self) -> None:
+        corpus = corpus_of_text("mine", TEXT, source="a test", note="Only a test.")
+        assert msgspec.to_builtins(corpus.describe()) == {
+            "name": "mine",
+            "sha256": hashlib.sha256(TEXT).hexdigest(),
+            "source": "a test",
+            "note": "Only a test.",
+            "bytes": 2250,
+            "splits": {"train": 2025, "validation": 112, "test": 113},
+        }
+        assert whole(corpus) == TEXT
+
+    def test_other_content_than_expected_is_refused(self) -> None:
+        expected = hashlib.sha256(TEXT).hexdigest()
+        assert corpus_of_text("mine", TEXT, "here", "", expected_sha256=expected).sha256 == expected
+        with pytest.raises(ValueError, match=r"here is damaged or another file .*replace or remove it"):
+            corpus_of_text("mine", TEXT + b"!", "here", "", expected_sha256=expected)
+
+
+class TestRegistry:
+    def test_names(self) -> None:
+        assert list(DATA_SETS) == ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text", *GENERATED]
+
+    def test_find_without_any_data(self) -> None:
+        here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
+        assert here == {"stdlib", *GENERATED}
+
+    def test_naming_the_data_sets_does_not_load_torch(self) -> None:
+        code = "import sys, experiments.data.registry; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+    def test_arguments_that_do_not_fit_together(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"):
+            load_corpus("enwik9")
+        with pytest.raises(ValueError, match="--data-file FILE"):
+            load_corpus("text")
+        with pytest.raises(ValueError, match="--data text"):
+            load_corpus("stdlib", data_file=tmp_path / "mine.txt")
+
+    @pytest.mark.parametrize("name", ["enwik8", "enwik8-4MB", "imdb"])
+    def test_what_would_be_downloaded_is_refused_if_it_may_not_be(
+        self, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str
+    ) -> None:
+        own_cache.mkdir()
+        (own_cache / "enwik8.zip").write_bytes(b"half of it, which would be downloaded again")
+        (own_cache / "aclImdb_v1.tar.gz").write_bytes(b"half of it")
+        with pytest.raises(ValueError, match=r"would be downloaded from http\S+, .*run without --dry-run"):
+            load_corpus(name, may_download=False)
+        assert capsys.readouterr().out == ""
+
+    def test_what_is_here_is_loaded_without_downloading(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_bytes(TEXT)
+        for name, data_file in (("copying-32", None), ("text", tmp_path / "mine")):
+            assert load_corpus(name, data_file=data_file, may_download=False).name == name
+        (tmp_path / "enwik8").write_bytes(TEXT)
+        with pytest.raises(ValueError, match="damaged or another file"):
+            load_corpus("enwik8", tmp_path, may_download=False)
+
+    def test_one_of_a_module_s_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
+        mine = DataSet("mine", "A text.", lambda data_dir, data_file: corpus_of_text("mine", TEXT))
+        DATA_SETS.add("mine", mine, module=__name__)
+        assert whole(load_corpus("mine", may_download=False)) == TEXT
+        assert load_corpus("mine").note
+
+    def test_an_installed_package_s(self, tmp_path: Path) -> None:
+        (tmp_path / "own_data.py").write_text(
+            "from experiments.data.corpus import DataSet, corpus_of_text\n"
+            "mine = DataSet('mine', 'A text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n"
+        )
+        (tmp_path / "own-1.0.dist-info").mkdir()
+        (tmp_path / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+        (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text("[linear_rope.data]\nmine = own_data:mine\n")
+        code = "from experiments.data.registry import load_corpus; print(load_corpus('mine').describe().bytes)"
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+        assert subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path).strip() == b"300"
+
+
+class TestText:
+    def test_a_file_of_the_users(self, tmp_path: Path) -> None:
+        plain, packed = tmp_path / "mine.txt", tmp_path / "mine.gz"
+        plain.write_bytes(TEXT)
+        packed.write_bytes(gzip.compress(TEXT))
+        corpus = load_corpus("text", None, plain)
+        assert (corpus.name, corpus.source) == ("text", "mine.txt")
+        assert "mine.txt" in corpus.note
+        assert corpus.sha256 == load_corpus("text", None, packed).sha256 == hashlib.sha256(TEXT).hexdigest()
+
+    def test_an_empty_one_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        with pytest.raises(ValueError, match="--data text: empty is empty; give"):
+            load_corpus("text", data_file=tmp_path / "empty")
+
+
+class TestStdlib:
+    def test_the_running_python(self) -> None:
+        corpus = load_corpus("stdlib")
+        assert corpus.sha256 == load_corpus("stdlib").sha256 == hashlib.sha256(whole(corpus)).hexdigest()
+        assert corpus.describe().bytes > 5_000_000
+        assert sys.version.split()[0] in corpus.source
+
+    def test_takes_sources_in_order_and_leaves_out_the_rest(self, tmp_path: Path) -> None:
+        kept = ["a/z.py", "a.py", "b/latest.py", "os.py", "unittest/case.py"]
+        left_out = [
+            "site-packages/torch.py",
+            "dist-packages/apt.py",
+            "test/test_os.py",
+            "a/tests/helper.py",
+            "idlelib/idle_test/mock.py",
+            "config-3.11-linux/python-config.py",
+            "_sysconfigdata_linux.py",
+            "sitecustomize.py",
+            "__pycache__/os.py",
+            "LICENSE.txt",
+        ]
+        for name in reversed(kept + left_out):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(f"# {name}\n")
+        expected = "".join(f"# {name}\n" for name in sorted(kept))
+        assert whole(stdlib.load(None, None, directory=tmp_path)).decode() == expected
+
+    def test_a_python_without_sources_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"no standard library sources in .*--data text --data-file FILE"):
+            stdlib.load(None, None, directory=tmp_path / "python311.zip")
+
+
+class TestEnwik8:
+    CONTENT = bytes(range(256)) * 4
+    SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+    def zipped(self) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("enwik8", self.CONTENT)
+        return buffer.getvalue()
+
+    @pytest.mark.parametrize("name", ["enwik8", "enwik8.zip", "enwik8.gz", "enwik8/enwik8.zip"])
+    def test_found_in_the_data_directory(self, tmp_path: Path, name: str) -> None:
+        packed = {"": self.CONTENT, ".zip": self.zipped(), ".gz": gzip.compress(self.CONTENT)}
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(packed[path.suffix])
+        corpus = enwik8.load(tmp_path, None, sha256=self.SHA256)
+        assert whole(corpus) == self.CONTENT
+        assert corpus.source == f"{name} in the data directory"
+        assert DATA_SETS["enwik8"].find(tmp_path) == path
+
+    def test_taken_from_the_cache(self, own_cache: Path) -> None:
+        own_cache.mkdir()
+        (own_cache / "enwik8.zip").write_bytes(self.zipped())
+        download = Download(OFFLINE, f"sha256:{hashlib.sha256(self.zipped()).hexdigest()}", "enwik8.zip")
+        assert enwik8.load(None, None, download=download, sha256=self.SHA256).source == f"downloaded from {OFFLINE}"
+
+    def test_another_file_of_that_name_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(enwik8, "SIZE", len(self.CONTENT))
+        (tmp_path / "enwik8").write_bytes(self.CONTENT + b"!")
+        with pytest.raises(ValueError, match="enwik8 in the data directory is damaged or another file"):
+            enwik8.load(tmp_path, None, sha256=self.SHA256)
+        with pytest.raises(ValueError, match=enwik8.SHA256):
+            load_corpus("enwik8", tmp_path)
+
+    def test_offline_says_so(self) -> None:
+        with pytest.raises(ValueError, match=f"{OFFLINE} could not be reached"):
+            enwik8.load(None, None, download=Download(OFFLINE, "sha256:0", "enwik8.zip"))
+
+
+class TestEnwik8Prefix:
+    FULL = np.random.default_rng(0).integers(0, 256, 4_100_000, dtype=np.uint8).tobytes()
+    PREFIX = FULL[:4_000_000]
+    SHA256 = hashlib.sha256(PREFIX).hexdigest()
+
+    def test_from_its_own_file_or_cut_from_enwik8(self, tmp_path: Path) -> None:
+        (tmp_path / "enwik8").write_bytes(self.FULL)
+        cut = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
+        assert cut.source == "the first 4,000,000 bytes of enwik8 in the data directory"
+        (tmp_path / "enwik8_first4000000").write_bytes(self.PREFIX)
+        own = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
+        assert own.source == "enwik8_first4000000 in the data directory"
+        assert cut.sha256 == own.sha256 == self.SHA256
+        assert list(own.describe().splits.values()) == [3_600_000, 200_000, 200_000]
+
+    def test_a_longer_file_under_its_name_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
+        with pytest.raises(ValueError, match="damaged or another file"):
+            enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
+
+    @pytest.mark.skipif(
+        not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)),
+        reason="LINEAR_ROPE_DATA has no enwik8",
+    )
+    def test_the_real_one(self) -> None:
+        corpus = load_corpus("enwik8-4MB", REAL_DATA)
+        assert corpus.train[:10].tobytes() == b"<mediawiki"
+        assert corpus.describe().bytes == 4_000_000
+        assert "not comparable with published enwik8 figures" in corpus.note
+
+
+def write_tar(path: Path, members: Iterable[tuple[str, bytes]], odd: Iterable[tarfile.TarInfo] = ()) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:xz") if path.suffix == ".xz" else tarfile.open(path, "w:gz") as tar:
+        for member in odd:
+            tar.addfile(member)
+        for name, content in members:
+            information = tarfile.TarInfo(name)
+            information.size = len(content)
+            tar.addfile(information, io.BytesIO(content))
+
+
+COUNTS = {"pos": 3, "neg": 3, "unsup": 6}
+LABELLED = [(f"aclImdb/train/{label}/{i}_9.txt", f"{label} {i}".encode()) for label in ("pos", "neg") for i in range(3)]
+UNLABELLED = [(f"aclImdb/train/unsup/{i}_0.txt", f"unsup {i}".encode()) for i in range(6)]
+OTHERS = [("aclImdb/test/pos/0_9.txt", b"TEST"), ("aclImdb/train/urls_pos.txt", b"URL"), ("aclImdb/README", b"READ")]
+
+
+class TestImdb:
+    def parts(self, folder: Path) -> Path:
+        write_tar(folder / "imdb" / "aclImdb_labelled.tar.xz", OTHERS + LABELLED)
+        write_tar(folder / "imdb" / "aclImdb_unsup.tar.xz", UNLABELLED)
+        return folder
+
+    def official(self, folder: Path, odd: Iterable[tarfile.TarInfo] = ()) -> Download:
+        """The official form of the archive, its members in another order; returns how it would be known."""
+        path = folder / "aclImdb_v1.tar.gz"
+        write_tar(path, [*reversed(UNLABELLED), *OTHERS, *reversed(LABELLED)], odd)
+        return Download(OFFLINE, f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}", path.name)
+
+    def expected(self) -> bytes:
+        reviews = sorted(LABELLED + UNLABELLED, key=lambda item: hashlib.sha256(item[0].encode()).hexdigest())
+        return b"\n\n".join(text for _, text in reviews)
+
+    def test_both_sources_give_the_same_text(self, tmp_path: Path, own_cache: Path) -> None:
+        from_parts = imdb.load(self.parts(tmp_path / "a"), None, reviews=COUNTS)
+        given = imdb.load(tmp_path / "b", None, download=self.official(tmp_path / "b"), reviews=COUNTS)
+        downloaded = imdb.load(None, None, download=self.official(own_cache), reviews=COUNTS)
+        assert whole(from_parts) == whole(given) == whole(downloaded) == self.expected()
+        assert "imdb/aclImdb_unsup.tar.xz" in from_parts.source
+        assert given.source == "aclImdb_v1.tar.gz in the data directory"
+        assert downloaded.source == f"downloaded from {OFFLINE}"
+
+    def test_nothing_but_the_text_is_written(self, tmp_path: Path, own_cache: Path) -> None:
+        tail = tarfile.TarInfo("aclImdb/train/pos/9_9.txt\n")
+        download = self.official(tmp_path / "data", odd=[tail])
+        corpus = imdb.load(tmp_path / "data", None, download=download, reviews=COUNTS)
+        assert whole(corpus) == self.expected()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "data"]
+        assert sorted(path.suffix for path in own_cache.iterdir()) == [".sha256", ".txt"]
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("../aclImdb/train/pos/9_9.txt", tarfile.REGTYPE),
+            ("/aclImdb/train/pos/9_9.txt", tarfile.REGTYPE),
+            ("C:\\aclImdb\\9_9.txt", tarfile.REGTYPE),
+            ("aclImdb\\..\\..\\9_9.txt", tarfile.REGTYPE),
+            ("aclImdb/link", tarfile.SYMTYPE),
+            ("aclImdb/link", tarfile.LNKTYPE),
+            ("aclImdb/device", tarfile.CHRTYPE),
+            ("aclImdb/pipe", tarfile.FIFOTYPE),
+        ],
+    )
+    def test_an_archive_of_anything_but_files_inside_it_is_refused(
+        self, tmp_path: Path, name: str, kind: bytes
+    ) -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "README"
+        write_tar(tmp_path / "bad.tar.gz", LABELLED, [member])
+        with pytest.raises(ValueError, match=r"--data imdb: .*is a link, a device or leads out of it\); replace"):
+            list(imdb.reviews_of(tmp_path / "bad.tar.gz"))
+
+    @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+    def test_a_header_of_a_terabyte_is_refused_without_reading_it(self, tmp_path: Path, kind: bytes) -> None:
+        member = tarfile.TarInfo("aclImdb/README")
+        member.type, member.size = kind, 2**40
+        with gzip.open(tmp_path / "bomb.tar.gz", "wb") as file:
+            file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
+        started = time.monotonic()
+        with pytest.raises(ValueError, match=r"to more than 1,073,741,824 bytes|1,099,511,627,776 bytes long"):
+            list(imdb.reviews_of(tmp_path / "bomb.tar.gz"))
+        assert time.monotonic() - started < 5
+
+    def test_an_archive_of_too_many_members_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_tar(tmp_path / "many.tar.gz", LABELLED)
+        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED))
+        assert dict(imdb.reviews_of(tmp_path / "many.tar.gz")) == dict(LABELLED)
+        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED) - 1)
+        with pytest.raises(ValueError, match="it has more than 5 members"):
+            list(imdb.reviews_of(tmp_path / "many.tar.gz"))
+
+    def test_what_follows_the_last_member_counts_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_tar(tmp_path / "long.tar.gz", LABELLED)
+        with gzip.open(tmp_path / "long.tar.gz", "ab") as file:
+            file.write(bytes(2**20))
+        assert dict(imdb.reviews_of(tmp_path / "long.tar.gz")) == dict(LABELLED)
+        monkeypatch.setattr(imdb, "LARGEST_ARCHIVE", 2**20)
+        with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
+            list(imdb.reviews_of(tmp_path / "long.tar.gz"))
+
+    def test_a_pipe_in_place_of_an_archive_does_not_wait(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.tar.gz")
+        with pytest.raises(ValueError, match=r"--data imdb: .*is not a regular file"):
+            list(imdb.reviews_of(tmp_path / "pipe.tar.gz"))
+
+    def test_a_cache_that_is_not_a_directory_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "loop").symlink_to("loop")
+        self.parts(tmp_path)
+        for cache in (tmp_path / "loop", tmp_path / ("x" * 300)):
+            monkeypatch.setenv("LINEAR_ROPE_CACHE", str(cache))
+            with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
+                imdb.load(tmp_path, None, reviews=COUNTS)
+
+    def test_a_review_that_is_too_long_is_refused(self, tmp_path: Path) -> None:
+        write_tar(tmp_path / "huge.tar.gz", [("aclImdb/train/pos/9_9.txt", bytes(10**6)), *LABELLED])
+        with pytest.raises(ValueError, match="a header says that what follows is 1,000,000 bytes long"):
+            list(imdb.reviews_of(tmp_path / "huge.tar.gz"))
+
+    def test_an_incomplete_archive_is_refused(self, tmp_path: Path, own_cache: Path) -> None:
+        with pytest.raises(ValueError, match=r"hold \{'neg': 3, 'pos': 3, 'unsup': 6\} reviews, expected"):
+            imdb.load(self.parts(tmp_path), None, reviews={**COUNTS, "pos": 4})
+        assert not own_cache.exists()
+
+    def test_damaged_archives_are_refused(self, tmp_path: Path) -> None:
+        unlabelled = self.parts(tmp_path / "a") / "imdb" / "aclImdb_unsup.tar.xz"
+        whole_archive = unlabelled.read_bytes()
+        for keep in (20, len(whole_archive) // 2, len(whole_archive) - 1):
+            unlabelled.write_bytes(whole_archive[:keep])
+            with pytest.raises(ValueError, match=r"aclImdb_unsup.tar.xz cannot be read"):
+                imdb.load(tmp_path / "a", None, reviews=COUNTS)
+        download = self.official(tmp_path / "b")
+        (tmp_path / "b" / "aclImdb_v1.tar.gz").write_bytes(b"something else")
+        with pytest.raises(ValueError, match=f"its hash is not {download.known_hash}"):
+            imdb.load(tmp_path / "b", None, download=download, reviews=COUNTS)
+
+    def test_the_joined_text_is_kept_and_checked(self, tmp_path: Path, own_cache: Path) -> None:
+        data_dir = self.parts(tmp_path)
+        first = imdb.load(data_dir, None, reviews=COUNTS)
+        (joined,) = own_cache.glob("*.txt")
+        # A wrong expectation shows whether the archives are read: not while the kept text is whole ...
+        assert whole(imdb.load(data_dir, None, reviews={})) == whole(first)
+        for damage in (b"", joined.read_bytes()[:-1], b"x" + joined.read_bytes()[1:]):
+            joined.unlink()
+            joined.write_bytes(damage)
+            with pytest.raises(ValueError, match="expected"):
+                imdb.load(data_dir, None, reviews={})
+        # ... and then joining again repairs it.
+        assert whole(imdb.load(data_dir, None, reviews=COUNTS)) == self.expected() == joined.read_bytes()
+
+    def test_other_archives_are_another_text(self, tmp_path: Path) -> None:
+        data_dir = self.parts(tmp_path)
+        before = imdb.load(data_dir, None, reviews=COUNTS)
+        write_tar(data_dir / "imdb" / "aclImdb_unsup.tar.xz", [(name, text + b"!") for name, text in UNLABELLED])
+        after = imdb.load(data_dir, None, reviews=COUNTS)
+        assert whole(after).count(b"!") == 6
+        assert after.sha256 != before.sha256
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(
+        not (REAL_DATA and imdb.find(REAL_DATA)), reason="LINEAR_ROPE_DATA names no directory with imdb"
+    )
+    def test_the_real_one(self) -> None:
+        corpus = load_corpus("imdb", REAL_DATA)
+        assert 99_000_000 < corpus.describe().bytes < 101_000_000
+        assert corpus.sha256 == load_corpus("imdb", REAL_DATA).sha256

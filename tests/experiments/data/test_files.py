@@ -1,0 +1,302 @@
+"""Finding, reading, checking and downloading files: no network, only a server of our own on this machine."""
+
+import functools
+import gzip
+import hashlib
+import http.server
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from experiments.data.files import Download, find_file, read_content, resolve_data_dir
+from experiments.data.registry import load_corpus
+
+ROOT = Path(__file__).parents[3]
+TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
+    monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def zipped(path: Path, *members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+class TestReading:
+    def test_compressed_or_not_is_the_same(self, tmp_path: Path) -> None:
+        nameless = zipfile.ZipInfo("text")
+        nameless.filename = ""
+        (tmp_path / "plain").write_bytes(TEXT)
+        (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT))
+        zipped(tmp_path / "text.zip", ("folder/", b""), ("folder/text", TEXT))
+        zipped(tmp_path / "nameless.ZIP", (nameless, TEXT))
+        for path in tmp_path.iterdir():
+            assert read_content(path) == TEXT
+            assert read_content(path, limit=100) == TEXT[:100]
+
+    def test_damaged_files_are_refused(self, tmp_path: Path) -> None:
+        packed = gzip.compress(TEXT)
+        good = zipped(tmp_path / "good.zip", ("text", TEXT)).read_bytes()
+        directory = good.index(b"PK\x01\x02")
+        encrypted = bytearray(good)
+        encrypted[6] |= 1
+        encrypted[directory + 8] |= 1
+        damaged = {
+            "not.gz": (TEXT, "Not a gzipped file"),
+            "cut.gz": (packed[: len(packed) // 2], "ended before"),
+            "changed.gz": (packed[:20] + bytes([packed[20] ^ 255]) + packed[21:], ""),
+            "not.zip": (TEXT, "not a zip file"),
+            "encrypted.zip": (bytes(encrypted), "encrypted"),
+            "changed.zip": (good.replace(TEXT[:20], TEXT[:20].upper(), 1), "Bad CRC-32"),
+            "twice.gz": (gzip.compress(packed), "another archive"),
+        }
+        for name, (content, reason) in damaged.items():
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(ValueError, match=rf"^--data-file: .*{name} cannot be read \(.*{reason}.*\); give"):
+                read_content(tmp_path / name)
+
+    @pytest.mark.parametrize(
+        "name", ["/etc/text", "../text", "folder/../../text", "C:\\text", "..\\text", "\\\\host\\text", "C:text"]
+    )
+    def test_a_zip_that_leads_out_of_its_directory_is_refused(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="a name that leads out of a directory"):
+            read_content(zipped(tmp_path / "bad.zip", (name, TEXT)))
+
+    def test_a_zip_of_anything_but_one_packed_text_is_refused(self, tmp_path: Path) -> None:
+        link = zipfile.ZipInfo("text")
+        link.external_attr = 0o120777 << 16
+        inner = zipped(tmp_path / "inner.zip", ("text", TEXT)).read_bytes()
+        for reason, path in {
+            "holds 2 files": zipped(tmp_path / "two.zip", ("one", b"1"), ("two", b"2")),
+            "holds a link": zipped(tmp_path / "link.zip", (link, b"/etc/passwd")),
+            "other than deflate": zipped(tmp_path / "method.zip", ("text", TEXT), method=zipfile.ZIP_BZIP2),
+            "another archive": zipped(tmp_path / "outer.zip", ("inner.zip", inner)),
+            "its table of contents is too long": zipped(
+                tmp_path / "many.zip", *((f"{number}{'x' * 200}", b"") for number in range(5000))
+            ),
+        }.items():
+            with pytest.raises(ValueError, match=reason):
+                read_content(path)
+
+    def test_text_that_repeats_itself_may_be_packed_as_tightly_as_it_can(self, tmp_path: Path) -> None:
+        text = b"a line like all the others\n" * 100_000
+        packed = gzip.compress(text)
+        assert len(text) > 200 * len(packed)
+        (tmp_path / "small.gz").write_bytes(packed)
+        assert read_content(tmp_path / "small.gz") == text
+
+    @pytest.mark.parametrize("form", ["gz", "zip"])
+    def test_a_bomb_is_refused_before_it_fills_the_memory(self, tmp_path: Path, form: str) -> None:
+        """10 GiB of zeros in gzip members, 1 GiB in a zip's; read with half a GiB of address space."""
+        zeros, path = bytes(2**26), tmp_path / f"bomb.{form}"
+        if form == "zip":
+            packer = zlib.compressobj(wbits=-15)
+            piece = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+            content = bytearray(zipped(path, ("zeros", piece * 16 + packer.flush())).read_bytes())
+            for header, method, size in ((0, 8, 22), (content.rindex(b"PK\x01\x02"), 10, 24)):
+                content[header + method : header + method + 2] = zipfile.ZIP_DEFLATED.to_bytes(2, "little")
+                content[header + size : header + size + 4] = (2**30).to_bytes(4, "little")
+            path.write_bytes(content)
+        else:
+            path.write_bytes(gzip.compress(zeros) * 160)
+        code = (
+            "import resource, sys, pathlib\n"
+            "from experiments.data.files import read_content\n"
+            "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))\n"
+            "read_content(pathlib.Path(sys.argv[1]))\n"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", code, path], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+        )
+        assert "unpacks to 100 times its size and more" in process.stderr.splitlines()[-1]
+        assert process.stderr.splitlines()[-1].startswith("ValueError: --data-file: ")
+
+    def test_more_text_than_is_read_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "plain").write_bytes(TEXT)
+        (tmp_path / "text.gz").write_bytes(gzip.compress(TEXT))
+        with (tmp_path / "sparse").open("wb") as file:
+            file.truncate(2**40)
+        with pytest.raises(ValueError, match=r"--data-file: .*sparse cannot be read \(it has more than"):
+            read_content(tmp_path / "sparse")
+        monkeypatch.setattr("experiments.data.files.LARGEST_TEXT", len(TEXT))
+        assert read_content(tmp_path / "plain") == read_content(tmp_path / "text.gz") == TEXT
+        monkeypatch.setattr("experiments.data.files.LARGEST_TEXT", len(TEXT) - 1)
+        for name in ("plain", "text.gz"):
+            with pytest.raises(ValueError, match=r"has more than 2,249 bytes"):
+                read_content(tmp_path / name)
+        assert read_content(tmp_path / "plain", limit=10) == TEXT[:10]
+
+    def test_what_is_no_file_is_refused_at_once(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "loop").symlink_to("loop")
+        (tmp_path / "file").touch()
+        for path, reason in (
+            (tmp_path / "absent", "No such file"),
+            (tmp_path, "it is a directory"),
+            (tmp_path / "pipe", "it is not a regular file"),
+            (Path("/dev/zero"), "it is not a regular file"),
+            (tmp_path / "loop", "Too many levels of symbolic links"),
+            (tmp_path / ("x" * 300), "File name too long"),
+            (Path("a\0b"), "embedded null byte"),
+            (tmp_path / "file" / "below", "Not a directory"),
+        ):
+            with pytest.raises(ValueError, match=rf"^--data-file: .* cannot be read \({reason}.*\); give one file"):
+                read_content(path)
+
+    @pytest.mark.parametrize("path", ["/proc/self/mounts", "/proc/kmsg"])
+    def test_a_file_of_the_kernel_s_that_claims_to_be_empty_is_not_waited_for(self, path: str) -> None:
+        with pytest.raises(ValueError, match=r"is empty; give|cannot be read \((Operation not|Permission|No such)"):
+            load_corpus("text", data_file=Path(path))
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+    def test_a_file_without_permission(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        secret.write_bytes(TEXT)
+        secret.chmod(0)
+        with pytest.raises(ValueError, match=r"secret cannot be read \(Permission denied\)"):
+            read_content(secret)
+
+    def test_find_file_takes_the_first_name_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").touch()
+        (tmp_path / "c").touch()
+        assert find_file(tmp_path, ["a", "b", "c"]) == tmp_path / "b"
+        assert find_file(tmp_path, ["a", "d"]) is None
+        assert find_file(None, ["b"]) is None
+
+
+class TestDataDirectory:
+    def test_argument_before_environment_before_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        given, named = tmp_path / "given", tmp_path / "named"
+        given.mkdir()
+        named.mkdir()
+        assert resolve_data_dir(None) is None
+        monkeypatch.setenv("LINEAR_ROPE_DATA", "")
+        assert resolve_data_dir(None) is None
+        monkeypatch.setenv("LINEAR_ROPE_DATA", str(named))
+        assert resolve_data_dir(None) == named
+        assert resolve_data_dir(given) == given
+
+    def test_one_that_is_no_directory_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").touch()
+        (tmp_path / "loop").symlink_to("loop")
+        for path, reason in (
+            (tmp_path / "absent", "No such file"),
+            (tmp_path / "file", "Not a directory"),
+            (tmp_path / "loop", "Too many levels of symbolic links"),
+            (tmp_path / ("x" * 300), "File name too long"),
+            (Path("a\0b"), "embedded null byte"),
+            (Path("/dev/zero"), "Not a directory"),
+        ):
+            message = rf"^--data-dir: .* is not a directory that can be read \({reason}.*\); give the directory"
+            with pytest.raises(ValueError, match=message):
+                resolve_data_dir(path)
+        monkeypatch.setenv("LINEAR_ROPE_DATA", str(tmp_path / "absent"))
+        with pytest.raises(ValueError, match=r"^LINEAR_ROPE_DATA: "):
+            load_corpus("enwik8")
+
+
+class Server:
+    """A web server of the files of one directory; ``requests`` counts what it was asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.requests = 0
+        count = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                count.requests += 1
+                super().do_GET()
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        handler = functools.partial(Handler, directory=str(directory))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "served").mkdir()
+    server = Server(tmp_path / "served")
+    thread = threading.Thread(target=server.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.server.shutdown()
+    thread.join()
+    server.server.server_close()
+
+
+def offer(server: Server, content: bytes = TEXT, algorithm: str = "sha256") -> Download:
+    """A download whose hash is TEXT's, with ``content`` on the server."""
+    (server.directory / "text.bin").write_bytes(content)
+    return Download(f"{server.url}/text.bin", f"{algorithm}:{hashlib.new(algorithm, TEXT).hexdigest()}", "text.bin")
+
+
+class TestDownload:
+    @pytest.mark.parametrize("algorithm", ["sha256", "md5"])
+    def test_is_kept_and_not_fetched_again(self, server: Server, tmp_path: Path, algorithm: str) -> None:
+        download = offer(server, algorithm=algorithm)
+        assert download.cached() is None
+        path = download.fetch()
+        assert path == download.cached() == tmp_path / "cache" / "text.bin"
+        assert path.read_bytes() == TEXT
+        assert download.fetch() == path
+        assert server.requests == 1
+
+    def test_wrong_content_is_refused_and_not_kept(self, server: Server, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"does not have the known hash .* was not kept; try again"):
+            offer(server, content=TEXT[:-1]).fetch()
+        assert list((tmp_path / "cache").iterdir()) == []
+
+    def test_a_damaged_copy_in_the_cache_does_not_count_and_is_replaced(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "text.bin").write_bytes(b"half")
+        assert offer(server).cached() is None
+        assert offer(server).fetch().read_bytes() == TEXT
+
+    def test_unreachable_says_what_would_do(self, server: Server) -> None:
+        missing = Download(f"{server.url}/absent", "sha256:0", "absent")
+        with pytest.raises(ValueError, match=r"/absent could not be reached \(HTTPError 404\); .*--data stdlib"):
+            missing.fetch()
+        server.server.server_close()
+        with pytest.raises(ValueError, match=r"\(ConnectionError\); .* place it as text.bin in --data-dir"):
+            offer(server).fetch()
+
+    def test_only_the_error_goes_to_stderr(self) -> None:
+        code = "from experiments.data.files import Download; Download('http://127.0.0.1:1/x', 'sha256:0', 'x').fetch()"
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert process.stdout.startswith("downloading http://127.0.0.1:1/x to ")
+        assert process.stderr.startswith("Traceback")
+        assert process.stderr.splitlines()[-1].startswith("ValueError: http://127.0.0.1:1/x could not be reached")
+
+    def test_what_is_no_file_in_the_cache_is_not_waited_for(self, server: Server, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        os.mkfifo(tmp_path / "cache" / "text.bin")
+        with pytest.raises(ValueError, match=r"LINEAR_ROPE_CACHE: .*text.bin .*not a regular file\); replace"):
+            offer(server).fetch()
+
+    def test_a_cache_that_cannot_be_written(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "file" / "cache"))
+        with pytest.raises(ValueError, match=r"cannot be written .* set LINEAR_ROPE_CACHE to a directory that can"):
+            offer(server).fetch()
