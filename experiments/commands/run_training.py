@@ -46,7 +46,7 @@ from experiments.training.models import (
     count_parameters,
     resolve_device,
 )
-from experiments.training.objectives import ByteLanguageModel, make_task
+from experiments.training.objectives import Objective, make_objective
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
 from linear_rope.model import Position
@@ -72,15 +72,15 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     check_variants_differ(variants, config)
     if device.type == "cpu":
         check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
-    parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
+    corpus = load_corpus(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
+    objective = make_objective(corpus, config, root)
+    parameters = {variant.name: _parameters(variant, configs[variant.name], objective) for variant in variants}
     for size in {(variant.dim, variant.heads) for variant in configs.values()}:
         check_parameters_match(
             {name: parameters[name] for name, variant in configs.items() if (variant.dim, variant.heads) == size}
         )
     passed_over: list[str] = []
     reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
-    corpus = load_corpus(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
-    task = make_task(corpus, config.context, config.batch_size)
 
     console = make_console()
     comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
@@ -88,23 +88,24 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
     comparison.seeds = list(range(seeds))
     comparison.data = [corpus.describe()]
+    comparison.objective = objective.describe()
     comparison.evaluated_windows = {
-        "validation": len(task.windows("validation", config.evaluation_windows)),
-        "test": len(task.windows("test", config.test_windows)),
+        "validation": len(objective.windows("validation", config.evaluation_windows)[0]),
+        "test": len(objective.windows("test", config.test_windows)[0]),
     }
     comparison.learning_rates = rates
     comparison.notes += passed_over
     comparison.plugins = [Origin(**origin) for origin in origins()]
     merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
     if options.dry_run:
-        print_plan(console, comparison, variants, config, task, device, workers)
+        print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
     make_directory(root)
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
         with failing_after_it_began(root):
             return _train_and_report(
-                console, study, root, comparison, options, task, device, workers, launcher, reusable
+                console, study, root, comparison, options, objective, device, workers, launcher, reusable
             )
 
 
@@ -114,7 +115,7 @@ def _train_and_report(
     root: Path,
     comparison: Comparison,
     options: RunOptions,
-    task: ByteLanguageModel,
+    objective: Objective,
     device: torch.device,
     workers: int,
     launcher: Launcher,
@@ -128,8 +129,9 @@ def _train_and_report(
 
     def train(at: Path, what: Comparison) -> dict[Run, Failure]:
         """Train what is missing of a comparison."""
+        objective.save(at)
         settings = {variant.name: variant.settings for variant in what.variants}
-        data = options.data_dir, options.data_file, task.corpus.sha256
+        data = options.data_dir, options.data_file, objective.corpus.sha256
         training = Training(at, config, *data, device.type, settings)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         taken = take_over(training, runs, reusable)
@@ -139,13 +141,13 @@ def _train_and_report(
         add_notes(comparison, [] if sentence is None else [sentence])
         return _train(console, training, runs, launcher)
 
-    print_head(console, comparison, task.corpus, device, workers)
+    print_head(console, comparison, objective.corpus, device, workers)
     for note in (*comparison.notes, *_short_of_the_peak(config)):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     failures = _tune(console, root, comparison, train)
     runs = list(comparison.runs)
     if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
-        comparison.nondeterministic = nondeterministic(comparison, config, task, device)
+        comparison.nondeterministic = nondeterministic(comparison, config, objective, device)
         write_record(root / "comparison.json", comparison)
     if (root / tuning.DIRECTORY).is_dir():
         reusable = trained_runs(root / tuning.DIRECTORY, comparison.notes) | reusable
@@ -162,7 +164,7 @@ def _train_and_report(
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, task)])
+    add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, objective)])
     write_record(root / "comparison.json", comparison)
     report = write_report(root)
     console.print(result_table(root))
@@ -235,22 +237,23 @@ def _train(console: Console, training: Training, runs: list[Run], launcher: Laun
         return train_runs(training, runs, launcher, display)
 
 
-def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
+def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
     """As count_parameters; from models of one and two layers, because all layers have equally many."""
     # Only what changes the number: of hundreds of variants most differ in something else.
     features = 2 if variant.kernel in RANDOM_KERNELS else config.num_features
     kept = {name: getattr(config, name) for name in ("dim", "heads", "context", "redraw_every", "dropout")}
     sizes = Config(**kept, num_features=features)
     one, two = (
-        _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=layers)) for layers in (1, 2)
+        _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=layers), objective)
+        for layers in (1, 2)
     )
     return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
 
 
 @lru_cache(maxsize=1024)
-def _count(kernel: str, position: Position, config: Config) -> tuple[int, int]:
+def _count(kernel: str, position: Position, config: Config, objective: Objective) -> tuple[int, int]:
     with torch.device("meta"):
-        return count_parameters(build_model(Variant("", kernel, position, "", ""), config, seed=0))
+        return count_parameters(build_model(Variant("", kernel, position, "", ""), config, 0, objective))
 
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
