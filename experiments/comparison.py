@@ -157,7 +157,7 @@ class Comparison:
         curves = self.curves
         splits = curves.loc[curves["metric"] == metric, "split"].unique()
         split = next((one for one in ("validation", "train", "test") if one in splits), metric)
-        name = metric if len(splits) else "bits_per_byte"
+        name = metric if len(splits) else self.record.objective.metric
         shown = curves[(curves["split"] == split) & (curves["metric"] == name)]
         if shown.empty:
             there = [*curves["split"].unique(), *curves["metric"].unique()]
@@ -235,12 +235,12 @@ class TrainedRun:
         place = next(model.parameters()).device
         tokenizer = self._tokenizer()
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
-        read = torch.tensor((given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None],
-        device=place)
+        read = given if tokenizer is None else tokenizer.encode(given)
         draws = torch.Generator(place).manual_seed(0) if generator is None else generator
         with torch.no_grad():
-            written = model.generate(read, tokens, temperature=temperature, generator=draws)
-        added = written[0, read.shape[1] :].tolist()
+            prompted = torch.from_numpy(read.astype(np.int64))[None].to(place)
+            written = model.generate(prompted, tokens, temperature=temperature, generator=draws)
+        added = written[0, len(read) :].tolist()
         said = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
         return said.decode(errors="replace")
 
@@ -251,6 +251,7 @@ class TrainedRun:
             return None
         tokenizer = SubwordTokenizer.read(self.comparison.directory / FILE)
         if tokenizer.sha256 != sha256:
-            raise ValueError(f"{self.comparison.directory / FILE} is not the tokenizer that the record names; put it
-            back")
+            raise ValueError(
+                f"{self.comparison.directory / FILE} is not the tokenizer that the record names; put it back"
+            )
         return tokenizer
