@@ -157,7 +157,7 @@ class Comparison:
         curves = self.curves
         splits = curves.loc[curves["metric"] == metric, "split"].unique()
         split = next((one for one in ("validation", "train", "test") if one in splits), metric)
-        name = metric if len(splits) else "bits_per_byte"
+        name = metric if len(splits) else self.record.objective.metric
         shown = curves[(curves["split"] == split) & (curves["metric"] == name)]
         if shown.empty:
             there = [*curves["split"].unique(), *curves["metric"].unique()]

@@ -16,7 +16,7 @@ print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
 
 HEAVY = (
-    "pandas matplotlib scipy jinja2 tyro rich pooch psutil safetensors performer_pytorch local_attention experiments"
+    "pandas matplotlib scipy jinja2 rich pooch psutil safetensors performer_pytorch local_attention experiments"
 )
 
 
