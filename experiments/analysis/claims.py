@@ -4,7 +4,6 @@ The claims of a study are in its claims.toml: groups of claims, a line each, wit
 """
 
 import inspect
-import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,7 @@ from typing import Any, Literal, get_args
 from experiments.analysis import samples
 from experiments.analysis.samples import LARGEST, ReadSample, Sample
 from experiments.records.schema import Comparison
-from experiments.study import Study, fill, resolve
+from experiments.study import Study, fill, read_toml, resolve
 
 __all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of", "load_claims"]
 
@@ -142,7 +141,7 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
     Raises:
         ValueError: names the file and the claim that is not as described.
     """
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    content = read_toml(path)
     module = vars(import_module(quantities)) if quantities else {}
     constants = {"SEEN": SEEN, "BITS_PER_BYTE": BITS_PER_BYTE} | content.get("text", {})
     found = []
