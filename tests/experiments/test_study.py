@@ -56,14 +56,9 @@ def test_a_folder_is_a_study(folder):
     study = read_study(folder)
     assert (study.name, study.said(study.method)) == (folder.name, "With 3 seeds.")
     entry = study.figure("one", number=5)
-    assert (entry.stem, entry.title, entry.caption, entry.uses_data) == (
-        "one-5",
-        "Of 5 seeds",
-        "Mean over 5 seeds.",
-        True,
-    )
+    assert (entry.stem, entry.title, entry.caption) == ("one-5", "Of 5 seeds", "Mean over 5 seeds.")
     assert get_preset("smoke", study).config.steps == 7
-    with pytest.raises(ValueError, match="--preset is cpu, which .* does not have; choose from smoke"):
+    with pytest.raises(ValueError, match=r"--preset is cpu, which .* does not have; choose from smoke"):
         get_preset("cpu", study)
 
 
@@ -81,7 +76,8 @@ def test_a_line_of_the_file_of_claims_is_a_claim_with_what_its_group_shares(fold
         ('"paired"', '"guessed"', "guessed"),
         ("{OURS}", "{THEIRS}", "THEIRS"),
         ("margin = 0.01", "margin = 0", "margin is 0"),
-        ('other = "softmax-none" }', "}", "other"),
+        ('variant = "softmax-rope", other', 'variant = "softmax-rope", mother', "other"),
+        ("[[group]]", "[[group", "not TOML"),
     ],
 )
 def test_a_claim_that_is_wrong_is_named_with_its_file(folder, old, new, said):
