@@ -235,8 +235,9 @@ class TrainedRun:
         place = next(model.parameters()).device
         tokenizer = self._tokenizer()
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
-        read = torch.tensor((given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None],
-        device=place)
+        read = torch.tensor(
+            (given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None], device=place
+        )
         draws = torch.Generator(place).manual_seed(0) if generator is None else generator
         with torch.no_grad():
             written = model.generate(read, tokens, temperature=temperature, generator=draws)
@@ -251,6 +252,6 @@ class TrainedRun:
             return None
         tokenizer = SubwordTokenizer.read(self.comparison.directory / FILE)
         if tokenizer.sha256 != sha256:
-            raise ValueError(f"{self.comparison.directory / FILE} is not the tokenizer that the record names; put it
-            back")
+            path = self.comparison.directory / FILE
+            raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
         return tokenizer
