@@ -33,13 +33,13 @@ def task():
     return NextByte(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
-def model_of(variant):
-    return build_model(get_variant(variant), CONFIG, 0, NextByte).eval()
+def model_of(variant, task):
+    return build_model(get_variant(variant), CONFIG, 0, task).eval()
 
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
 def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
-    model, windows = model_of(variant), evenly_spaced(task.corpus.test, CONFIG.context, 6)
+    model, windows = model_of(variant, task), evenly_spaced(task.corpus.test, CONFIG.context, 6)
     found = losses_by_position(model, windows, CONFIG)
     assert found.shape == (CONFIG.context,)
     # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
@@ -81,7 +81,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
-    models = {name: model_of(name) for name in names}
+    models = {name: model_of(name, task) for name in names}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
     assert notes == [
