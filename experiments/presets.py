@@ -1,17 +1,16 @@
 """Ready configurations, by the size of machine they are for: presets.toml, and what a study has of its own."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
-from experiments.study import Study
+from experiments.study import Study, read_toml
 
 PRESETS = ("smoke", "cpu", "gpu", "paper")
 """of the studies that have none of their own"""
-GENERAL: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+GENERAL: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,17 @@ def resolve(part: Part | None) -> Callable[..., Any]:
 
 def read_study(directory: Path) -> Study:
     """The study of a folder: study.toml has its fields and its words; claims.toml, if there is one, its claims."""
-    fields = tomllib.loads((directory / "study.toml").read_text(encoding="utf-8"))
+    fields = read_toml(directory / "study.toml")
     claims = directory / "claims.toml"
     return Study(directory.name, **({"claims": claims} if claims.exists() else {}) | fields)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. Raises ValueError that names it, if it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

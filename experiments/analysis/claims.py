@@ -4,20 +4,19 @@ The claims of a study are in its claims.toml: groups of claims, a line each, wit
 """
 
 import inspect
-import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from experiments.analysis import samples
 from experiments.analysis.samples import LARGEST, ReadSample, Sample
 from experiments.records.schema import Comparison
-from experiments.study import Study, fill, resolve
+from experiments.study import Study, fill, read_toml, resolve
 
 __all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of", "load_claims"]
 
@@ -58,8 +57,7 @@ class Claim:
     kind: Kind = "measured"
     """what the values are. "measured": they scatter, and equal ones do not say how much. "count": -1, 0 or 1, the
     outcome of two paired variants (1: the first failed and the other did not), which only a sign test can judge.
-    "exact":
-    they follow from a definition, as a number of bytes, and are certain: no test, all have to agree"""
+    "exact": they follow from a definition, as a number of bytes, and are certain: no test, all have to agree"""
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
     accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
@@ -74,22 +72,25 @@ class Claim:
 
     def __post_init__(self) -> None:
         low, high = self.region
-        if not low < high or (low, high) == (-inf, inf):
-            raise ValueError(
-                f"{self.key}: region is {self.region}; give (low, high) with low < high, one of them finite"
-            )
-        if not 0 < self.margin < (high - low) / 2 or not isfinite(self.margin):
-            raise ValueError(f"{self.key}: margin is {self.margin}; give more than 0 and less than half of the region")
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"{self.key}: kind is {self.kind!r}; give one of {', '.join(get_args(Kind))}")
-        if self.kind == "count" and self.region not in ((0, inf), (-inf, 0)):
-            raise ValueError(f"{self.key}: region is {self.region}; a count has (0, inf) or (-inf, 0)")
-        if not 0 <= self.resolution <= LARGEST or (self.resolution and self.kind != "measured"):
-            raise ValueError(
-                f"{self.key}: resolution is {self.resolution}; give 0 or more, and 0 unless the kind is measured"
-            )
-        if not self.limits[0] < self.limits[1]:
-            raise ValueError(f"{self.key}: limits is {self.limits}; give (least, most) with least < most")
+        is_counted, is_measured = self.kind == "count", self.kind == "measured"
+        for name, fits, wanted in (
+            ("region", low < high and (low, high) != (-inf, inf), "(low, high) with low < high, one of them finite"),
+            ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
+            ("kind", self.kind in get_args(Kind), f"one of {', '.join(get_args(Kind))}"),
+            (
+                "region",
+                not is_counted or self.region in ((0, inf), (-inf, 0)),
+                "(0, inf) or (-inf, 0) for a count",
+            ),
+            (
+                "resolution",
+                0 <= self.resolution <= LARGEST * is_measured,
+                "0 or more, and 0 if not measured",
+            ),
+            ("limits", self.limits[0] < self.limits[1], "(least, most) with least < most"),
+        ):
+            if not fits:
+                raise ValueError(f"{self.key}: {name} is {getattr(self, name)!r}; give {wanted}")
         self.show(0.0)
 
     def of(self, comparison: Comparison) -> "Claim":
@@ -142,7 +143,7 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
     Raises:
         ValueError: names the file and the claim that is not as described.
     """
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    content = read_toml(path)
     module = vars(import_module(quantities)) if quantities else {}
     constants = {"SEEN": SEEN, "BITS_PER_BYTE": BITS_PER_BYTE} | content.get("text", {})
     found = []

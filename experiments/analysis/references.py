@@ -1,12 +1,11 @@
 """The comparisons that the claims are judged on (references.toml), and the commands that make them."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis.claims import Claim
-from experiments.study import fill
+from experiments.study import fill, read_toml
 
 
 class Reference(NamedTuple):
@@ -19,7 +18,7 @@ class Reference(NamedTuple):
 
 
 def _read(path: Path) -> dict[str, Reference]:
-    listed: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    listed: dict[str, dict[str, Any]] = read_toml(path)
     settings = listed.pop("settings")
     return {name: _reference(fields, settings) for name, fields in listed.items()}
 

@@ -13,6 +13,7 @@ from experiments.analysis.runs import Runs
 from experiments.analysis.significance import adjust, certainties, p_values, sign_test
 from experiments.analysis.statistics import SMALLEST_SAMPLE, Estimate, estimate
 from experiments.records.schema import Comparison
+from experiments.study import read_toml
 
 ALPHA = 0.05
 FEWEST_DIFFERING = 6
@@ -21,8 +22,7 @@ FEWEST_DIFFERING = 6
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN = "supported", "not supported", "inconclusive", "not run"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
 
-_POINTS = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").removeprefix("* ").split("\n* ")
-RULE = tuple(" ".join(point.split()) for point in _POINTS)
+RULE: tuple[str, ...] = tuple(read_toml(Path(__file__).with_suffix(".toml"))["points"])
 """how verdicts are made, a point each"""
 
 

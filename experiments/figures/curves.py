@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
+from experiments.figures.panels import head
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 
@@ -118,7 +119,7 @@ def _panels(
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
     figure.supylabel(quantity, fontsize=10)
-    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, note)
     return figure
 
 
@@ -207,7 +208,3 @@ def _vertical_range(runs: Runs, finished: dict[str, set[int]], start: float) -> 
 def _what_lines_are(comparison: Comparison) -> str:
     one = len(comparison.seeds) == 1
     return "One seed: no mean, no interval." if one else "Thin: each seed. Thick: mean of the finished seeds."
-
-
-def data_names(comparison: Comparison) -> str:
-    return label(", ".join(data.name for data in comparison.data), longest=60)

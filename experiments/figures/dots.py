@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from experiments.figures.curves import data_names, failures
+from experiments.figures.curves import failures
+from experiments.figures.panels import data_names
 from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 

@@ -8,8 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.curves import data_names, failures, finished_seeds
-from experiments.figures.style import MUTED, kernel_colour, label, label_powers_of_ten
+from experiments.figures.curves import failures, finished_seeds
+from experiments.figures.panels import head, legend_below, seeds_and_mean
+from experiments.figures.style import kernel_colour, label, label_powers_of_ten
 from experiments.records.schema import Comparison, VariantRecord
 
 LOOKS: tuple[dict[str, Any], ...] = (
@@ -97,18 +98,14 @@ def curves_by_setting(
     for axes in grid[-1]:
         axes.set_xlabel("optimiser step")
     figure.supylabel(quantity, fontsize=10)
-    note = f"{data_names(comparison)}, validation split. Thin: each seed. Thick: mean of the finished seeds."
-    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
     return figure
 
 
 def _legends(figure: Figure, panels: list[Axes]) -> None:
     """One below all panels if a look means the same in each, or else one in each panel."""
-    entries: dict[str, Any] = {}
-    for axes in panels:
-        entries |= {text: line for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(entries) <= len(LOOKS):
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3, handlelength=3)
+    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
+        legend_below(figure, panels, 3, handlelength=3)
         return
     for axes in panels:
         axes.legend(fontsize=8, loc="best", handlelength=3)
@@ -138,8 +135,7 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.set_xlabel(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)")
-    note = f"{data_names(comparison)}, test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t)."
-    figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure
 
 
@@ -157,10 +153,7 @@ def _draw(
         return
     finished = finished_seeds(summary).get(variant.name, set())
     by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
-    for curve in by_seed.values():
-        axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)
     whole = [curve for seed, curve in by_seed.items() if seed in finished]
-    mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
-    every = max(1, len(mean) // MARKS)
+    every = max(1, min(map(len, whole), default=0) // MARKS)
     text = f"{name} ({failed})" if failed else name
-    axes.plot(mean.index, mean, label=text, linewidth=1.8, markersize=4.5, markevery=every, **look)
+    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markersize=4.5, markevery=every)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import Estimate, estimate
-from experiments.figures.curves import data_names
+from experiments.figures.panels import head, legend_below, seeds_and_mean
 from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import HEAD_DIM, read
@@ -143,7 +143,7 @@ def scores_figure(means: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> 
     right.set_ylabel("mean score, qᵀR_Δk / √D")
     half = 1.5 * max(abs(means["gaussian_low"].min()), abs(means["gaussian_high"].max()))
     right.set_ylim(-half, half)
-    _legend(figure, left)
+    legend_below(figure, [left], 4)
     return figure
 
 
@@ -190,7 +190,7 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean weight (signed: linear\nwithin ±0.001, logarithmic beyond)", fontsize=10)
-    _head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
+    head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
     return figure
 
 
@@ -211,8 +211,8 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean absolute weight (logarithmic axis)", fontsize=10)
-    _head(figure, comparison, "validation split. Means over heads, seeds and queries.")
-    _legend(figure, *grid[0])
+    head(figure, comparison, "validation split. Means over heads, seeds and queries.")
+    legend_below(figure, grid[0], 4)
     return figure
 
 
@@ -232,19 +232,16 @@ def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure
             mine = losses.assign(middle=middle)[losses["variant"] == variant.name]
             if mine.empty:
                 continue
-            by_seed = mine.pivot(index="middle", columns="seed", values="bits_per_byte")
-            look = variant_style(variant)
-            if len(by_seed.columns) > 1:
-                axes.plot(by_seed.index, by_seed, color=look["color"], linewidth=0.6, alpha=0.4)
-            axes.plot(by_seed.index, by_seed.mean(axis=1), label=label(variant.name), markersize=5, **look)
+            seeds = [rows.set_index("middle")["bits_per_byte"].sort_index() for _, rows in mine.groupby("seed")]
+            seeds_and_mean(axes, seeds, seeds, variant_style(variant), label=label(variant.name))
         axes.set_title(label(kernel))
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("position in the window (tokens)")
     figure.supylabel("bits per byte", fontsize=10)
-    _head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    _legend(figure, *grid[: len(groups)])
+    head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
+    legend_below(figure, grid[: len(groups)], 4)
     return figure
 
 
@@ -253,10 +250,6 @@ def _distance_axis(axes: Axes) -> None:
     axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
     axes.minorticks_off()
     axes.set_xlabel(DISTANCE)
-
-
-def _head(figure: Figure, comparison: Comparison, note: str) -> None:
-    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def _variants(axes: Axes, averaged: pd.DataFrame, variants: list[VariantRecord], column: str) -> None:
@@ -285,12 +278,4 @@ def _binned(distance: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.nda
     return (
         np.array([distance[bins == index].mean() for index in chosen]),
         np.array([value[bins == index].mean() for index in chosen]),
-    )
-
-
-def _legend(figure: Figure, *panels: Axes) -> None:
-    """One below all panels, of everything that any of them labels."""
-    found = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=min(4, len(found)), frameon=False
     )

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimate
+from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import read_table
@@ -112,7 +113,7 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
         grid[1, column].set_xlabel(NUM_FEATURES)
     grid[0, 0].set_ylabel("relative squared error of the kernel")
     grid[1, 0].set_ylabel("relative error of the attention matrix")
-    _legend(figure, grid[0, 0])
+    legend_below(figure, [grid[0, 0]], 3)
     return figure
 
 
@@ -158,16 +159,11 @@ def _line(axes: Axes, estimator: str, num_features: Any, values: Any, **kwargs: 
 def _marks(axes: Axes, estimator: str, points: list[Any], *, logarithms: bool = False, hollow: bool = False) -> None:
     """Means with their intervals, from (number of features, Estimate) pairs."""
     place = OFFSET ** (list(STYLES).index(estimator) - 1)
-    x = np.array([count * place for count, _ in points])
-    mean, low, high = (
-        np.array([getattr(over, name) for _, over in points], dtype=float) for name in ("mean", "low", "high")
-    )
-    if logarithms:
-        mean, low, high = 10**mean, 10**low, 10**high
-    named = f"{estimator}, independent" if hollow else estimator
-    style = STYLES[estimator] | ({"markerfacecolor": "white"} if hollow else {})
-    error = (np.nan_to_num(mean - low), np.nan_to_num(high - mean))
-    axes.errorbar(x, mean, yerr=error, linestyle="none", markersize=4.5, elinewidth=1, label=named, **style)
+    look = STYLES[estimator] | ({"markerfacecolor": "white"} if hollow else {})
+    look |= {"label": f"{estimator}, independent" if hollow else estimator, "elinewidth": 1}
+    scale = (lambda x: 10**x) if logarithms else (lambda x: x)
+    estimates = [over for _, over in points]
+    marks_with_intervals(axes, [count * place for count, _ in points], estimates, scale, **look)
 
 
 def _finish(figure: Figure, panels: dict[tuple[str, float], Axes], measured: str) -> None:
@@ -179,12 +175,5 @@ def _finish(figure: Figure, panels: dict[tuple[str, float], Axes], measured: str
             axes.set_xlabel(NUM_FEATURES)
     for scale in set(scales):
         column = [axes for (_, of_axes), axes in panels.items() if of_axes == scale]
-        drawn = np.concatenate([line.get_ydata() for axes in column for line in axes.get_lines()]).astype(float)
-        # An interval down to zero would stretch the axis without end.
-        column[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
-    _legend(figure, next(iter(panels.values())))
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(labels) > 4 else 4)
+        end_below_the_lowest(column)
+    legend_below(figure, [next(iter(panels.values()))], 4)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.curves import data_names
+from experiments.figures.panels import head, seeds_and_mean
 from experiments.figures.style import MUTED, by_kernel, draw, label, variant_style
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import (
@@ -98,7 +98,7 @@ def _panels(count: int, comparison: Comparison, note: str) -> tuple[Figure, list
     figure = Figure(figsize=(8.6, 2.8 * count + 0.5))
     panels = figure.subplots(count, 1, squeeze=False)[:, 0]
     figure.supylabel("bits per byte", fontsize=10)
-    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, note)
     return figure, list(panels)
 
 
@@ -113,10 +113,7 @@ def _lines(
     if rows.empty:
         return
     seeds = [mine.set_index(horizontal)[quantity].sort_index() for _, mine in rows.groupby("seed")]
-    for curve in seeds if len(seeds) > 1 else []:
-        axes.plot(curve.index, curve, color=look["color"], linewidth=0.6, alpha=0.4)
-    mean = pd.concat(seeds, axis=1).mean(axis=1)
-    axes.plot(mean.index, mean, label=name, linewidth=1.8, markersize=5, **look)
+    seeds_and_mean(axes, seeds, seeds, look, label=name)
 
 
 def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: Comparison, name: str = LENGTH) -> None:

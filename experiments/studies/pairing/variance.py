@@ -33,6 +33,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from experiments.analysis.statistics import estimate
+from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
 from experiments.figures.style import MUTED, label_powers_of_ten
 from experiments.studies.features.kernel_errors import Directions
 from linear_rope import FavorPlus, apply_rope
@@ -150,13 +151,11 @@ def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
             _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
             axes.set_title(f"{directions} directions, scale {scale:g}")
     for column in grid.T:
-        drawn = np.concatenate([line.get_ydata() for axes in column for line in axes.get_lines()]).astype(float)
-        column[0].set_ylim(bottom=drawn[drawn > 0].min() / 2)
+        end_below_the_lowest(column)
         column[-1].set_xlabel("distance Δ (tokens)")
     figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
     grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    legend_below(figure, [grid[0][0]], 2)
     return figure
 
 
@@ -166,10 +165,8 @@ def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
         over = [estimate(list(values)) for _, values in groups["squared_error"]]
         # By rank: what matters is which frequencies have turned.
         places = np.arange(len(over)) + 0.16 * (index - 1)
-        mean, low, high = (np.array([getattr(each, end) for each in over]) for end in ("mean", "low", "high"))
         axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
-        error = (np.nan_to_num(mean - low), np.nan_to_num(high - mean))
-        axes.errorbar(places, mean, yerr=error, linestyle="none", markersize=4.5, label=text, **STYLES[name])
+        marks_with_intervals(axes, places, over, label=text, **STYLES[name])
     axes.set_yscale("log")
     label_powers_of_ten(axes)
     distances = sorted(table["distance"].unique())

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import Estimate, estimate
-from experiments.figures.curves import data_names, failures, finished_seeds
+from experiments.figures.curves import failures, finished_seeds
+from experiments.figures.panels import head, seeds_and_mean
 from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.recall.study import STUDY
@@ -123,7 +124,7 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
         # Beside the panel, where no curve is.
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
     figure.supylabel("test accuracy (share of answers)", fontsize=10)
-    figure.suptitle(_note(comparison, "test split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, f"test split. {_seeds(comparison)}")
     return figure
 
 
@@ -144,7 +145,7 @@ def variants_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: p
         axes.set_xlim(-0.6, len(texts) - 0.4)
         axes.set_ylim(-0.03, 1.05)
     grid[0].set_ylabel("test accuracy (share of answers)")
-    figure.suptitle(_note(comparison, "test split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, f"test split. {_seeds(comparison)}")
     return figure
 
 
@@ -188,25 +189,20 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
     for axes in grid[-1]:
         axes.set_xlabel(f"optimiser step ({comparison.tokens_per_step:,} tokens)")
     figure.supylabel("validation accuracy (share of answers)", fontsize=10)
-    figure.suptitle(_note(comparison, "validation split"), x=0.01, ha="left", fontsize=9, color=MUTED)
+    head(figure, comparison, f"validation split. {_seeds(comparison)}")
     return figure
 
 
 def _step_line(
     axes: Axes, rows: pd.DataFrame, finished: set[int], variant: VariantRecord, text: str, number: int
 ) -> None:
-    by_step = rows.pivot(index="step", columns="seed", values="value").sort_index()
+    by_seed = {seed: curve.set_index("step")["value"].sort_index() for seed, curve in rows.groupby("seed")}
+    whole = [curve for seed, curve in by_seed.items() if seed in finished]
+    interval = max(1, min(map(len, whole), default=0) // MARKS)
     look = variant_style(variant)
-    if len(by_step.columns) > 1 or not finished:
-        axes.plot(by_step.index, by_step, color=look["color"], linewidth=0.7, alpha=0.45)
-    mean = by_step[sorted(finished)].dropna().mean(axis=1)
-    interval = max(1, len(mean) // MARKS)
-    axes.plot(
-        mean.index, mean, label=text, markevery=(number % interval, interval), linewidth=1.8,
-        markersize=5, **look,
-    )  # fmt: skip
+    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markevery=(number % interval, interval))
 
 
-def _note(comparison: Comparison, what: str) -> str:
+def _seeds(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
-    return f"{data_names(comparison)}, {what}. {'One seed.' if seeds == 1 else f'{seeds} seeds.'}"
+    return "One seed." if seeds == 1 else f"{seeds} seeds."

@@ -334,11 +334,11 @@ def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
     ("fields", "said"),
     [
         ({"kind": "guessed"}, "kind is 'guessed'; give one of measured, count, exact"),
-        ({"kind": "count", "region": (0.1, math.inf)}, "region is .*a count has"),
+        ({"kind": "count", "region": (0.1, math.inf)}, "region is .*for a count"),
         ({"resolution": -1.0}, "resolution is -1.0"),
         ({"resolution": math.nan}, "resolution is nan"),
         ({"limits": (1.0, 0.0)}, r"limits is \(1.0, 0.0\); give \(least, most\)"),
-        ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 unless the kind is measured"),
+        ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 if not measured"),
     ],
 )
 def test_a_claim_whose_kind_and_resolution_do_not_fit_is_refused(fields, said):

@@ -27,7 +27,7 @@ from experiments.studies.decay.measure import (
     mask_table,
     scores_table,
 )
-from experiments.training.objectives import make_task
+from experiments.training.objectives import make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope.diagnostics import expected_rope_mask
 from tests.made_up import make_record
@@ -190,7 +190,9 @@ def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_po
 )
 def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
     comparison = make_record(config={"context": context})
-    (note,) = decay.measure_position_loss(tmp_path, comparison, make_task(corpus, context, 4))
+    (note,) = decay.measure_position_loss(
+        tmp_path, comparison, make_objective(corpus, Config(context=context, batch_size=4))
+    )
     assert says in note
     assert not list(tmp_path.iterdir())
 
@@ -200,7 +202,10 @@ def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
     corpus = corpus_of_text("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
     assert len(corpus.test) > len(corpus.validation)
     comparison = make_record(config={"context": 100}, seeds=[], machine={})
-    assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []
+    assert (
+        decay.measure_position_loss(tmp_path, comparison, make_objective(corpus, Config(context=100, batch_size=4)))
+        == []
+    )
 
 
 class Counter(torch.nn.Module):

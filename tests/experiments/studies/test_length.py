@@ -18,7 +18,7 @@ from experiments.studies.length.figures import figures
 from experiments.studies.length.study import STUDY
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel, make_task
+from experiments.training.objectives import NextByte, evenly_spaced, make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
@@ -30,16 +30,16 @@ CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_siz
 @pytest.fixture(scope="module")
 def task():
     text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+    return NextByte(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
 
 
-def model_of(variant):
-    return build_model(get_variant(variant), CONFIG, 0).eval()
+def model_of(variant, task):
+    return build_model(get_variant(variant), CONFIG, 0, task).eval()
 
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
 def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
-    model, windows = model_of(variant), task.windows("test", 6)
+    model, windows = model_of(variant, task), evenly_spaced(task.corpus.test, CONFIG.context, 6)
     found = losses_by_position(model, windows, CONFIG)
     assert found.shape == (CONFIG.context,)
     # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
@@ -81,7 +81,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
-    models = {name: model_of(name) for name in names}
+    models = {name: model_of(name, task) for name in names}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
     assert notes == [
@@ -114,7 +114,7 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
 
 
 def test_generated_sequences_have_no_other_length(tmp_path):
-    task = make_task(load_corpus("recall-64"), 64, 4)
+    task = make_objective(load_corpus("recall-64"), Config(context=64, batch_size=4))
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG)), task)
     assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
 

@@ -15,7 +15,7 @@ from experiments.studies.mask import measure as mask
 from experiments.studies.mask.figures import figures, redrawn_table
 from experiments.studies.mask.study import STUDY
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextByte
 from experiments.variants import get_variant
 from tests.made_up import make_record
 
@@ -138,9 +138,9 @@ def test_figures_are_drawn(made_up, tmp_path):
 
 def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path):
     config = Config(layers=1, dim=16, heads=2, num_features=8, context=16, batch_size=2)
-    task = ByteLanguageModel(corpus_of_text("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
+    task = NextByte(corpus_of_text("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
     names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]
-    models = {name: build_model(get_variant(name), config, 0).eval() for name in names}
+    models = {name: build_model(get_variant(name), config, 0, task).eval() for name in names}
     before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
     monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
     assert mask.measure(tmp_path, make_record(config=vars(config)), task) == []

@@ -1,0 +1,98 @@
+"""A study as data: a folder with its words and its claims, as a user would write one."""
+
+import subprocess
+import sys
+
+import pytest
+
+from experiments.analysis.claims import claims_of, load_claims
+from experiments.presets import get_preset
+from experiments.studies.registry import STUDIES
+from experiments.study import read_study
+
+WORDS = """
+question = "Is it so?"
+method = "With {SMALLEST_SAMPLE} seeds."
+not_shown = "All else."
+measure = "tests.made_up:make_record"
+figures = "tests.made_up:make_record"
+constants = "experiments.analysis.statistics"
+variants = ["softmax-none", "softmax-rope"]
+[presets.smoke]
+steps = 7
+[words.text]
+seeds = "{number} seeds"
+[words.figures.one]
+stem = "one-{number}"
+title = "Of {seeds}"
+caption = "Mean over {seeds}."
+"""
+CLAIMS = """
+[all]
+margin = 0.01
+[text]
+OURS = "none found; our own"
+[[group]]
+family = "loss"
+sample = "paired"
+key = "{variant}-helps"
+statement = "{variant} has a lower loss than {other}."
+published = "{OURS}"
+quantity = "test loss, bits per byte"
+region = [-inf, 0]
+resolution = "{BITS_PER_BYTE}"
+claims = [{ variant = "softmax-rope", other = "softmax-none" }, { variant = "softmax-learned", other = "softmax-none" }]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "study.toml").write_text(WORDS)
+    (tmp_path / "claims.toml").write_text(CLAIMS)
+    return tmp_path
+
+
+def test_a_folder_is_a_study(folder):
+    study = read_study(folder)
+    assert (study.name, study.said(study.method)) == (folder.name, "With 3 seeds.")
+    entry = study.figure("one", number=5)
+    assert (entry.stem, entry.title, entry.caption) == ("one-5", "Of 5 seeds", "Mean over 5 seeds.")
+    assert get_preset("smoke", study).config.steps == 7
+    with pytest.raises(ValueError, match=r"--preset is cpu, which .* does not have; choose from smoke"):
+        get_preset("cpu", study)
+
+
+def test_a_line_of_the_file_of_claims_is_a_claim_with_what_its_group_shares(folder, make_comparison, tmp_path):
+    first, second = claims_of(read_study(folder))
+    assert (first.key, second.key) == ("softmax-rope-helps", "softmax-learned-helps")
+    assert first.statement == "softmax-rope has a lower loss than softmax-none."
+    assert (first.published, first.region, first.margin) == ("none found; our own", (float("-inf"), 0.0), 0.01)
+    assert (first.resolution, first.family) == (1e-6, "loss")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"paired"', '"guessed"', "guessed"),
+        ("{OURS}", "{THEIRS}", "THEIRS"),
+        ("margin = 0.01", "margin = 0", "margin is 0"),
+        ('variant = "softmax-rope", other', 'variant = "softmax-rope", mother', "other"),
+        ("[[group]]", "[[group", "not TOML"),
+    ],
+)
+def test_a_claim_that_is_wrong_is_named_with_its_file(folder, old, new, said):
+    path = folder / "claims.toml"
+    path.write_text(CLAIMS.replace(old, new))
+    with pytest.raises(ValueError, match=rf"claims\.toml.*{said}"):
+        load_claims(path)
+
+
+def test_an_unknown_study_lists_those_there_are():
+    with pytest.raises(ValueError, match="there is no study 'decai'; did you mean 'decay'"):
+        STUDIES["decai"]
+
+
+def test_listing_the_studies_imports_nothing_heavy():
+    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy'}"
+    code = f"import sys, experiments.studies.registry, experiments.presets; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
