@@ -27,7 +27,7 @@ from experiments.studies.decay.measure import (
     mask_table,
     scores_table,
 )
-from experiments.training.objectives import make_task
+from experiments.training.objectives import make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope.diagnostics import expected_rope_mask
 
@@ -183,13 +183,15 @@ def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_po
 @pytest.mark.parametrize(
     ("corpus", "context", "says"),
     [
-        (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
+        (load_corpus("recall-64"), 64, "recall-64 is not learnt as a text of bytes"),
         (corpus_of_text("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
     ],
 )
 def test_what_has_no_loss_by_position_is_said_and_no_table_is_written(corpus, context, says, tmp_path):
     comparison = {"config": {"context": context}, "variants": []}
-    (note,) = decay.measure_position_loss(tmp_path, comparison, make_task(corpus, context, 4))
+    (note,) = decay.measure_position_loss(
+        tmp_path, comparison, make_objective(corpus, Config(context=context, batch_size=4))
+    )
     assert says in note
     assert not list(tmp_path.iterdir())
 
@@ -199,7 +201,10 @@ def test_a_text_of_any_size_has_a_loss_by_position(tmp_path):
     corpus = corpus_of_text("text", bytes(i % 251 for i in range(110 * 100 + 1)), "made by the test", "")
     assert len(corpus.test) > len(corpus.validation)
     comparison = {"config": {"context": 100}, "variants": [], "seeds": [], "machine": {}}
-    assert decay.measure_position_loss(tmp_path, comparison, make_task(corpus, 100, 4)) == []
+    assert (
+        decay.measure_position_loss(tmp_path, comparison, make_objective(corpus, Config(context=100, batch_size=4)))
+        == []
+    )
 
 
 class Counter(torch.nn.Module):

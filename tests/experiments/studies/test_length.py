@@ -10,7 +10,6 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.records.record import read_comparison
 from experiments.studies.length import measure as length
@@ -18,7 +17,7 @@ from experiments.studies.length.figures import figures
 from experiments.studies.length.study import STUDY
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel, make_task
+from experiments.training.objectives import evenly_spaced, make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
@@ -27,18 +26,17 @@ CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_siz
 
 
 @pytest.fixture(scope="module")
-def task():
-    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+def task(next_byte):
+    return next_byte(CONFIG)
 
 
-def model_of(variant):
-    return build_model(get_variant(variant), CONFIG, 0).eval()
+def model_of(variant, objective):
+    return build_model(get_variant(variant), CONFIG, 0, objective).eval()
 
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
 def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
-    model, windows = model_of(variant), task.windows("test", 6)
+    model, windows = model_of(variant, task), evenly_spaced(task.corpus.test, CONFIG.context, 6)
     found = losses_by_position(model, windows, CONFIG)
     assert found.shape == (CONFIG.context,)
     # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
@@ -80,7 +78,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
-    models = {name: model_of(name) for name in names}
+    models = {name: model_of(name, task) for name in names}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     variants = [{"name": variant, "position": get_variant(variant).position} for variant in names]
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
@@ -114,9 +112,9 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
 
 
 def test_generated_sequences_have_no_other_length(tmp_path):
-    task = make_task(load_corpus("recall-64"), 64, 4)
+    task = make_objective(load_corpus("recall-64"), Config(context=64, batch_size=4))
     notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": []}, task)
-    assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
+    assert notes == ["--data recall-64 is not learnt as a text of bytes: no loss at other lengths was measured"]
 
 
 NOISE = (0.0, 0.001, -0.001)

@@ -9,13 +9,11 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.records.record import read_comparison
 from experiments.studies.mask import measure as mask
 from experiments.studies.mask.figures import figures, redrawn_table
 from experiments.studies.mask.study import STUDY
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import get_variant
 
 NOISE = (0.0, 0.001, -0.001)
@@ -135,11 +133,11 @@ def test_figures_are_drawn(made_up, tmp_path):
     assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 2
 
 
-def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path):
+def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path, next_byte):
     config = Config(layers=1, dim=16, heads=2, num_features=8, context=16, batch_size=2)
-    task = ByteLanguageModel(corpus_of_text("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
+    task = next_byte(config)
     names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]
-    models = {name: build_model(get_variant(name), config, 0).eval() for name in names}
+    models = {name: build_model(get_variant(name), config, 0, task).eval() for name in names}
     before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
     monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
     assert mask.measure(tmp_path, {"config": vars(config)}, task) == []

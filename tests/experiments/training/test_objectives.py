@@ -13,7 +13,8 @@ from torch import nn
 
 from experiments.cli import main
 from experiments.config import Config
-from experiments.data.corpus import build_corpus, load_corpus
+from experiments.data.corpus import corpus_of_text
+from experiments.data.registry import load_corpus
 from experiments.records import environment
 from experiments.records.record import read_comparison
 from experiments.records.schema import ANSWERS, NEXT_BYTE
@@ -130,7 +131,7 @@ def test_a_kernel_of_one_s_own_is_trained_by_its_name(tmp_path, next_byte, monke
 
 def test_records_say_what_was_trained_and_old_ones_are_told_by_their_data():
     assert make_objective(load_corpus("recall-64"), Config(context=64)).describe() == ANSWERS
-    assert make_objective(build_corpus("text", TEXT, "", ""), CONFIG).describe() == NEXT_BYTE
+    assert make_objective(corpus_of_text("text", TEXT, "", ""), CONFIG).describe() == NEXT_BYTE
     assert make_record().objective == NEXT_BYTE
     for name in ("recall-64", "copying-128"):
         assert make_record(data=[DATA | {"name": name}]).objective == ANSWERS
@@ -157,7 +158,7 @@ class TestSubwords:
 
     def test_bits_per_byte_are_the_nats_of_all_targets_over_their_bytes(self):
         config = replace(CONFIG, tokenizer="bpe", vocabulary_size=300)
-        objective = make_objective(build_corpus("text", TEXT, "", ""), config)
+        objective = make_objective(corpus_of_text("text", TEXT, "", ""), config)
         model = build_model(get_variant("softmax-rope"), config, 0, objective).eval()
         inputs, targets = objective.windows("test", 5)
         nats = F.cross_entropy(model(inputs).mT, targets, reduction="sum").item()
@@ -196,7 +197,7 @@ class TestSubwords:
         assert "tokenizer.json is no tokenizer" in capsys.readouterr().err
 
     def test_what_does_not_go_is_said_in_a_line(self, monkeypatch):
-        corpus, config = build_corpus("text", TEXT, "", ""), replace(CONFIG, tokenizer="bpe", vocabulary_size=300)
+        corpus, config = corpus_of_text("text", TEXT, "", ""), replace(CONFIG, tokenizer="bpe", vocabulary_size=300)
         with pytest.raises(ValueError, match="vocabulary_size is 256 with the tokenizer bpe; give 256 for bytes"):
             replace(CONFIG, tokenizer="bpe")
         with pytest.raises(ValueError, match="--data recall-64 is generated"):

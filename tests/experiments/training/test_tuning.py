@@ -5,13 +5,23 @@ import math
 import shutil
 
 import pytest
+from msgspec.structs import replace
 
 from experiments.cli import main
 from experiments.commands import run
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status
 from experiments.studies.decay import measure as decay
-from experiments.training.tuning import choose, parse_rates, rates_table, trial_losses, trial_name, trials, untuned
+from experiments.training.tuning import (
+    choose,
+    parse_rates,
+    rates_caption,
+    rates_table,
+    trial_figures,
+    trial_name,
+    trials,
+    untuned,
+)
 from experiments.variants import get_variant
 from tests.made_up import metrics_rows
 
@@ -102,10 +112,17 @@ def test_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_fail
     assert choose(root, comparison, VARIANT) == best
 
 
+def test_where_more_is_better_the_choice_is_the_highest(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75])
+    comparison.objective = replace(comparison.objective, better="higher")
+    assert choose(root, comparison, VARIANT) == 0.001
+    assert "(higher is better)" in rates_caption(comparison.objective)
+
+
 def test_an_unfinished_trial_has_no_loss(made_up):
     root, comparison = made_up([3.0, 2.5])
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
-    assert trial_losses(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
+    assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
 
 def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
