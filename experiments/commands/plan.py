@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.config import Config
+from experiments.console import duration
 from experiments.data.corpus import Corpus
 from experiments.records.schema import Comparison
 from experiments.training.determinism import nondeterministic_operations
@@ -59,7 +60,7 @@ def print_plan(
             f"{described.parameters:,}",
             f"{described.position_parameters:,}",
             f"{config.steps * config.tokens_per_step:,}",
-            _duration(seconds),
+            duration(seconds),
         )
     console.print(table)
     if trials:
@@ -71,7 +72,7 @@ def print_plan(
         )
     console.print(
         f"{runs} runs, {runs * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
-        f"time: {_duration(total / min(workers, runs))}. No comparison was written."
+        f"time: {duration(total / min(workers, runs))}. No comparison was written."
     )
 
 
@@ -116,11 +117,3 @@ def nondeterministic(comparison: Comparison, config: Config, objective: Objectiv
             # Out of memory, say: its run will tell the same, and the others go on.
             found.append(f"of {name} it could not be found out ({type(error).__name__})")
     return list(dict.fromkeys(found))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

@@ -11,13 +11,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.launch.worker import Job, Run, write_run_config, write_status
+from experiments.extensions import origins
+from experiments.launch.launcher import Run
+from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
-from experiments.records.files import sync_directory, write_atomically
+from experiments.records.files import read_file, sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
-from experiments.records.schema import Comparison
 from experiments.records.store import CONTINUED, DEFAULTS
-from experiments.training.checkpoint import checkpoint_path, is_whole
+from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, is_whole
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
@@ -55,7 +56,10 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    git, machine = comparison.git, _machine_of(comparison)
+    git = comparison.git
+    on_cpu = comparison.machine.get("device") == "cpu"
+    plugins = {origin.module: origin.sha256 for origin in comparison.plugins}
+    machine = _circumstances(on_cpu, comparison.versions.get("torch"), plugins)
     for name, seed in comparison.runs:
         made_with = run_config(root, name, seed)
         if made_with is None or not is_variant(name):
@@ -69,44 +73,42 @@ def _trained_runs_of(root: Path) -> dict[str, Trained]:
     return found
 
 
-def take_over(job: Job, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
+def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
     """Copy what is there of ``runs``; returns where each was. A run that has begun is left alone.
 
     So is one whose weights are damaged there. Raises OSError if something cannot be read or written; what was taken
     over until then is whole.
     """
-    for leftover in job.root.glob(f"{UNFINISHED}*"):
+    for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    machine = {"cpu": job.device == "cpu", "torch": environment.versions()["torch"]}
+    plugins = {origin["module"]: origin["sha256"] for origin in origins()}
+    machine = _circumstances(training.device == "cpu", environment.versions()["torch"], plugins)
     for run in runs:
-        config = asdict(job.config_of(run.variant))
-        there = trained.get(_identity(run.variant, config, run.seed, job.data_sha256, machine))
-        has_begun = (run_directory(job.root, run.variant, run.seed) / "metrics.jsonl").exists()
-        if there is not None and not has_begun and is_whole(_weights(there.root, there.run, job.config.steps)):
-            _copy(job, run, there)
+        config = asdict(training.config_of(run.variant))
+        there = trained.get(_identity(run.variant, config, run.seed, training.data_sha256, machine))
+        has_begun = (training.job(run).directory / "metrics.jsonl").exists()
+        if there is not None and not has_begun and is_whole(_weights(there.root, there.run, training.config.steps)):
+            _copy(training, run, there)
             taken[run] = there
     return taken
 
 
-def _copy(job: Job, run: Run, there: Trained) -> None:
+def _copy(training: Training, run: Run, there: Trained) -> None:
     """Make the run under another name, then rename it: at any moment all of it is there, or nothing."""
-    source = run_directory(there.root, there.run.variant, there.run.seed)
-    directory = run_directory(job.root, run.variant, run.seed)
-    elsewhere = replace(job, root=job.root / f"{UNFINISHED}{os.getpid()}")
-    made, weights = (
-        run_directory(elsewhere.root, run.variant, run.seed),
-        _weights(elsewhere.root, run, job.config.steps),
-    )
+    directory, steps = training.job(run).directory, training.config.steps
+    elsewhere = replace(training, root=training.root / f"{UNFINISHED}{os.getpid()}")
+    made = elsewhere.job(run).directory
     try:
+        weights = _weights(elsewhere.root, run, steps)
         weights.mkdir(parents=True)
         write_run_config(elsewhere, run)
-        for path in _weights(there.root, there.run, job.config.steps).iterdir():
-            write_atomically(weights / path.name, path.read_bytes())
-        write_atomically(made / "metrics.jsonl", (source / "metrics.jsonl").read_bytes())
+        for path in _weights(there.root, there.run, steps).iterdir():
+            write_atomically(weights / path.name, read_file(path, "remove it", LARGEST_CHECKPOINT))
+        metrics = run_directory(there.root, there.run.variant, there.run.seed) / "metrics.jsonl"
+        write_atomically(made / "metrics.jsonl", read_file(metrics, "remove it"))
         where = f"{there.root.name}, {there.run}"
-        note = f"taken over from {where}, trained there at commit {there.commit[:12]}"
-        write_status(elsewhere, run, "done", note=note)
+        write_status(made, "done", note=f"taken over from {where}, trained there at commit {there.commit[:12]}")
         directory.parent.mkdir(parents=True, exist_ok=True)
         # What a run left that was stopped before the run's first record.
         shutil.rmtree(directory, ignore_errors=True)
@@ -131,9 +133,9 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
-def _machine_of(comparison: Comparison) -> dict[str, Any]:
-    """What changes the bits of a trained run besides its configuration."""
-    return {"cpu": comparison.machine.get("device") == "cpu", "torch": comparison.versions.get("torch")}
+def _circumstances(cpu: bool, torch: str | None, plugins: dict[str, str]) -> dict[str, Any]:
+    """What changes the bits of a trained run besides its configuration; the sha256 of plugins by module."""
+    return {"cpu": cpu, "torch": torch, "plugins": plugins}
 
 
 def _identity(name: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:

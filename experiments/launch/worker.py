@@ -1,62 +1,42 @@
 """A run's process: it trains one variant with one seed, says that it lives, and always says how it ended.
 
-What it tells goes through a pipe to the process that started it (launch.py), and what must last into ``status.json``
-and ``log.txt``. It stops by itself, after a checkpoint, on SIGTERM or when nobody listens any more.
+All it is given is the run's directory. What must last goes into ``status.json``; a process of local.py also tells what
+happens through a pipe, writes what is printed into ``log.txt``, and stops, after a checkpoint, when nobody listens.
 """
 
 import faulthandler
+import json
 import os
 import signal
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from experiments.config import Config
-from experiments.launch.signals import STOP_SIGNALS
-from experiments.records.files import remove_leftovers
-from experiments.records.record import run_directory, run_status, write_record
-from experiments.records.schema import RunConfig, State, Status
+from experiments.extensions import load_plugin
+from experiments.launch.launcher import Advanced, Ended, Job, Run
+from experiments.launch.progress import closing_line, rates
+from experiments.launch.runs import JobRecord, write_status
+from experiments.launch.signals import STOP_SIGNALS, stop_signals_are_collected
+from experiments.records.files import read_file, remove_leftovers
+from experiments.records.paths import check_links, open_to_append
+from experiments.records.record import is_finished, read_record, run_directory
+from experiments.records.schema import RunConfig
 
 LOCK_SECONDS = 300
 SIGN_SECONDS = 0.2
 """between two messages of a run at least"""
+PRINTED_SECONDS = 15
+"""between two lines on a run's progress"""
 LONGEST_REASON = 400
-
-
-@dataclass(frozen=True)
-class Run:
-    """A variant's name and a seed."""
-
-    variant: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.variant} seed {self.seed}"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a run's process needs to know; all of it can be sent to another process."""
-
-    root: Path
-    config: Config
-    data_dir: Path | None
-    data_file: Path | None
-    data_sha256: str
-    device: str
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """by variant, what its configuration has besides; steps and data are the same for all"""
-
-    def config_of(self, variant: str) -> Config:
-        return replace(self.config, **self.settings.get(variant, {}))
 
 
 @dataclass(frozen=True)
@@ -64,99 +44,121 @@ class Alive:
     """The run made progress, if only a batch of an evaluation."""
 
 
-@dataclass(frozen=True)
-class Advanced:
-    """So many steps are done; the loss is in nats per token."""
+class Listener:
+    """Who is told of a run, at most every ``seconds``, and what tells it to stop."""
 
-    step: int
-    loss: float
-    tokens_per_second: float
+    def __init__(self, tell: Callable[[Alive | Advanced | Ended], None], stop: list[int], seconds: float) -> None:
+        self.stop = stop
+        self._tell, self._seconds = tell, seconds
+        self._last = -seconds
+
+    def tell(self, message: Alive | Advanced | Ended) -> None:
+        try:
+            self._tell(message)
+            self._last = time.monotonic()
+        except OSError:
+            self.stop.append(signal.SIGTERM)
+
+    def tell_sometimes(self, message: Alive | Advanced) -> None:
+        if time.monotonic() - self._last >= self._seconds:
+            self.tell(message)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The run's last word: done, failed, or queued if it was stopped."""
+def train_directory(path: Path) -> int:
+    """Train what is left of the run in a directory, in this process, and print how it goes.
 
-    state: State
-    reason: str | None
+    Returns the exit status: 0 done, 1 failed, 130 or 143 stopped after a checkpoint.
+
+    Raises:
+        ValueError: it is not the directory of a run that a comparison has made.
+    """
+    job = open_job(path)
+    config, _ = _read_job(job)
+    check_links(job.directory)
+    root = job.directory.parents[len(Path(job.run.variant).parts)]
+
+    def tell(message: Alive | Advanced | Ended) -> None:
+        if isinstance(message, Advanced):
+            print(f"{job.run}: step {message.step}/{config.config['steps']}, {rates(message)}", flush=True)
+
+    if is_finished(root, job.run.variant, job.run.seed, config.config["steps"]):
+        ended, stop = Ended(job.run, "done"), []
+    else:
+        with stop_signals_are_collected() as received:
+            stop = received.numbers
+            try:
+                ended = _work(job, Listener(tell, stop, PRINTED_SECONDS))
+            except OSError as error:
+                ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
+    print(closing_line(ended))
+    return {"done": 0, "failed": 1}.get(ended.state, 128 + stop[0] if stop else 1)
 
 
-def work(job: Job, run: Run, sender: Connection) -> None:
-    """The body of a run's process."""
+def open_job(path: Path) -> Job:
+    """The job of a run's directory. Raises ValueError if it is none."""
+    directory = Path(os.path.abspath(path))
+    config = read_record(directory / "config.json", RunConfig, "give the directory of a run: COMPARISON/VARIANT/seedK")
+    job = Job(Run(config.variant, config.seed), directory)
+    if not str(directory).endswith(f"{os.sep}{run_directory(Path(), config.variant, config.seed)}"):
+        raise ValueError(f"{path} holds the config.json of {job.run}; give the directory of a run: .../VARIANT/seedK")
+    return job
+
+
+def work(job: Job, sender: Connection) -> None:
+    """The body of a process that local.py starts."""
     stop: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the process that this one was forked from blocks them
-    parent = _Parent(sender, stop)
-    # Held to the end of the process, so that nobody else's status is overwritten.
-    lock = FileLock(run_directory(job.root, run.variant, run.seed) / ".lock")
+    listener = Listener(sender.send, stop, SIGN_SECONDS)
     try:
-        log = open(log_path(job.root, run), "a")  # noqa: SIM115 - to the end of the process
+        log = open_to_append(job.directory / "log.txt")
     except OSError as error:
-        parent.tell(Ended("failed", _reason(error)))
+        listener.tell(Ended(job.run, "failed", _reason(error)))
         return
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):
+        # The parent asks for it before it kills a run that gives no sign of life.
+        faulthandler.register(signal.SIGUSR1)
+    print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}: {job.run}", flush=True)
+    _work(job, listener)
+
+
+def _work(job: Job, listener: Listener) -> Ended:
+    """Train, and see to it that how it ended is told and on record."""
+    # Held until then, so that nobody else's status is overwritten.
+    lock = FileLock(job.directory / ".lock")
     try:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        faulthandler.enable()
-        if hasattr(faulthandler, "register"):
-            # The parent asks for it before it kills a run that gives no sign of life.
-            faulthandler.register(signal.SIGUSR1)
-        print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}: {run}", flush=True)
-        ended = _train(job, run, lock, parent, stop)
-    except Exception as error:
-        ended = Ended("failed", _reason(error))
-        with suppress(OSError):  # of a full disk, with the log on it; the reason goes through the pipe
-            traceback.print_exc()
-    # The parent is told first: if the status cannot be written, it knows why.
-    parent.tell(ended)
-    write_status(job, run, ended.state, ended.reason)
-
-
-def write_status(job: Job, run: Run, state: State, reason: str | None = None, note: str | None = None) -> None:
-    """Write a run's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
-    try:
-        notes = list(run_status(job.root, run.variant, run.seed).notes)
-    except ValueError:
-        notes = ["its status.json was damaged and was written anew"]
-    if note is not None and note not in notes:
-        notes.append(note)
-    directory = run_directory(job.root, run.variant, run.seed)
-    write_record(directory / "status.json", Status(state=state, reason=reason, notes=notes, time=time.time()))
-
-
-def write_run_config(job: Job, run: Run) -> None:
-    """Write a run's config.json. Raises OSError if it cannot be written."""
-    config = asdict(job.config_of(run.variant))
-    record = RunConfig(variant=run.variant, seed=run.seed, data_sha256=job.data_sha256, config=config)
-    write_record(run_directory(job.root, run.variant, run.seed) / "config.json", record)
-
-
-def log_path(root: Path, run: Run) -> Path:
-    return run_directory(root, run.variant, run.seed) / "log.txt"
-
-
-class _Parent:
-    """The pipe to the parent. When nobody reads it any more, the run is to stop."""
-
-    def __init__(self, sender: Connection, stop: list[int]) -> None:
-        self._sender = sender
-        self._stop = stop
-        self._last = 0.0
-
-    def tell(self, message: Alive | Advanced | Ended) -> None:
         try:
-            self._sender.send(message)
-            self._last = time.monotonic()
-        except OSError:
-            self._stop.append(signal.SIGTERM)
+            check_links(job.directory)
+            ended = _train(job, lock, listener)
+        except Exception as error:
+            ended = Ended(job.run, "failed", _reason(error))
+            with suppress(OSError):  # of a full disk, with the log on it; the reason is told
+                traceback.print_exc()
+        # The listener is told first: if the status cannot be written, it knows why.
+        listener.tell(ended)
+        write_status(job.directory, ended.state, ended.reason)
+        return ended
+    finally:
+        lock.release()
 
-    def tell_sometimes(self, message: Alive | Advanced) -> None:
-        if time.monotonic() - self._last >= SIGN_SECONDS:
-            self.tell(message)
+
+def _read_job(job: Job) -> tuple[RunConfig, JobRecord]:
+    """A run's config.json and job.json. Raises ValueError."""
+    remedy = "run its comparison again, which writes it"
+    config = read_record(job.directory / "config.json", RunConfig, remedy)
+    path = job.directory / "job.json"
+    try:
+        # The paths in it need not be text, which msgspec does not read.
+        return config, msgspec.convert(json.loads(read_file(path, remedy)), JobRecord)
+    except (msgspec.ValidationError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {remedy}") from None
 
 
-def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int]) -> Ended:
+def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
     import torch
 
     from experiments.data.registry import load_corpus
@@ -165,42 +167,45 @@ def _train(job: Job, run: Run, lock: FileLock, parent: _Parent, stop: list[int])
     from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
-        tell = parent.tell if step == job.config.steps else parent.tell_sometimes
-        tell(Advanced(step, loss, tokens_per_second))
+        tell = listener.tell if step == config.steps else listener.tell_sometimes
+        tell(Advanced(job.run, step, loss, tokens_per_second))
 
     def should_stop() -> bool:
-        parent.tell_sometimes(Alive())
-        return bool(stop)
+        listener.tell_sometimes(Alive())
+        return bool(listener.stop)
 
     def note(sentence: str) -> None:
         print(sentence, flush=True)
-        write_status(job, run, "running", note=sentence)
+        write_status(job.directory, "running", note=sentence)
 
-    directory = run_directory(job.root, run.variant, run.seed)
     try:
         _acquire(lock, should_stop)
-        remove_leftovers(directory)
-        write_status(job, run, "running")
-        corpus = load_corpus(job.config.data, job.data_dir, job.data_file)
-        if corpus.sha256 != job.data_sha256:
+        remove_leftovers(job.directory)
+        write_status(job.directory, "running")
+        record, needed = _read_job(job)
+        for module in needed.plugins:
+            load_plugin(module)
+        config = Config(**record.config)
+        data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
+        corpus = load_corpus(config.data, data_dir, data_file)
+        if corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
-        objective = make_objective(corpus, job.config, job.root)
         train_run(
-            directory,
-            get_variant(run.variant),
-            run.seed,
-            job.config_of(run.variant),
-            objective,
-            torch.device(job.device),
+            job.directory,
+            get_variant(job.run.variant),
+            job.run.seed,
+            config,
+            make_objective(corpus, config, job.directory.parents[len(Path(job.run.variant).parts)]),
+            torch.device(needed.device),
             progress=progress,
             should_stop=should_stop,
             note=note,
         )
     except RunStopped as error:
-        return Ended("queued", str(error))
+        return Ended(job.run, "queued", str(error))
     except RunFailed as error:
-        return Ended("failed", str(error))
-    return Ended("done", None)
+        return Ended(job.run, "failed", str(error))
+    return Ended(job.run, "done")
 
 
 def _acquire(lock: FileLock, should_stop: Callable[[], bool]) -> None:

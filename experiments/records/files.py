@@ -10,6 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from experiments.records.paths import create
+
 LARGEST_RECORD = 2**30
 """bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
 
@@ -64,7 +66,10 @@ def _read(path: Path, remedy: str, largest: int) -> bytes:
             raise wrong_file(str(path), "is not a regular file", remedy)
         # Without waiting for the other end, if it has become a pipe since.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            return file.read(largest + 1)  # files of the kernel say that they are empty, and may never end
+            size = os.fstat(file.fileno()).st_size  # files of the kernel say that they are empty, and may never end
+            if size > largest:
+                raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
+            return file.read(size)
     except FileNotFoundError:
         raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None
     except OSError as error:
@@ -79,7 +84,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
-        with open(temporary, "wb") as file:
+        with create(temporary) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -12,7 +12,8 @@ import psutil
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from experiments.records.files import write_atomically
+from experiments.records.files import read_file, write_atomically
+from experiments.records.paths import check_links
 
 ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""
@@ -25,8 +26,9 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
     """Hold the directory's lock. The system lets go of it however this process ends.
 
     Raises:
-        ValueError: another process holds it.
+        ValueError: another process holds it, or a link leads out of the directory.
     """
+    check_links(root)
     owner = root / ".owner"
     lock = FileLock(root / ".lock")
     try:
@@ -59,6 +61,6 @@ def _holder(owner: Path) -> str:
 
 def _read_owner(owner: Path) -> str:
     try:
-        return owner.read_text(errors="replace")
-    except OSError:
+        return read_file(owner, "remove it").decode(errors="replace")
+    except ValueError:
         return "another process"

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.records.files import is_there, read_file, sync_directory, write_json, wrong_file
+from experiments.records.files import is_there, read_file, sync_directory, write_atomically, write_json, wrong_file
+from experiments.records.paths import open_to_append
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
@@ -143,17 +144,16 @@ class MetricsLog:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         self._note = note
         self._differed = False
-        if path.exists():
-            content = read_file(path, "remove the run's directory and run again")
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                os.truncate(path, whole)
-                note(f"an unfinished last line of {path.name} was dropped")
-        else:
-            path.touch()
-            sync_directory(path.parent)
+        content = read_file(path, "remove the run's directory and run again") if is_there(path) else None
+        if content is not None and not path.exists():
+            write_atomically(path, content)  # it was kept packed
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._file = open_to_append(path)
+        if content is None:
+            sync_directory(path.parent)
+        elif content and not content.endswith(b"\n"):
+            self._file.truncate(content.rfind(b"\n") + 1)
+            note(f"an unfinished last line of {path.name} was dropped")
 
     def has(self, step: int, split: str) -> bool:
         """Whether the row of a step and split is on record."""

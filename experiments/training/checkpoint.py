@@ -19,10 +19,12 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from experiments.records.files import sync_directory, write_atomically, write_json
+from experiments.records.files import read_file, sync_directory, write_atomically, write_json
 from experiments.records.record import read_record
 
 KEPT = 2
+LARGEST_CHECKPOINT = 2**40
+"""bytes of one of its files"""
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
 
 
@@ -117,7 +119,7 @@ def _load(path: Path) -> Checkpoint:
     sha256 = manifest.get("sha256") if isinstance(manifest, dict) else None
     if not isinstance(sha256, dict) or set(sha256) != {WEIGHTS, OPTIMIZER} or manifest.get("step") != step:
         raise ValueError("manifest.json is not that of this checkpoint")
-    contents = {name: (path / name).read_bytes() for name in sha256}
+    contents = {name: read_file(path / name, "remove the checkpoint", LARGEST_CHECKPOINT) for name in sha256}
     for name, content in contents.items():
         if hashlib.sha256(content).hexdigest() != sha256[name]:
             raise ValueError(f"{name} does not match its checksum")

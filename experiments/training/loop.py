@@ -134,8 +134,8 @@ def train_run(
             loss, gradient_norm = training_step(model, optimizer, objective, batch, config, step)
             step += 1
             trained_steps += 1
-            trained_seconds += time.perf_counter() - begun
-            rate = trained_steps * config.tokens_per_step / trained_seconds
+            trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
+            rate = trained_steps * config.tokens_per_step / trained_seconds if trained_seconds else 0.0
             progress(step, loss, rate)
             if step % config.log_every == 0 or step == config.steps:
                 log.append(step, step * config.tokens_per_step, "train", {
@@ -144,7 +144,7 @@ def train_run(
                     "learning_rate": learning_rate,
                     "gradient_norm": gradient_norm,
                     "tokens_per_second": rate,
-                    "seconds": time.perf_counter() - started,
+                    "seconds": max(0.0, time.perf_counter() - started),
                 })  # fmt: skip
                 trained_seconds, trained_steps = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:

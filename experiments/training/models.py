@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.training.objectives import Objective
+from experiments.training.objectives import LanguageModel, Objective
 from experiments.variants import PEER, Variant
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
@@ -19,7 +19,7 @@ BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
-def build_model(variant: Variant, config: Config, seed: int, objective: Objective) -> nn.Module:
+def build_model(variant: Variant, config: Config, seed: int, objective: Objective | LanguageModel) -> nn.Module:
     """The model of one run. What two variants share starts with equal weights for equal seeds.
 
     A variant's kernel is one of linear_rope's attentions by name, or the feature map of its linear attention.

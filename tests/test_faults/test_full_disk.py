@@ -35,7 +35,10 @@ def fill(disk):
     os.unlink(disk / "probe")
 
 
-@pytest.mark.parametrize("stays_full", [False, True], ids=["for a while", "to the end"])
+@pytest.mark.parametrize(
+    "stays_full",
+    [pytest.param(False, id="for a while", marks=pytest.mark.full), pytest.param(True, id="to the end")],
+)
 def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed, counts, stays_full):
     disturbed = comparison("--workers", "1", out=small_disk / "comparison").start()
     assert disturbed.wait_until(lambda: disturbed.rows(SECOND) > 10), disturbed.output

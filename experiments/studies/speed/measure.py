@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from experiments.commands.catalogue import make_console
+from experiments.console import make_console
 from experiments.records.schema import Comparison
 from experiments.studies.speed.benchmark import (
     in_fresh_process,

@@ -1,25 +1,34 @@
 import io
 
+import pytest
 from rich.console import Console
 
-from experiments.launch.progress import Bars, Lines, counted, make_display
-from experiments.launch.worker import Run
+from experiments.console import counted
+from experiments.launch.launcher import Advanced, Ended, Run, Started
+from experiments.launch.progress import Lines, make_display
 
 RUNS = [Run("softmax-none", 0), Run("elu+1-rope-after", 0)]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that is now; a list of one."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
 
 
 def shown(terminal: bool) -> str:
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=140)
     with make_display(console, RUNS, done=0, steps=100) as display:
-        assert isinstance(display, Bars if terminal else Lines)
         for run in RUNS:
-            display.started(run)
-        display.advanced(RUNS[0], 50, 2.345, 12345.0)
-        if isinstance(display, Bars):
+            display.show(Started(run))
+        display.show(Advanced(RUNS[0], 50, 2.345, 12345.0))
+        if terminal:
             display._progress.refresh()
-        display.ended(RUNS[0], "done", None)
-        display.ended(RUNS[1], "failed", "the loss is nan at step 7")
+        display.show(Ended(RUNS[0], "done"))
+        display.show(Ended(RUNS[1], "failed", "the loss is nan at step 7"))
     return output.getvalue()
 
 
@@ -27,7 +36,7 @@ def test_a_terminal_shows_a_bar_per_run_with_loss_rate_and_time_left():
     text = shown(terminal=True)
     assert "loss 2.345 nats/token, 12,345 tokens/s" in text
     assert "all runs" in text
-    assert "left" in text
+    assert "0 of 2 ended, unknown time left" in text
     assert "2 of 2 ended" in text
     assert "elu+1-rope-after seed 0: failed (the loss is nan at step 7)" in text
 
@@ -43,30 +52,63 @@ def test_elsewhere_there_are_plain_lines():
     ]
 
 
-def test_lines_tell_progress_and_time_left_every_quarter_minute(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+def times_left(clock, events, done=0):
+    """What plain lines say of the time left; events are (seconds, event)."""
+    output = io.StringIO()
+    display = Lines(Console(file=output, width=140), RUNS, done=done, steps=100)
+    for clock[0], event in events:
+        display.show(event)
+    return [line.partition("all runs: ")[2] for line in output.getvalue().splitlines() if "all runs: " in line]
+
+
+def test_lines_tell_progress_and_time_left_every_quarter_minute(clock):
     output = io.StringIO()
     display = Lines(Console(file=output, width=140), RUNS, done=0, steps=100)
-    display.started(RUNS[0])
-    display.advanced(RUNS[0], 1, 5.0, 1000.0)
-    now[0] = 10.0
-    display.advanced(RUNS[0], 11, 4.0, 1000.0)  # too soon
-    now[0] = 20.0
-    display.advanced(RUNS[0], 21, 3.0, 1000.0)
+    for clock[0], event in [
+        (0.0, Started(RUNS[0])),
+        (0.0, Advanced(RUNS[0], 1, 5.0, 1000.0)),
+        (10.0, Advanced(RUNS[0], 11, 4.0, 1000.0)),  # too soon
+        (20.0, Advanced(RUNS[0], 21, 3.0, 1000.0)),
+    ]:
+        display.show(event)
     # 20 steps in 20 seconds; 179 of 200 are left.
     assert output.getvalue().splitlines()[1:] == [
         "softmax-none seed 0: step 21/100, loss 3.000 nats/token, 1,000 tokens/s; all runs: 3 min left"
     ]
 
 
-def test_what_is_measured_is_counted_every_quarter_minute(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+def advanced(seconds, step, run=RUNS[0]):
+    return seconds, Advanced(run, step, 3.0, 1000.0)
+
+
+def test_the_time_left_is_unknown_until_there_is_enough_to_go_on(clock):
+    """A run takes a while to start and to evaluate, which says nothing of the steps to come."""
+    events = [(0, Started(RUNS[0])), advanced(100, 1), advanced(109, 2), advanced(116, 33)]
+    assert times_left(clock, events) == ["unknown time left", "84 s left"]  # 32 steps in 16 s, 167 are left
+
+
+def test_the_time_left_goes_by_the_steps_of_the_last_minute(clock):
+    slow = [advanced(10 * step, step) for step in range(1, 11)]
+    fast = [advanced(100 + step, 10 + step) for step in range(1, 70)]
+    assert times_left(clock, [(0, Started(RUNS[0])), *slow, *fast])[-1] == "2 min left"  # 127 at one a second
+
+
+def test_a_run_that_goes_on_or_fails_makes_no_steps_that_count(clock):
+    first = [(0, Started(RUNS[0])), advanced(0, 90), (1, Ended(RUNS[0], "failed", "why"))]
+    second = [(1, Started(RUNS[1])), advanced(10, 1, RUNS[1]), advanced(30, 21, RUNS[1])]
+    assert times_left(clock, first + second) == ["2 min left"]  # 20 steps in 30 s, 79 are left
+
+
+def test_a_clock_that_goes_back_breaks_nothing(clock):
+    events = [(100, Started(RUNS[0])), advanced(100, 1), advanced(20, 2), advanced(10, 40), advanced(130, 50)]
+    assert all("-" not in line for line in times_left(clock, events))
+
+
+def test_what_is_measured_is_counted_every_quarter_minute(clock, capsys):
     seen = []
     for item in counted("abcd", "letters"):
         seen.append(item)
-        now[0] += 10.0
+        clock[0] += 10.0
     assert seen == ["a", "b", "c", "d"]
     assert capsys.readouterr().out.splitlines() == ["letters: 2 of 4, 20 s left"]
     assert list(counted([], "nothing")) == []

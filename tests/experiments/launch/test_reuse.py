@@ -4,16 +4,19 @@ import dataclasses
 import json
 import shutil
 
+import msgspec
 import pytest
 
 from experiments.cli import main
 from experiments.commands import run
 from experiments.config import Config
 from experiments.launch import reuse
+from experiments.launch.launcher import Run
 from experiments.launch.reuse import take_over, trained_runs
-from experiments.launch.worker import Job, Run
+from experiments.launch.runs import Training
 from experiments.records.files import write_json
-from experiments.records.record import is_finished, read_comparison, read_json, run_config, run_status
+from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
+from experiments.records.schema import Origin
 from experiments.training.checkpoint import checkpoint_path
 
 VARIANT = "elu+1-none"
@@ -37,12 +40,12 @@ def copied(trained, tmp_path):
 
 
 @pytest.fixture
-def job(trained, tmp_path):
-    """A job, in a new directory, to train the very run that there is."""
+def training(trained, tmp_path):
+    """What would train, in a new directory, the very run that there is."""
     comparison = read_comparison(trained / "there")
     sha256 = comparison.data[0].sha256
     (tmp_path / "here").mkdir()
-    return Job(tmp_path / "here", Config(**comparison.config), None, None, sha256, "cpu")
+    return Training(tmp_path / "here", Config(**comparison.config), None, None, sha256, "cpu")
 
 
 def files_of(directory):
@@ -56,7 +59,7 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
     assert f"{RUN}: taken over from {trained / 'there'} ({RUN})" in " ".join(told.split())
     assert "1 of 2 runs are done already" in told
     (note,) = run_status(out, VARIANT, 0).notes
-    commit = read_comparison(trained / "there")["git"]["commit"]
+    commit = read_comparison(trained / "there").git.commit
     assert note == f"taken over from there, {RUN}, trained there at commit {commit[:12]}"
     assert note in (out / "report.md").read_text()
     assert run_status(out, VARIANT, 1).notes == []
@@ -64,24 +67,24 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
     assert f"{VARIANT},0," in attention, "the weights that were taken over can be measured"
 
 
-def test_a_run_that_is_taken_over_is_whole(trained, job):
-    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
-    assert is_finished(job.root, VARIANT, 0, 4)
-    made, source = files_of(job.root / VARIANT / "seed0"), files_of(trained / "there" / VARIANT / "seed0")
+def test_a_run_that_is_taken_over_is_whole(trained, training):
+    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+    assert is_finished(training.root, VARIANT, 0, 4)
+    made, source = files_of(training.root / VARIANT / "seed0"), files_of(trained / "there" / VARIANT / "seed0")
     names = {str(name) for name in made}
     weights = {f"checkpoint/step00000004/{name}" for name in ("manifest.json", "model.safetensors", "optimizer.pt")}
     assert names == {"config.json", "metrics.jsonl", "status.json", *weights}
     assert all(content == source[name] for name, content in made.items() if name.name != "status.json")
-    assert [path.name for path in job.root.iterdir()] == [VARIANT]
+    assert [path.name for path in training.root.iterdir()] == [VARIANT]
 
 
-def test_the_name_of_a_variant_does_not_matter(trained, job):
+def test_the_name_of_a_variant_does_not_matter(trained, training):
     named = Run(f"{VARIANT}@dim=32", 0)
     other = dataclasses.replace(
-        job, config=dataclasses.replace(job.config, dim=64), settings={named.variant: {"dim": 32}}
+        training, config=dataclasses.replace(training.config, dim=64), settings={named.variant: {"dim": 32}}
     )
     assert list(take_over(other, [Run(VARIANT, 0), named], trained_runs(trained, []))) == [named]
-    assert run_config(job.root, named.variant, 0)["variant"] == named.variant
+    assert run_config(training.root, named.variant, 0)["variant"] == named.variant
 
 
 @pytest.mark.parametrize(
@@ -97,34 +100,48 @@ def test_the_name_of_a_variant_does_not_matter(trained, job):
     ],
     ids=lambda change: str(*change.values()),
 )
-def test_what_differs_in_anything_is_not_taken_over(trained, job, change):
+def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     run = change.pop("run", RUN)
     if "config" in change:
-        change = {"config": dataclasses.replace(job.config, **change["config"])}
-    job = dataclasses.replace(job, **change)
-    assert take_over(job, [run], trained_runs(trained, [])) == {}
-    assert list(job.root.iterdir()) == []
+        change = {"config": dataclasses.replace(training.config, **change["config"])}
+    training = dataclasses.replace(training, **change)
+    assert take_over(training, [run], trained_runs(trained, [])) == {}
+    assert list(training.root.iterdir()) == []
 
 
-def test_a_run_that_has_begun_is_left_alone(trained, job):
-    begun = job.root / VARIANT / "seed0" / "metrics.jsonl"
+def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypatch):
+    """A variant, an attention or a data set may be theirs."""
+    loaded = {"module": "mine", "package": "", "version": "", "sha256": "ab" * 32}
+    comparison = read_comparison(copied / "there")
+    for sha256 in ("cd" * 32, loaded["sha256"]):
+        assert (take_over(training, [RUN], trained_runs(copied, [])) == {}) == (sha256 == loaded["sha256"])
+        shutil.rmtree(training.root / VARIANT, ignore_errors=True)
+        comparison.plugins = [Origin(**loaded | {"sha256": sha256})]
+        write_record(copied / "there" / "comparison.json", comparison)
+        assert take_over(training, [RUN], trained_runs(copied, [])) == {}
+        monkeypatch.setattr(reuse, "origins", lambda: [loaded])
+    assert list(take_over(training, [RUN], trained_runs(copied, []))) == [RUN]
+
+
+def test_a_run_that_has_begun_is_left_alone(trained, training):
+    begun = training.root / VARIANT / "seed0" / "metrics.jsonl"
     begun.parent.mkdir(parents=True)
     begun.touch()
-    assert take_over(job, [RUN], trained_runs(trained, [])) == {}
-    assert files_of(job.root) == {begun.relative_to(job.root): b""}
+    assert take_over(training, [RUN], trained_runs(trained, [])) == {}
+    assert files_of(training.root) == {begun.relative_to(training.root): b""}
 
 
-def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, job):
-    directory = job.root / VARIANT / "seed0"
+def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):
+    directory = training.root / VARIANT / "seed0"
     (directory / "checkpoint" / "step00000000").mkdir(parents=True)
     write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
-    assert is_finished(job.root, VARIANT, 0, 4)
+    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+    assert is_finished(training.root, VARIANT, 0, 4)
     assert [path.name for path in (directory / "checkpoint").iterdir()] == ["step00000004"]
 
 
-def test_the_comparison_itself_may_be_among_those_that_are_named(copied, job):
-    there = dataclasses.replace(job, root=copied / "there")
+def test_the_comparison_itself_may_be_among_those_that_are_named(copied, training):
+    there = dataclasses.replace(training, root=copied / "there")
     before = files_of(copied)
     assert take_over(there, [RUN], trained_runs(copied, [])) == {}
     assert files_of(copied) == before
@@ -154,7 +171,7 @@ def with_damaged_weights(run):
 
 
 def without_steps(run):
-    config = read_json(run / "config.json")
+    config = json.loads((run / "config.json").read_text())
     del config["config"]["steps"]
     write_json(run / "config.json", config)
 
@@ -163,10 +180,10 @@ def without_steps(run):
     "damage",
     [unfinished, without_test_figure, without_weights, without_final_weights, with_damaged_weights, without_steps],
 )
-def test_what_is_not_whole_is_not_taken_over(copied, job, damage):
+def test_what_is_not_whole_is_not_taken_over(copied, training, damage):
     damage(copied / "there" / VARIANT / "seed0")
-    assert take_over(job, [RUN], trained_runs(copied, [])) == {}
-    assert list(job.root.iterdir()) == []
+    assert take_over(training, [RUN], trained_runs(copied, [])) == {}
+    assert list(training.root.iterdir()) == []
 
 
 class Killed(BaseException):
@@ -174,7 +191,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, job, monkeypatch, at):
+def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, training, monkeypatch, at):
     """Killed at each rename of a file into its place, six of them, then of the run; nothing is tidied up."""
     renamed = []
 
@@ -190,24 +207,24 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, jo
         patch.setattr(reuse.shutil, "rmtree", lambda path, ignore_errors=False: None)
         if at < 7:
             with pytest.raises(Killed):
-                take_over(job, [RUN], trained_runs(trained, []))
-            assert not (job.root / VARIANT / "seed0").exists()
+                take_over(training, [RUN], trained_runs(trained, []))
+            assert not (training.root / VARIANT / "seed0").exists()
         else:
-            take_over(job, [RUN], trained_runs(trained, []))
+            take_over(training, [RUN], trained_runs(trained, []))
             assert len(renamed) == 7
-            remove(job.root / VARIANT)
-    assert run_status(job.root, VARIANT, 0).state == "queued"
-    assert list(take_over(job, [RUN], trained_runs(trained, []))) == [RUN]
-    assert [path.name for path in job.root.iterdir()] == [VARIANT]
+            remove(training.root / VARIANT)
+    assert run_status(training.root, VARIANT, 0).state == "queued"
+    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+    assert [path.name for path in training.root.iterdir()] == [VARIANT]
 
 
 @pytest.mark.parametrize("name", ["comparison.json", f"{VARIANT}/seed0/config.json", f"{VARIANT}/seed0/status.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, job, name, content):
+def test_a_comparison_with_a_damaged_record_is_passed_over_and_told(copied, training, name, content):
     path = copied / "there" / name
     path.write_text(content)
     passed_over: list[str] = []
-    assert take_over(job, [RUN], trained_runs(copied, passed_over)) == {}
+    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
     (sentence,) = passed_over
     assert str(path) in sentence
 
@@ -222,12 +239,11 @@ def test_what_is_no_directory_is_refused(tmp_path, capsys, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_variants_of_another_version_are_passed_over(copied, job):
+def test_variants_of_another_version_are_passed_over(copied, training):
     comparison = read_comparison(copied / "there")
-    novel = {**comparison.variants[0], "name": "novel-none"}
-    comparison.variants.append(novel)
-    write_json(copied / "there" / "comparison.json", comparison)
+    comparison.variants.append(msgspec.structs.replace(comparison.variants[0], name="novel-none"))
+    write_record(copied / "there" / "comparison.json", comparison)
     shutil.copytree(copied / "there" / VARIANT, copied / "there" / "novel-none")
     config = copied / "there" / "novel-none" / "seed0" / "config.json"
-    config.write_text(json.dumps(read_json(config) | {"variant": "novel-none"}))
-    assert list(take_over(job, [RUN], trained_runs(copied, []))) == [RUN]
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": "novel-none"}))
+    assert list(take_over(training, [RUN], trained_runs(copied, []))) == [RUN]

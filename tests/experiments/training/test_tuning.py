@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from experiments.cli import main
-from experiments.commands import run
+from experiments.commands import run_training
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status
 from experiments.studies.decay import measure as decay
@@ -182,8 +182,8 @@ def copied(tuned, tmp_path):
 @pytest.fixture
 def _without_report(monkeypatch):
     """Figures take most of the time of so small a run."""
-    monkeypatch.setattr(run, "write_report", lambda root: root / "report.html")
-    monkeypatch.setattr(run, "result_table", lambda root: "")
+    monkeypatch.setattr(run_training, "write_report", lambda root: root / "report.html")
+    monkeypatch.setattr(run_training, "result_table", lambda root: "")
     monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
 

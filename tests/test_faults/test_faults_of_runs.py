@@ -69,6 +69,7 @@ def test_a_worker_that_hangs(comparison, check_recovery):
     check_recovery(disturbed, "no sign of life for 15 s after step")
 
 
+@pytest.mark.full
 def test_a_loss_that_is_not_a_number(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
     newest = max((disturbed.directory(SECOND) / "checkpoint").glob("step*"))
@@ -85,6 +86,7 @@ def test_a_loss_that_is_not_a_number(comparison, check_recovery):
     check_recovery(disturbed, "nan")
 
 
+@pytest.mark.full
 def test_an_exception_in_one_variant(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
     metrics = disturbed.directory(SECOND) / "metrics.jsonl"
@@ -96,6 +98,7 @@ def test_an_exception_in_one_variant(comparison, check_recovery):
     check_recovery(disturbed, "metrics.jsonl, line 1")
 
 
+@pytest.mark.full
 def test_a_directory_made_read_only(comparison, check_recovery):
     disturbed = comparison("--workers", "1").start(as_root=False)
     wait_for_the_second(disturbed)
@@ -115,6 +118,7 @@ def test_a_directory_made_read_only(comparison, check_recovery):
     check_recovery(disturbed, "Permission denied")
 
 
+@pytest.mark.full
 def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed, counts):
     disturbed = comparison("--workers", "1").start(as_root=False)
     wait_for_the_second(disturbed)
@@ -143,6 +147,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(comparison,
     assert f"checkpoint {newest.name} is damaged and was passed over" in (disturbed.out / "report.md").read_text()
 
 
+@pytest.mark.full
 def test_where_every_checkpoint_is_damaged_training_begins_again_and_says_so(comparison, undisturbed):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
     for path in (disturbed.directory(SECOND) / "checkpoint").glob("step*"):

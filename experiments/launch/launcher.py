@@ -1,0 +1,97 @@
+"""What runs the runs of a comparison: a launcher is given jobs, and tells as events what becomes of them.
+
+A job is a directory that holds all that its run needs, and a command that anyone can type. When and on which machine it
+runs is the launcher's affair; what lasts (status.json, metrics.jsonl, checkpoints) is written by the run itself.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from experiments.records.record import read_record
+from experiments.records.schema import State, Status
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant's name and a seed."""
+
+    variant: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.variant} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run's work; all of it can be sent to another process."""
+
+    run: Run
+    directory: Path
+    """absolute"""
+
+    @property
+    def command(self) -> list[str]:
+        """Trains the run to its end. Exit status 0 done, 1 failed, 130 or 143 stopped after a checkpoint."""
+        return [sys.executable, "-m", "experiments", "train", str(self.directory)]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run's process is about to start."""
+
+    run: Run
+
+
+@dataclass(frozen=True)
+class Advanced:
+    """So many steps are done; the loss is in nats per token."""
+
+    run: Run
+    step: int
+    loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run's last word: done, failed, or queued if it was stopped."""
+
+    run: Run
+    state: State
+    reason: str | None = None
+
+
+Event = Started | Advanced | Ended
+
+
+class Launcher(Protocol):
+    """Made with keywords ``workers``, the runs at a time, and ``run_timeout``, the seconds a run may be silent."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """Run every job; of each there is one Started, any number of Advanced and one Ended.
+
+        Raises:
+            signals.Stopped: SIGINT or SIGTERM came, and the runs have stopped.
+        """
+        ...
+
+
+def how_it_ended(job: Job, exit_status: int | None) -> Ended:
+    """What a run says in its status.json, or what its process's exit status tells (negative: the signal's number)."""
+    with suppress(ValueError):
+        status = read_record(job.directory / "status.json", Status)
+        if status.state in ("done", "failed") or status.reason is not None:
+            return Ended(job.run, status.state, status.reason)
+    if exit_status == -signal.SIGKILL:
+        cause = "was killed (SIGKILL), as the system does when memory runs out"
+    elif exit_status is not None and exit_status < 0:
+        cause = f"ended with signal {signal.Signals(-exit_status).name}"
+    else:
+        cause = f"ended with exit status {exit_status} and without a word"
+    return Ended(job.run, "failed", f"its process {cause}")

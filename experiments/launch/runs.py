@@ -1,0 +1,200 @@
+"""The runs of a comparison: what each needs is put into its directory, a launcher runs them, their ends are recorded.
+
+Whatever ends a run, the others go on, and its status.json says what happened.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct, to_builtins
+
+from experiments.config import Config
+from experiments.data.files import resolve_data_dir
+from experiments.extensions import origins
+from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
+from experiments.records.files import write_atomically
+from experiments.records.paths import create
+from experiments.records.record import is_finished, read_record, run_directory, write_record
+from experiments.records.schema import RunConfig, State, Status
+
+RESERVE_BYTES = 8 * 2**20
+"""more than the statuses and the report of a comparison of a few thousand steps take"""
+
+
+class JobRecord(Struct, kw_only=True):
+    """A run's job.json: what it needs besides its config.json, on this machine."""
+
+    data_dir: str | None
+    data_file: str | None
+    device: str
+    plugins: list[str]
+    """modules to import first, in which the variant or the data set may be"""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the runs of a comparison share."""
+
+    root: Path
+    config: Config
+    data_dir: Path | None
+    data_file: Path | None
+    data_sha256: str
+    device: str
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """by variant, what its configuration has besides; steps and data are the same for all"""
+    plugins: list[str] = field(default_factory=lambda: [origin["module"] for origin in origins()])
+
+    def config_of(self, variant: str) -> Config:
+        return replace(self.config, **self.settings.get(variant, {}))
+
+    def job(self, run: Run) -> Job:
+        return Job(run, Path(os.path.abspath(run_directory(self.root, run.variant, run.seed))))
+
+    def is_finished(self, run: Run) -> bool:
+        return is_finished(self.root, run.variant, run.seed, self.config.steps)
+
+
+class Display(Protocol):
+    """Who is told what happens; see progress.py."""
+
+    def show(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that is not done; ``recorded`` tells whether its status.json says so."""
+
+    ended: Ended
+    recorded: bool = True
+
+    @property
+    def reason(self) -> str:
+        return self.ended.reason or self.ended.state
+
+
+def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Display) -> dict[Run, Failure]:
+    """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
+
+    Raises:
+        Stopped: SIGINT or SIGTERM came.
+    """
+    failures: dict[Run, Failure] = {}
+
+    def show(event: Event) -> None:
+        with suppress(OSError):  # of an output that goes nowhere, to a full disk say: the runs are more important
+            display.show(event)
+
+    def end(ended: Ended) -> None:
+        failure = _record(training.job(ended.run), ended)
+        if failure is not None:
+            failures[ended.run] = failure
+        show(ended if failure is None else failure.ended)
+
+    with _room_for_the_end(training.root):
+        waiting: dict[Run, Job] = {}
+        for run in runs:
+            try:
+                if not training.is_finished(run):
+                    _prepare(training, run)
+                    waiting[run] = training.job(run)
+            except OSError as error:
+                failures[run] = Failure(Ended(run, "failed", f"{type(error).__name__}: {error}"), recorded=False)
+                show(Started(run))
+                show(failures[run].ended)
+        for event in launcher.run(list(waiting.values())) if waiting else ():
+            if isinstance(event, Ended):
+                waiting.pop(event.run, None)
+                end(event)
+            else:
+                show(event)
+        for run in waiting:
+            end(Ended(run, "failed", "its launcher ended and told nothing of it"))
+    for run, failure in failures.items():
+        if not failure.recorded:  # now there may be room on the disk
+            failures[run] = _record(training.job(run), failure.ended) or failure
+    return failures
+
+
+def _prepare(training: Training, run: Run) -> None:
+    """Write what a run needs. Raises OSError if it cannot be written."""
+    directory = training.job(run).directory
+    directory.mkdir(parents=True, exist_ok=True)
+    write_run_config(training, run)
+    data_dir = resolve_data_dir(training.data_dir)
+    job = JobRecord(
+        data_dir=None if data_dir is None else os.path.abspath(data_dir),
+        data_file=None if training.data_file is None else os.path.abspath(training.data_file),
+        device=training.device,
+        plugins=training.plugins,
+    )
+    # In ASCII, which holds any path: a name need not be text.
+    write_atomically(directory / "job.json", json.dumps(to_builtins(job), indent=2) + "\n")
+    write_status(directory, "queued")
+
+
+def write_run_config(training: Training, run: Run) -> None:
+    """Write a run's config.json. Raises OSError if it cannot be written."""
+    config = asdict(training.config_of(run.variant))
+    record = RunConfig(variant=run.variant, seed=run.seed, data_sha256=training.data_sha256, config=config)
+    write_record(training.job(run).directory / "config.json", record)
+
+
+def write_status(directory: Path, state: State, reason: str | None = None, note: str | None = None) -> None:
+    """Write a run's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
+    path = directory / "status.json"
+    try:
+        notes = list(read_record(path, Status).notes) if path.exists() else []
+    except ValueError:
+        notes = ["its status.json was damaged and was written anew"]
+    if note is not None and note not in notes:
+        notes.append(note)
+    write_record(path, Status(state=state, reason=reason, notes=notes, time=time.time()))
+
+
+def log_path(root: Path, run: Run) -> Path:
+    return run_directory(root, run.variant, run.seed) / "log.txt"
+
+
+def _record(job: Job, ended: Ended) -> Failure | None:
+    """See to it that status.json says how a run ended; None if it is done and on record as such."""
+    path = job.directory / "status.json"
+    try:
+        try:
+            status = read_record(path, Status)
+            recorded = (status.state, status.reason) == (ended.state, ended.reason)
+        except ValueError:
+            recorded = False
+        if not recorded:
+            write_status(job.directory, ended.state, ended.reason)
+    except OSError as error:
+        reason = ended.reason or f"it is done, but that could not be recorded: {error}"
+        return Failure(Ended(job.run, "failed", reason), recorded=False)
+    return None if ended.state == "done" else Failure(ended)
+
+
+@contextmanager
+def _room_for_the_end(root: Path) -> Iterator[None]:
+    """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
+    reserve = root / ".reserve"
+    try:
+        try:
+            with create(reserve) as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            _remove(reserve)  # there is not that much; the room is better used by the runs
+        yield
+    finally:
+        _remove(reserve)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)

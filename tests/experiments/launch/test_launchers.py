@@ -1,0 +1,158 @@
+"""What a launcher is given, the command that it runs, and a launcher of somebody else's."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.cli import main
+from experiments.commands import run as commands_run
+from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
+from experiments.launch.registry import LAUNCHERS
+from experiments.launch.worker import train_directory
+from experiments.records.record import run_directory, run_status
+from tests.made_up import metrics_rows
+
+VARIANT = "elu+1-none"
+WALL_CLOCK = ("seconds", "tokens_per_second")
+
+
+class OneByOne:
+    """Runs the command of every job, one after the other."""
+
+    given = SimpleNamespace(options=None, jobs=[])
+
+    def __init__(self, **options):
+        self.given.options = options
+
+    def run(self, jobs):
+        for job in jobs:
+            self.given.jobs.append(job)
+            yield Started(job.run)
+            yield how_it_ended(job, subprocess.run(job.command, check=False).returncode)
+
+
+LAUNCHERS.add("one-by-one", OneByOne, __name__)
+
+
+@pytest.fixture(autouse=True)
+def other_tests_use_nothing_of_this_module(monkeypatch):
+    monkeypatch.setattr("experiments.extensions._used", set())
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a text"
+    path.write_text("to be or not to be\n" * 500)
+    return path
+
+
+def run(out, text, *options, variants=VARIANT):
+    command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
+    with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
+        patch.setattr(commands_run, "write_report", lambda there: there / "report.html")
+        return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
+
+
+def trained(directory):
+    rows = metrics_rows(directory / "metrics.jsonl")
+    return [{key: value for key, value in row.items() if key not in WALL_CLOCK} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory, text):
+    """A comparison of one run, made by the processes of this machine."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    assert run(out, text) == 0
+    return out / VARIANT / "seed0"
+
+
+def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
+    out = tmp_path / "out"
+    assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
+    assert OneByOne.given.options == {"workers": 3, "run_timeout": 60}
+    (job,) = OneByOne.given.jobs
+    assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
+    assert trained(job.directory) == trained(local)
+
+
+def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
+    assert run(tmp_path / "out", text, "--launcher", "one-by-on") == 2
+    assert "there is no launcher 'one-by-on'; did you mean 'one-by-one'? Choose from local" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_launcher_that_forgets_a_run_fails_it(tmp_path, text, monkeypatch):
+    monkeypatch.setattr(OneByOne, "run", lambda self, jobs: iter([Ended(jobs[0].run, "failed", "a reason")]))
+    variants = f"{VARIANT},softmax-none"
+    assert run(tmp_path, text, "--launcher", "one-by-one", variants=variants) == 1
+    reasons = {name: run_status(tmp_path, name, 0).reason for name in variants.split(",")}
+    assert reasons == {VARIANT: "a reason", "softmax-none": "its launcher ended and told nothing of it"}
+
+
+@pytest.fixture
+def begun(local, tmp_path):
+    """The directory of a run that has all it needs, and has not begun."""
+    directory = run_directory(tmp_path / "elsewhere", VARIANT, 0)
+    directory.mkdir(parents=True)
+    for name in ("config.json", "job.json"):
+        (directory / name).write_bytes((local / name).read_bytes())
+    return directory
+
+
+def test_the_directory_of_a_run_is_all_it_needs(begun, local, capsys):
+    assert train_directory(begun) == 0
+    assert trained(begun) == trained(local)
+    told = capsys.readouterr().out
+    assert f"{VARIANT} seed 0: step 4/4, loss " in told
+    assert told.endswith(f"{VARIANT} seed 0: done\n")
+    before = (begun / "metrics.jsonl").read_bytes()
+    assert train_directory(begun) == 0
+    assert (begun / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_fails_has_status_1_and_says_why(begun, capsys):
+    (begun / "metrics.jsonl").write_text("nonsense\n")
+    assert train_directory(begun) == 1
+    assert "failed (ValueError: " in capsys.readouterr().out
+    assert run_status(begun.parents[1], VARIANT, 0).state == "failed"
+
+
+def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monkeypatch):
+    (tmp_path / "a_plugin_of_mine.py").write_text("from pathlib import Path; Path(__file__).with_name('was').touch()")
+    monkeypatch.syspath_prepend(tmp_path)
+    needed = json.loads((begun / "job.json").read_text())
+    (begun / "job.json").write_text(json.dumps(needed | {"plugins": ["a_plugin_of_mine"]}))
+    assert train_directory(begun) == 0
+    assert (tmp_path / "was").exists()
+    assert sys.modules.pop("a_plugin_of_mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda run: run.rename(run.with_name("seed1")),
+            "holds the config.json of .* seed 0; give the directory of a run",
+        ),
+        (lambda run: (run / "config.json").unlink(), "config.json cannot be read .*give the directory of a run"),
+        (lambda run: (run / "job.json").unlink(), "job.json cannot be read .*run its comparison again"),
+        (lambda run: (run / "job.json").write_text("{}"), "job.json is damaged .*run its comparison again"),
+    ],
+)
+def test_what_is_no_runs_directory_is_refused(begun, change, told):
+    moved = change(begun)
+    with pytest.raises(ValueError, match=told):
+        train_directory(begun if not isinstance(moved, type(begun)) else moved)
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "told"),
+    [(-9, "was killed (SIGKILL), as the"), (-15, "ended with signal SIGTERM"), (3, "ended with exit status 3 and")],
+)
+def test_a_process_that_left_no_word_failed(tmp_path, exit_status, told):
+    ended = how_it_ended(Job(Run(VARIANT, 0), tmp_path), exit_status)
+    assert ended.state == "failed"
+    assert told in ended.reason
