@@ -35,8 +35,7 @@ from experiments.options import ALL, RunOptions, parse
 from experiments.records.record import read_comparison, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
-from experiments.training.models import resolve_device
-from experiments.training.objectives import LanguageModel
+from experiments.training.models import LanguageModel, resolve_device
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.trained_models import trained_models
 from linear_rope.model import CausalLM
@@ -201,11 +200,10 @@ class TrainedRun:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
         described = [variant for variant in record.variants if variant.name == self.variant]
         notes: list[str] = []
+        language_model = LanguageModel(record.objective.vocabulary, record.config["context"])
         of_this = replace(record, variants=described, seeds=[self.seed])
-        objective = LanguageModel(record.objective.vocabulary, record.config["context"])
-        for _, _, model in trained_models(root, of_this, objective, "the model", notes):
-            trained: CausalLM = model.to(place)
-            return trained
+        for _, _, model in trained_models(root, of_this, language_model, "the model", notes):
+            return model.to(place)
         state = run_status(root, self.variant, self.seed).state
         problem = notes[0] if notes else f"it is {state}"
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
@@ -236,14 +234,25 @@ class TrainedRun:
         check_range("tokens", tokens, 1, MOST_TOKENS)
         model = self.model(device)
         place = next(model.parameters()).device
-        comparison, content = self.comparison, prompt.encode(errors="replace")
-        learnt = comparison.record.objective.tokenizer_sha256
-        tokenizer = SubwordTokenizer.read(comparison.directory / FILE) if learnt else None
-        ids = list(content) if tokenizer is None else tokenizer.encode(np.frombuffer(content, np.uint8)).tolist()
-        read = torch.tensor([ids], device=place)
+        tokenizer = self._tokenizer()
+        given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
+        read = torch.tensor(
+            (given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None], device=place
+        )
         draws = torch.Generator(place).manual_seed(0) if generator is None else generator
         with torch.no_grad():
             written = model.generate(read, tokens, temperature=temperature, generator=draws)
         added = written[0, read.shape[1] :].tolist()
-        made = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
-        return made.decode(errors="replace")
+        said = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
+        return said.decode(errors="replace")
+
+    def _tokenizer(self) -> SubwordTokenizer | None:
+        """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""
+        sha256 = self.comparison.record.objective.tokenizer_sha256
+        if not sha256:
+            return None
+        tokenizer = SubwordTokenizer.read(self.comparison.directory / FILE)
+        if tokenizer.sha256 != sha256:
+            path = self.comparison.directory / FILE
+            raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
+        return tokenizer

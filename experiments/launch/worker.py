@@ -190,12 +190,13 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
         corpus = load_corpus(config.data, data_dir, data_file)
         if corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
+        objective = make_objective(corpus, config, job.root)
         train_run(
             job.directory,
             get_variant(job.run.variant),
             job.run.seed,
             config,
-            make_objective(corpus, config, job.directory.parents[len(Path(job.run.variant).parts)]),
+            objective,
             torch.device(needed.device),
             progress=progress,
             should_stop=should_stop,

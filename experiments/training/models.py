@@ -1,25 +1,47 @@
 """From a variant and a configuration to a model."""
 
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from inspect import signature
+from typing import Protocol
 
 import psutil
 import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.training.objectives import LanguageModel, Objective
 from experiments.variants import PEER, Variant
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import MakeAttention, ModelConfig
+from linear_rope.model import CausalLM, MakeAttention, ModelConfig
 from linear_rope.positions.absolute import LearnedPositions
 
 BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
-def build_model(variant: Variant, config: Config, seed: int, objective: Objective | LanguageModel) -> nn.Module:
+class Trained(Protocol):
+    """What a model depends on of its objective."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A language model's, where its objective's data need not be at hand."""
+
+    vocabulary: int
+    length: int
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        return CausalLM(config, attention)
+
+
+def build_model(variant: Variant, config: Config, seed: int, objective: Trained) -> nn.Module:
     """The model of one run. What two variants share starts with equal weights for equal seeds.
 
     A variant's kernel is one of linear_rope's attentions by name, or the feature map of its linear attention.

@@ -6,7 +6,6 @@ texts) is another subclass, with the model it trains if that is not a language m
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -38,17 +37,6 @@ class Metric(NamedTuple):
 
 BITS_PER_BYTE = Metric("bits_per_byte", "bits per byte", "lower")
 ACCURACY = Metric("accuracy", "share of answers", "higher")
-
-
-@dataclass(frozen=True)
-class LanguageModel:
-    """What a model needs of the objective that it was trained for, where its data are not at hand."""
-
-    vocabulary: int
-    length: int
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        return CausalLM(config, attention)
 
 
 class Objective(ABC):

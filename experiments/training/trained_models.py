@@ -12,8 +12,7 @@ from experiments.console import counted
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
-from experiments.training.models import build_model
-from experiments.training.objectives import LanguageModel, Objective
+from experiments.training.models import Trained, build_model
 from experiments.variants import get_variant
 
 
@@ -24,7 +23,7 @@ def measuring_device(comparison: Comparison) -> torch.device:
 
 
 def trained_models(
-    root: Path, comparison: Comparison, objective: Objective | LanguageModel, measured: str, notes: list[str]
+    root: Path, comparison: Comparison, objective: Trained, measured: str, notes: list[str]
 ) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
