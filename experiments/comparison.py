@@ -28,6 +28,7 @@ from experiments.commands.run import run as run_command
 from experiments.config import check_range
 from experiments.console import program
 from experiments.extensions import choices
+from experiments.figures.curves import plotted
 from experiments.figures.style import variant_style
 from experiments.launch.signals import Stopped
 from experiments.options import ALL, RunOptions, parse
@@ -157,7 +158,7 @@ class Comparison:
         curves = self.curves
         splits = curves.loc[curves["metric"] == metric, "split"].unique()
         split = next((one for one in ("validation", "train", "test") if one in splits), metric)
-        name = metric if len(splits) else self.record.objective.metric
+        name = metric if len(splits) else plotted(curves, split, self.record).metric
         shown = curves[(curves["split"] == split) & (curves["metric"] == name)]
         if shown.empty:
             there = [*curves["split"].unique(), *curves["metric"].unique()]

@@ -20,20 +20,20 @@ def test_the_contract_names_exist():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_builds_runs_and_has_a_baseline(name):
+def test_every_variant_builds_runs_and_has_a_baseline(name, next_byte):
     variant = VARIANTS[name]
     assert variant.baseline in VARIANTS
     assert variant.description
-    model = build_model(variant, SMOKE, seed=0)
+    model = build_model(variant, SMOKE, 0, next_byte(SMOKE))
     logits = model(torch.zeros(1, 9, dtype=torch.int64))
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_shared_weights_start_equal(name):
-    first = dict(build_model(VARIANTS["softmax-none"], SMOKE, seed=3).named_parameters())
-    other = dict(build_model(VARIANTS[name], SMOKE, seed=3).named_parameters())
+def test_shared_weights_start_equal(name, next_byte):
+    first = dict(build_model(VARIANTS["softmax-none"], SMOKE, 3, next_byte(SMOKE)).named_parameters())
+    other = dict(build_model(VARIANTS[name], SMOKE, 3, next_byte(SMOKE)).named_parameters())
     assert set(first) <= set(other)
     for parameter_name, parameter in first.items():
         assert torch.equal(parameter, other[parameter_name]), parameter_name
@@ -41,14 +41,17 @@ def test_shared_weights_start_equal(name):
     assert extra <= {"embedding.positions.table.weight"}
 
 
-def test_another_seed_starts_elsewhere():
-    first = build_model(VARIANTS["softmax-none"], SMOKE, seed=0)
-    second = build_model(VARIANTS["softmax-none"], SMOKE, seed=1)
+def test_another_seed_starts_elsewhere(next_byte):
+    first = build_model(VARIANTS["softmax-none"], SMOKE, 0, next_byte(SMOKE))
+    second = build_model(VARIANTS["softmax-none"], SMOKE, 1, next_byte(SMOKE))
     assert not torch.equal(first.embedding.tokens.weight, second.embedding.tokens.weight)
 
 
-def test_the_seven_variants_match_in_parameters_within_one_per_cent():
-    totals = [count_parameters(build_model(VARIANTS[name], Config(), 0))[0] for name in STUDIES["convergence"].variants]
+def test_the_seven_variants_match_in_parameters_within_one_per_cent(next_byte):
+    totals = [
+        count_parameters(build_model(VARIANTS[name], Config(), 0, next_byte(Config())))[0]
+        for name in STUDIES["convergence"].variants
+    ]
     assert max(totals) <= 1.01 * min(totals)
 
 
@@ -68,9 +71,9 @@ def test_wrong_variant_lists_are_refused(text, complaint):
 
 
 @pytest.mark.parametrize("change", [{"redraw_every": 5}, {"dropout": 0.1}])
-def test_the_peer_refuses_what_it_cannot_do(change):
+def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
     with pytest.raises(ValueError, match="performer-pytorch"):
-        build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0)
+        build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0, next_byte(SMOKE))
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -15,9 +15,7 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
 print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
 
-HEAVY = (
-    "pandas matplotlib scipy jinja2 rich pooch psutil safetensors performer_pytorch local_attention experiments"
-)
+HEAVY = "pandas matplotlib scipy jinja2 rich pooch psutil safetensors performer_pytorch local_attention experiments"
 
 
 def test_import_loads_torch_and_einops_only() -> None:

@@ -135,7 +135,7 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
     """
     config = Config(**comparison.config)
     if not isinstance(objective, NextByte):
-        return [f"--data {objective.corpus.name} is generated, and not a text: no loss by position was measured"]
+        return [f"--data {objective.corpus.name} is not learnt as a text of bytes: no loss by position was measured"]
     length = min(SPAN_CONTEXTS * config.context, len(objective.corpus.test) - 1)
     if length < 2 * config.context:
         return [f"the test split of --data {objective.corpus.name} is too short for a loss by position"]

@@ -51,7 +51,8 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     config = Config(**comparison.config)
     positions = {variant.name: variant.position for variant in comparison.variants}
     if not isinstance(objective, NextByte):
-        return [f"--data {objective.corpus.name} is generated, and not a text: it has no longer sequences"]
+        name = objective.corpus.name
+        return [f"--data {name} is not learnt as a text of bytes: no loss at other lengths was measured"]
     factors = [factor for factor in FACTORS if len(objective.corpus.test) > factor * config.context]
     notes: list[str] = []
     tables = []

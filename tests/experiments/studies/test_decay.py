@@ -184,7 +184,7 @@ def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_po
 @pytest.mark.parametrize(
     ("corpus", "context", "says"),
     [
-        (load_corpus("recall-64"), 64, "recall-64 is generated, and not a text"),
+        (load_corpus("recall-64"), 64, "recall-64 is not learnt as a text of bytes"),
         (corpus_of_text("text", bytes(range(250)) * 12, "made by the test", ""), 100, "text is too short"),
     ],
 )

@@ -9,7 +9,6 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.records.record import read_comparison
 from experiments.studies.mask import measure as mask
 from experiments.studies.mask.figures import figures, redrawn_table
@@ -136,7 +135,7 @@ def test_figures_are_drawn(made_up, tmp_path):
     assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 2
 
 
-def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path):
+def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path, next_byte):
     config = Config(layers=1, dim=16, heads=2, num_features=8, context=16, batch_size=2)
     task = NextByte(corpus_of_text("text", bytes(i * i % 251 for i in range(4000)), "made up", ""), 16, 2)
     names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.training.loop import attention_statistics, train_run
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import get_variant
 from linear_rope.diagnostics import diagnose_model
 from tests.made_up import metrics_rows
@@ -30,9 +28,8 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="module")
-def task():
-    text = bytes((7 * i * i + i // 3) % 251 for i in range(4000))
-    return ByteLanguageModel(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+def task(next_byte):
+    return next_byte(CONFIG)
 
 
 def trained(directory, variant, config, task):
@@ -55,8 +52,8 @@ def test_every_validation_records_the_health_and_training_is_as_without(tmp_path
     assert kept >= {"step", "bits_per_byte"}
 
     # Before the first step, of the windows that are evaluated first.
-    model = build_model(get_variant(variant), get_variant(variant).config(CONFIG), 0)
-    layers = list(diagnose_model(model, task.windows("validation", 2)[:, :-1]).values())
+    model = build_model(get_variant(variant), get_variant(variant).config(CONFIG), 0, task)
+    layers = list(diagnose_model(model, task.diagnosed("validation", 2)).values())
     assert len(layers) == 2
     expected = {
         "negative_weights": (layers[0].negative_share + layers[1].negative_share) / 2,
@@ -77,10 +74,10 @@ def test_another_library_s_attention_has_no_health_and_trains(tmp_path, task):
 
 
 def test_the_model_is_left_as_it_was(task):
-    model = build_model(get_variant("favor+-rope-after"), CONFIG, 0).train()
+    model = build_model(get_variant("favor+-rope-after"), CONFIG, 0, task).train()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    attention_statistics(model, task.windows("validation", 2)[:, :-1])
+    attention_statistics(model, task.diagnosed("validation", 2))
     assert model.training
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

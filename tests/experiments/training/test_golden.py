@@ -21,7 +21,7 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.training import loop as train
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows
 
@@ -69,7 +69,7 @@ def made_text() -> bytes:
 def train_variant(variant, directory):
     """The losses of a run: of every step in nats per byte, of the evaluations in bits per byte."""
     corpus = corpus_of_text("text", made_text(), "made by the test", "")
-    task = ByteLanguageModel(corpus, CONFIG.context, CONFIG.batch_size)
+    task = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
     train.train_run(directory, VARIANTS[variant], 0, CONFIG, task, torch.device("cpu"))
     losses = {"validation": [], "train": [], "test": []}
     for row in metrics_rows(directory / "metrics.jsonl"):

@@ -5,13 +5,23 @@ import math
 import shutil
 
 import pytest
+from msgspec.structs import replace
 
 from experiments.cli import main
-from experiments.commands import run
+from experiments.commands import run_training
 from experiments.records.files import write_json
-from experiments.records.record import read_comparison, run_config, run_status
+from experiments.records.record import read_comparison, run_config, run_status, write_record
 from experiments.studies.decay import measure as decay
-from experiments.training.tuning import choose, parse_rates, rates_table, trial_losses, trial_name, trials, untuned
+from experiments.training.tuning import (
+    choose,
+    parse_rates,
+    rates_caption,
+    rates_table,
+    trial_figures,
+    trial_name,
+    trials,
+    untuned,
+)
 from experiments.variants import get_variant
 from tests.made_up import metrics_rows
 
@@ -102,43 +112,46 @@ def test_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_fail
     assert choose(root, comparison, VARIANT) == best
 
 
+def test_where_more_is_better_the_choice_is_the_highest(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75])
+    comparison.objective = replace(comparison.objective, better="higher")
+    assert choose(root, comparison, VARIANT) == 0.001
+    assert "(higher is better)" in rates_caption(comparison.objective)
+
+
 def test_an_unfinished_trial_has_no_loss(made_up):
     root, comparison = made_up([3.0, 2.5])
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
-    assert trial_losses(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
+    assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
 
 def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
     root, comparison = made_up([3.0, 2.5, None])
-    comparison.variants[0]["settings"] = {"learning_rate": 0.002}
+    (variant,) = comparison.variants
+    variant.settings = {"learning_rate": 0.002}
     assert rates_table(root, comparison).to_dict("records") == [
         {"variant": VARIANT, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
     ]
-    comparison.variants[0]["settings"] = {"learning_rate": 0.004}
+    variant.settings = {"learning_rate": 0.004}
     assert rates_table(root, comparison)["trained with"].tolist() == ["0.004 (edge)"]
-    comparison.variants[0]["settings"] = {}
+    variant.settings = {}
     assert rates_table(root, comparison)["trained with"].tolist() == ["not chosen yet"]
-    fixed = {
-        **comparison.variants[0],
-        "name": f"{VARIANT}@learning_rate=0.001",
-        "settings": {"learning_rate": 0.001},
-    }
-    assert rates_table(root, {**comparison, "variants": [fixed]})["trained with"].tolist() == ["0.001"]
-    del comparison.learning_rates
+    variant.name, variant.settings = f"{VARIANT}@learning_rate=0.001", {"learning_rate": 0.001}
+    assert rates_table(root, comparison)["trained with"].tolist() == ["0.001"]
+    comparison.learning_rates = []
     assert rates_table(root, comparison) is None
 
 
 def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
     _, comparison = made_up([3.0, 2.5])
-    tuned = {**comparison.variants[0], "settings": {"learning_rate": 0.002}}
-    rope = {**comparison.variants[0], "name": "softmax-rope@dim=64", "baseline": "softmax-none@dim=64"}
-    rope["settings"] = {"dim": 64}
-    fixed = {**rope, "name": "softmax-rope@learning_rate=0.1", "settings": {"learning_rate": 0.1}}
+    tuned = replace(comparison.variants[0], settings={"learning_rate": 0.002})
+    rope = replace(tuned, name="softmax-rope@dim=64", baseline="softmax-none@dim=64", settings={"dim": 64})
+    fixed = replace(rope, name="softmax-rope@learning_rate=0.1", settings={"learning_rate": 0.1})
     comparison.variants = [tuned, rope, fixed]
-    found = {variant.name: (variant.baseline, variant.settings) for variant in trials(comparison)["variants"]}
+    found = {variant.name: (variant.baseline, variant.settings) for variant in trials(comparison).variants}
     assert found == {
         f"{name}@learning_rate={rate}": (f"{baseline}@learning_rate={rate}", {**settings, "learning_rate": rate})
-        for name, baseline, settings in ((VARIANT, VARIANT, {}), (rope["name"], rope["baseline"], {"dim": 64}))
+        for name, baseline, settings in ((VARIANT, VARIANT, {}), (rope.name, rope.baseline, {"dim": 64}))
         for rate in (0.001, 0.002)
     }
     assert [variant.name for variant in untuned(comparison)] == ["softmax-rope@dim=64"]
@@ -165,8 +178,8 @@ def copied(tuned, tmp_path):
 @pytest.fixture
 def _without_report(monkeypatch):
     """Figures take most of the time of so small a run."""
-    monkeypatch.setattr(run, "write_report", lambda root: root / "report.html")
-    monkeypatch.setattr(run, "result_table", lambda root: "")
+    monkeypatch.setattr(run_training, "write_report", lambda root: root / "report.html")
+    monkeypatch.setattr(run_training, "result_table", lambda root: "")
     monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
 
@@ -175,12 +188,12 @@ def without_times(path):
 
 
 def settings_of(root):
-    return {variant.name: variant.get("settings") for variant in read_comparison(root)["variants"]}
+    return {variant.name: variant.settings for variant in read_comparison(root).variants}
 
 
 def test_all_runs_of_a_variant_are_trained_with_the_rate_that_was_chosen(tuned):
     assert settings_of(tuned) == {VARIANT: {"learning_rate": 0.001}}
-    assert [run_config(tuned, VARIANT, seed)["config"]["learning_rate"] for seed in (0, 1)] == [0.001, 0.001]
+    assert [run_config(tuned, VARIANT, seed).config["learning_rate"] for seed in (0, 1)] == [0.001, 0.001]
     assert run_status(tuned / "tuning", f"{VARIANT}@learning_rate=1e+29", 0).state == "failed"
     (note,) = run_status(tuned, VARIANT, 0).notes
     assert note.startswith(f"taken over from tuning, {VARIANT}@learning_rate=0.001 seed 0, trained there at commit ")
@@ -195,7 +208,7 @@ def test_all_runs_of_a_variant_are_trained_with_the_rate_that_was_chosen(tuned):
 def test_another_grid_is_refused(tuned, capsys, rates):
     before = (tuned / "comparison.json").read_bytes()
     assert tuned_run(tuned, rates=rates) == 2
-    now = "[0.001, 0.002]" if rates else "None"
+    now = "[0.001, 0.002]" if rates else "[]"
     assert f"differs in learning_rates ([0.001, 1e+29] there, {now} now); give another --out" in capsys.readouterr().err
     assert (tuned / "comparison.json").read_bytes() == before
 
@@ -203,8 +216,8 @@ def test_another_grid_is_refused(tuned, capsys, rates):
 @pytest.mark.usefixtures("_without_report")
 def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice(tuned, copied):
     comparison = read_comparison(copied)
-    del comparison.variants[0]["settings"]
-    write_json(copied / "comparison.json", comparison)
+    comparison.variants[0].settings = {}
+    write_record(copied / "comparison.json", comparison)
     shutil.rmtree(copied / VARIANT)
     trial = copied / "tuning" / f"{VARIANT}@learning_rate=0.001" / "seed0"
     write_json(trial / "status.json", {"state": "queued", "reason": "stopped at step 2"})
@@ -224,7 +237,7 @@ def test_variants_that_are_added_later_have_trials_of_their_own_and_change_no_ch
     runs = {path: path.read_bytes() for path in (copied / VARIANT).rglob("*") if path.is_file()}
     assert tuned_run(copied, variants="elu+1-none") == 1
     assert settings_of(copied) == {VARIANT: {"learning_rate": 0.001}, "elu+1-none": {"learning_rate": 0.001}}
-    names = [variant.name for variant in read_comparison(copied / "tuning")["variants"]]
+    names = [variant.name for variant in read_comparison(copied / "tuning").variants]
     assert names == [
         f"{variant}@learning_rate={rate}" for variant in (VARIANT, "elu+1-none") for rate in ("0.001", "1e+29")
     ]
@@ -242,7 +255,7 @@ def test_a_variant_all_of_whose_trials_failed_keeps_the_comparison_s_rate_for_go
     row = {"variant": VARIANT, "1e+29": "-", "1e+30": "-", "trained with": "0.002"}
     assert rates_table(root, read_comparison(root)).to_dict("records") == [row]
     assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
-    assert run_config(root, VARIANT, 1)["config"]["learning_rate"] == 0.002
+    assert run_config(root, VARIANT, 1).config["learning_rate"] == 0.002
 
 
 def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
