@@ -1,1 +1,17 @@
-"""The comparison experiments: ``python -m experiments list`` names them."""
+"""The comparison experiments: ``compare`` and ``load`` for Python, ``python -m experiments`` for the command line."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.comparison import Comparison, TrainedRun, compare, load
+
+__all__ = ["Comparison", "TrainedRun", "compare", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """What the Python interface has, imported when it is asked for: the command line needs to answer at once."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from experiments import comparison
+
+    return getattr(comparison, name)

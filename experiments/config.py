@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 # Far above what any machine trains, and small enough that nothing overflows or allocates before it is refused.
 LIMITS: dict[str, tuple[int, int]] = {
+    "vocabulary_size": (256, 2**16),
     "layers": (1, 10_000),
     "dim": (1, 2**17),
     "heads": (1, 2**16),
@@ -52,6 +53,10 @@ class Config:
 
     data: str = "stdlib"
     """data set to train on; `python -m experiments data` names them"""
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
+    """bpe: byte-level byte-pair encoding, trained on the training split"""
+    vocabulary_size: int = 256
+    """tokens of the tokenizer; more than the 256 bytes for bpe"""
     layers: int = 2
     """transformer blocks"""
     dim: int = 128
@@ -61,7 +66,7 @@ class Config:
     num_features: int = 64
     """random features M per head for the FAVOR+ variants; even (elu+1 and relu have M = dim / heads)"""
     context: int = 256
-    """sequence length N in tokens (bytes)"""
+    """sequence length N in tokens"""
     batch_size: int = 4
     """sequences per optimiser step"""
     steps: int = 360
@@ -103,6 +108,11 @@ class Config:
         self._check_types()
         for name, (smallest, largest) in LIMITS.items():
             check_range(name, getattr(self, name), smallest, largest)
+        if (self.tokenizer == "bytes") != (self.vocabulary_size == 256):
+            raise ValueError(
+                f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
+                "and more, such as 512, for bpe"
+            )
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.tokens_per_step > MOST_TOKENS_PER_STEP:

@@ -1,18 +1,79 @@
-"""What is printed while something long goes on."""
+"""What the program says: the name it was called by, its console, and text that is safe on one line."""
 
+import re
+import shlex
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
+from rich.console import Console
+from rich.table import Table
+
+LONGEST_MESSAGE = 3000
 PLAIN_SECONDS = 15
 """between two lines on the same thing, where there are no bars"""
 
 T = TypeVar("T")
 
 
+def program() -> str:
+    """How this program was called, for messages and records."""
+    return "linear-rope" if Path(sys.argv[0]).stem == "linear-rope" else "python -m experiments"
+
+
+def say_that_it_loads(what: str) -> None:
+    """Print a line before PyTorch is imported, which takes seconds, so that nobody waits for a sign of life."""
+    if "torch" not in sys.modules:
+        print(f"{what}: loading PyTorch ...", flush=True)
+
+
+def make_console() -> Console:
+    """A console that prints text as it is (paths may hold brackets), without styles or a guessed width in a pipe."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    shown = console.is_terminal or console.is_jupyter
+    return console if shown else Console(markup=False, emoji=False, highlight=False, width=120)
+
+
+def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
+    """Two columns: a name, and text that wraps beside it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for name, text in pairs:
+        grid.add_row(f"  {name}", text)
+    console.print(grid)
+
+
+def printable(message: str) -> str:
+    """The message on one line: nothing that a terminal would act on, and nothing endless (an argument may be that)."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(message.split()))
+    line = re.sub(r"\S{400,}", lambda word: f"{word[0][:150]}...{word[0][-50:]}", line)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}..."
+
+
+def command_line(words: Iterable[str]) -> str:
+    """The command of some words, as a shell takes it."""
+    return " ".join([program(), *map(_quoted, words)])
+
+
+def _quoted(argument: str) -> str:
+    """The argument as a shell takes it; the bytes of a file name that is not text as bash, ksh and zsh write them."""
+    if argument.isprintable() or not any("\udc80" <= character <= "\udcff" for character in argument):
+        return shlex.quote(argument)
+    escapes: dict[str, str | int | None] = {"\\": r"\\", "'": r"\'"}
+    escapes |= {chr(0xDC00 + byte): f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
+    return f"$'{argument.translate(str.maketrans(escapes))}'"
+
+
 def duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
 
 
 def counted(items: Sequence[T], what: str) -> Iterator[T]:

@@ -1,7 +1,10 @@
 """What errors say, and the one that ends a run that had begun."""
 
+EXIT_FAILED = 1
+"""the exit status when a run failed, or doctor found something missing"""
 
-class RunFailed(Exception):
+
+class RunFailed(RuntimeError):
     """A run that began and cannot go on, for a reason that lies outside; what was recorded is kept."""
 
 

@@ -7,6 +7,7 @@ A built-in name comes first. What it is not is looked for among the entry points
 import difflib
 import hashlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
@@ -72,7 +73,7 @@ class Registry(Mapping[str, T], Generic[T]):
 def choices(name: str, names: list[str]) -> str:
     """The end of a message on a name that there is not: the nearest one, if one is near, and all there are."""
     near = difflib.get_close_matches(name, names, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"Choose from {', '.join(names)}"
+    return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {', '.join(names)}"
 
 
 _used: set[str] = set()
@@ -85,6 +86,8 @@ def load_plugin(module: str) -> None:
     Raises:
         ValueError: it cannot be imported.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as python -m has it; an installed command has not
     try:
         importlib.import_module(module)
     except Exception as error:

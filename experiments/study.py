@@ -55,7 +55,7 @@ class Study:
     """(root, output, comparison, curves, summary) -> entries in reading order: saves figures in ``output / "figures"``,
     from the files of ``root``, which are only read. Raises ValueError if one of these files is wrong"""
     measure: Part
-    """(root, comparison, task) -> sentences about what could not be measured: measures the trained models, into CSV
+    """(root, comparison, objective) -> sentences on what could not be measured: measures the trained models, into CSV
     files of ``root``. Of a study that trains nothing: a sentence for each failure"""
     variants: Sequence[str] = ()
     """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""

@@ -1,17 +1,21 @@
 """The variants of a comparison: every attention kernel with every way of telling it positions.
 
-Names are `<attention>[-<feature map>]-<position>`. A new feature map or position encoding is one entry in
-``KERNELS`` or ``POSITIONS``, besides what linear_rope needs to know of it. A name may go on with settings in which the
-variant differs from its comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
+Names are `<kernel>-<position>`. A kernel is an attention, or linear attention's feature map. A new one of the project's
+is an entry in ``KERNELS``, besides linear_rope's registry. One of an installed package, or that a ``--plugin`` module
+adds to linear_rope's ``FEATURE_MAPS`` or ``ATTENTIONS``, needs none. A name may go on with settings that differ from
+the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from experiments.config import Config
-from linear_rope.features import RANDOM_MAPS
-from linear_rope.model import Position
+from experiments.extensions import Registry, choices
+
+if TYPE_CHECKING:
+    from linear_rope.model import Position
 
 KERNELS: dict[str, str] = {
     "softmax": "Exact softmax attention, through PyTorch's scaled_dot_product_attention. Quadratic in the length.",
@@ -35,7 +39,10 @@ KERNELS: dict[str, str] = {
     "relu": "Linear attention with the feature map relu(x). No random features.",
 }
 
-POSITIONS: dict[Position, str] = {
+RANDOM_KERNELS = tuple(kernel for kernel in KERNELS if kernel.startswith("favor+"))
+"""those with random features"""
+
+POSITIONS: dict["Position", str] = {
     "none": "No position information besides the causal mask.",
     "learned": "A learned vector per absolute position is added to the token embedding (its table adds parameters).",
     "sinusoidal": "A fixed sinusoid per absolute position (Vaswani et al. 2017) is added to the token embedding.",
@@ -73,7 +80,7 @@ class Variant:
 
     name: str
     kernel: str
-    position: Position
+    position: "Position"
     baseline: str
     description: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +98,7 @@ class Variant:
             raise ValueError(f"--variants: {self.name}: {error}") from None
 
 
-def _go_together(kernel: str, position: Position) -> bool:
+def _go_together(kernel: str, position: "Position") -> bool:
     if kernel == "softmax":
         return position != "rope-after"
     if kernel in SAME_WITHOUT_POSITIONS:
@@ -99,8 +106,7 @@ def _go_together(kernel: str, position: Position) -> bool:
     return position != "alibi"
 
 
-def _all_variants() -> dict[str, Variant]:
-    variants = []
+def _built_in() -> Iterator[Variant]:
     for kernel, kernel_text in KERNELS.items():
         for position, position_text in POSITIONS.items():
             name = f"{kernel}-{position}"
@@ -109,12 +115,44 @@ def _all_variants() -> dict[str, Variant]:
             if kernel == "softmax" and position == "rope-before":
                 name, position_text = "softmax-rope", SOFTMAX_ROPE
             baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
-            variants.append(Variant(name, kernel, position, baseline, f"{kernel_text} {position_text}"))
-    variants.append(Variant(PEER, PEER, "rope-before", PEER, PERFORMER_PYTORCH))
-    return {variant.name: variant for variant in variants}
+            yield Variant(name, kernel, position, baseline, f"{kernel_text} {position_text}")
+    yield Variant(PEER, PEER, "rope-before", PEER, PERFORMER_PYTORCH)
 
 
-VARIANTS: dict[str, Variant] = _all_variants()
+VARIANTS: Registry[Variant] = Registry(
+    "variant", "linear_rope.variants", {variant.name: variant for variant in _built_in()}
+)
+INSTALLED_MAPS: Registry[Any] = Registry("feature map", "linear_rope.feature_maps", {})
+INSTALLED_ATTENTIONS: Registry[Any] = Registry("attention", "linear_rope.attentions", {})
+
+
+def _from_outside() -> dict[str, Variant]:
+    """The variants of kernels that are not the project's. A model refuses a position that its attention cannot take."""
+    maps = dict.fromkeys(
+        [*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS")], "Linear attention with the feature map"
+    )
+    attentions = dict.fromkeys([*INSTALLED_ATTENTIONS, *_added("attention", "ATTENTIONS")], "The attention")
+    return {
+        f"{kernel}-{position}": Variant(
+            f"{kernel}-{position}", kernel, position, f"{kernel}-none", f"{what} {kernel}, not the project's. {text}"
+        )
+        for kernel, what in (maps | attentions).items()
+        if kernel not in (*KERNELS, "linear")
+        for position, text in POSITIONS.items()
+        if kernel in attentions or _go_together(kernel, position)
+    }
+
+
+def _added(package: str, registry: str) -> list[str]:
+    """What is in a registry of linear_rope, which a plugin that adds to it has imported: PyTorch takes long to load."""
+    module = sys.modules.get(f"linear_rope.{package}.registry")
+    return [] if module is None else list(getattr(module, registry))
+
+
+def variant_names() -> list[str]:
+    """Every name of a variant without settings."""
+    return [*VARIANTS, *_from_outside()]
+
 
 DEFAULT_VARIANTS = (
     "softmax-none",
@@ -140,15 +178,13 @@ def get_variant(name: str) -> Variant:
     Raises ValueError that names what is unknown, or does not fit the variant, and lists what there is.
     """
     base, *parts = name.split("@")
-    if base not in VARIANTS:
-        raise ValueError(f"--variants: there is no variant {base!r}; choose from {', '.join(VARIANTS)}")
-    variant = VARIANTS[base]
+    variant = _variant(base)
     settings: dict[str, Any] = {}
     for part in parts:
         setting, _, text = part.partition("=")
         if setting not in SETTINGS:
             raise ValueError(
-                f"--variants: {name}: a variant has no setting {setting!r}; choose from {', '.join(SETTINGS)}"
+                f"--variants: {name}: a variant has no setting {setting!r}; {choices(setting, list(SETTINGS))}"
             )
         if setting in settings:
             raise ValueError(f"--variants: {name}: {setting} is set twice; set it once")
@@ -166,6 +202,19 @@ def get_variant(name: str) -> Variant:
         description=f"{variant.description} Here with {described}.",
         settings=settings,
     )
+
+
+def _variant(name: str) -> Variant:
+    if name in VARIANTS:
+        return VARIANTS[name]
+    outside = _from_outside()
+    if name not in outside:
+        raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
+    kernel = outside[name].kernel
+    for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
+        if kernel in installed:
+            installed[kernel]  # so that the record says whose it is
+    return outside[name]
 
 
 def is_variant(name: str) -> bool:
@@ -194,12 +243,12 @@ def _value(name: str, setting: str, text: str) -> Any:
 
 def _check_settings(name: str, variant: Variant, settings: dict[str, Any]) -> None:
     """Raises ValueError for a setting that would change nothing."""
-    if variant.kernel not in RANDOM_MAPS:
+    if variant.kernel in (*KERNELS, PEER) and variant.kernel not in RANDOM_KERNELS:
         for setting in ("num_features", "redraw_every"):
             if setting in settings:
                 raise ValueError(
                     f"--variants: {name}: {variant.kernel} has no random features of this suite's, so {setting} says "
-                    f"nothing; choose from the kernels {', '.join(RANDOM_MAPS)}"
+                    f"nothing; choose from the kernels {', '.join(RANDOM_KERNELS)}"
                 )
     if "denominator" in settings and variant.position != "rope-after":
         raise ValueError(

@@ -60,8 +60,10 @@ class Runs:
     def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
         """(variant, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
         states: Any = run_states(self._root, self._comparison, self._curves).itertuples(index=False)
-        losses = self._curves[self._curves["metric"] == "bits_per_byte"]
-        grouped: Any = losses.groupby(["variant", "seed", "split"], sort=False)["step"]
+        # What training records besides the loss is the objective's affair.
+        primary, split = self._comparison.objective.metric, self._curves["split"]
+        figures = self._curves[(split == "train") | (self._curves["metric"] == primary)]
+        grouped: Any = figures.groupby(["variant", "seed", "split"], sort=False)["step"]
         recorded = {place: set(steps) for place, steps in grouped}
         fates = {}
         for row in states:

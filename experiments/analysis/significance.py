@@ -45,8 +45,10 @@ def sign_test(outcomes: Sequence[float], region: tuple[float, float]) -> tuple[f
     """
     differing = [outcome for outcome in outcomes if outcome]
     inside = sum(region[0] < outcome < region[1] for outcome in differing)
-    distribution = stats.binom(len(differing), 0.5)
-    return float(distribution.sf(inside - 1)), float(distribution.cdf(inside))
+    greater, less = (
+        float(stats.binomtest(inside, len(differing), alternative=side).pvalue) for side in ("greater", "less")
+    )
+    return greater, less
 
 
 def adjust(sides: Sequence[tuple[float, float] | None]) -> list[tuple[float, float]]:

@@ -18,23 +18,19 @@ from scipy import stats
 
 from experiments.analysis.curves import read_curves
 from experiments.records.record import run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
 
 CONFIDENCE = 0.95
 SMALLEST_SAMPLE = 3
-
+LOSS = NEXT_BYTE.metric
 UNITS = {
-    "test_bits_per_byte": "bits per byte",
-    "validation_bits_per_byte": "bits per byte",
-    "test_bits_per_byte_minus_baseline": "bits per byte",
-    "test_bits_per_byte_minus_rope_before": "bits per byte",
     "steps_to_baseline": "steps",
     "tokens_to_baseline": "tokens",
     "tokens_per_second": "tokens per second",
     "parameters": "parameters",
     "position_parameters": "parameters",
 }
-CONTRASTS = ("test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before")
+"""of the metrics that every comparison has besides the compared ones"""
 EXACT = ("parameters", "position_parameters")
 SUMMARY_COLUMNS = [
     *("variant", "metric", "unit", "n", "mean", "low", "high", "std"),
@@ -117,7 +113,7 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
     """
-    tested = set(_values(curves, "test", "bits_per_byte"))
+    tested = set(_values(curves, "test", comparison.objective.metric))
     unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
     for variant, seed in comparison.runs:
@@ -144,19 +140,25 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     """
     by_run = curves.set_index(["variant", "seed"])
     curves = by_run[by_run.index.isin(finished)].reset_index()
-    test = _values(curves, "test", "bits_per_byte")
-    validation = _curves_by_run(curves, "validation", "bits_per_byte")
+    units = compared(comparison, curves)
+    tests = {metric: _values(curves, "test", metric) for metric in units}
+    validations = {metric: _values(curves, "validation", metric) for metric in units}
+    # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
+    main = next(iter(units))
+    sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
+    validation = {run: sign * curve for run, curve in _curves_by_run(curves, "validation", main).items()}
+    final = {run: curve.iloc[-1] for run, curve in validation.items()}
     speed = {run: curve.median() for run, curve in _curves_by_run(curves, "train", "tokens_per_second").items()}
     tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
-    final = {run: curve.iloc[-1] for run, curve in validation.items()}
 
     values: dict[tuple[str, str], dict[int, float]] = {}
     for variant in comparison.variants:
         name, baseline = variant.name, variant.baseline
-        values[name, "test_bits_per_byte"] = _of(test, name)
-        values[name, "validation_bits_per_byte"] = _of(final, name)
-        for metric, other in contrasts(variant, comparison):
-            values[name, metric] = paired_differences(_of(test, name), _of(test, other))
+        for metric, test in tests.items():
+            values[name, f"test_{metric}"] = _of(test, name)
+            values[name, f"validation_{metric}"] = _of(validations[metric], name)
+            for contrast, other in contrasts(variant, comparison, metric):
+                values[name, contrast] = paired_differences(_of(test, name), _of(test, other))
         targets = _of(final, baseline)
         steps = {
             seed: first_at_or_below(curve, targets[seed])
@@ -176,20 +178,28 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
 
 
-def contrasts(variant: VariantRecord, comparison: Comparison) -> list[tuple[str, str]]:
+def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
+    """The metrics that are summarised, with their units: the loss where it is recorded, and the primary one."""
+    primary = comparison.objective
+    recorded = primary.metric == LOSS or LOSS in set(curves["metric"])
+    return ({LOSS: NEXT_BYTE.unit} if recorded else {}) | {primary.metric: primary.unit}
+
+
+def contrasts(variant: VariantRecord, comparison: Comparison, metric: str | None = None) -> list[tuple[str, str]]:
     """The paired differences reported for a variant, as (metric, name of the variant subtracted).
 
     Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
-    Those two
-    have the same settings, but for a learning rate that was found for each variant.
+    Those two have the same settings, but for a learning rate that was found for each variant. ``metric``: the primary
+    one by default.
     """
+    metric = metric or comparison.objective.metric
     others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
     if variant.baseline in others:
-        found.append(("test_bits_per_byte_minus_baseline", variant.baseline))
+        found.append((f"test_{metric}_minus_baseline", variant.baseline))
     if variant.position == "rope-after":
         found += [
-            ("test_bits_per_byte_minus_rope_before", name)
+            (f"test_{metric}_minus_rope_before", name)
             for name, other in others.items()
             if (other.kernel, other.position) == (variant.kernel, "rope-before")
             and _settings(other) == _settings(variant)
@@ -229,12 +239,19 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
             "unfinished": len(unfinished),
             "reasons": _reasons(runs[runs["state"] != "done"]),
         }
-        asked = {metric for metric, _ in contrasts(variant, comparison)}
-        for metric, unit in UNITS.items():
+        units = {
+            name: unit
+            for metric, unit in compared(comparison, curves).items()
+            for name in (
+                *(f"test_{metric}", f"validation_{metric}"),
+                *(contrast for contrast, _ in contrasts(variant, comparison, metric)),
+            )
+        }
+        for metric, unit in (units | UNITS).items():
             row = {"variant": variant.name, "metric": metric, "unit": unit} | fate
             if metric in EXACT:
                 rows.append(row | {"n": 1, "mean": getattr(variant, metric)})
-            elif metric in asked or metric not in CONTRASTS:
+            else:
                 rows.append(row | _row(mine[mine["metric"] == metric], metric))
     table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
     return table.astype({"reached": "Int64"}).fillna({"seeds": ""})

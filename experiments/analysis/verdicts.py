@@ -21,39 +21,8 @@ FEWEST_DIFFERING = 6
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN = "supported", "not supported", "inconclusive", "not run"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
 
-RULE = (
-    "A claim says in which range the mean of a measured quantity lies. A one-sided Student t test asks whether it lies "
-    "there (with two ends: at both, the larger p counts), another whether it lies outside, or inside by less than the "
-    "smallest amount that matters. Where it is known what difference a single value can resolve, the standard "
-    "deviation is taken to be no less.",
-    "A run begins to recall or does not, and three seeds that happen to be alike say little of "
-    "their spread. Recall's accuracies are judged by the spread within variants, too, of all variants of the "
-    "comparison "
-    "together (as in an analysis of variance, with its degrees of freedom; of a difference of two variants √2 times as "
-    "much): the larger p counts, and the wider interval is shown. This takes all variants to vary alike: it does not "
-    "guard against a variant that alone is unreliable, and one that is widens the intervals of all others.",
-    "An outcome that is -1, 0 or 1 (of two paired variants, which one failed) is judged by the exact two-sided sign "
-    "test "
-    "instead, on those that are not 0. It needs six of them.",
-    "What follows from a definition, as a formula or a number of bytes, is judged without a test: all values have to "
-    "lie in the range, or all outside.",
-    "Each p is doubled, because either test could have come out, and adjusted by Holm's method for all claims that "
-    "were declared for the same comparison and family, whether or not they were measured (the smaller p of every claim "
-    "together, the larger ones together); one without a verdict counts with p = 1. The p that is shown is the adjusted "
-    "one of the test that gave the verdict.",
-    "The claim is supported or not supported, as the test says, where that p is below 0.05. Where both are, the mean "
-    "lies in the range, but by less than matters: the claim is not supported, and that is remarked.",
-    "It is inconclusive otherwise; with fewer than three values; where one that was planned failed or is not defined; "
-    "and where all values are equal of something that is measured without a known resolution, as their spread is not "
-    "known then.",
-    "Questions that were put when a run had been seen say so, and are a family of their own; their p is not corrected "
-    "for having been picked.",
-    "It is not run where anything planned is missing or unfinished.",
-    "The seeds of a comparison are evaluated on the same text: intervals and p tell how the mean scatters over initial "
-    "weights, batches and draws of features, and nothing of other text.",
-    "In brackets: the 95 % interval of the mean (Student's t), of an accuracy cut at 0 and 100 %. It is not adjusted "
-    "for the number of claims, so it may lie clear of a bound where the verdict is inconclusive.",
-)
+_POINTS = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").removeprefix("* ").split("\n* ")
+RULE = tuple(" ".join(point.split()) for point in _POINTS)
 """how verdicts are made, a point each"""
 
 

@@ -1,44 +1,30 @@
 """What the suite offers, for the ``list`` and ``data`` commands."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from experiments.config import Config
+from experiments.console import make_console, print_pairs, program
 from experiments.data.corpus import DataSet
 from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS
+from experiments.options import DataOptions, ListOptions
+from experiments.presets import PRESETS, get_preset
+from experiments.studies.registry import STUDIES
+from experiments.variants import get_variant, variant_names
 
 
-def make_console() -> Console:
-    """A console that prints text as it is (paths may hold brackets), without styles or a guessed width in a pipe."""
-    console = Console(markup=False, emoji=False, highlight=False)
-    return console if console.is_terminal else Console(markup=False, emoji=False, highlight=False, width=120)
-
-
-def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Two columns: a name, and text that wraps beside it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
-    for name, text in pairs:
-        grid.add_row(f"  {name}", text)
-    console.print(grid)
-
-
-def print_list(experiments: Mapping[str, str], presets: Iterable[str], variants: Mapping[str, str]) -> None:
-    """Print the experiments and variants (name -> what it is), the presets and the names of the data sets."""
+def list_all(options: ListOptions) -> int:
+    """Print the studies, presets, variants and data sets. Returns the exit status."""
     console = make_console()
-    console.print("Experiments: python -m experiments run NAME", style="bold underline")
-    print_pairs(console, experiments.items())
+    console.print(f"Studies: {program()} run NAME", style="bold underline")
+    print_pairs(console, ((name, study.question) for name, study in STUDIES.items()))
     console.print("\nPresets: --preset NAME", style="bold underline")
-    console.print(f"  {', '.join(presets)}")
+    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS))
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, variants.items())
-    console.print("\nData sets: --data NAME (python -m experiments data says which are here)", style="bold underline")
+    print_pairs(console, ((name, get_variant(name).description) for name in variant_names()))
+    console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
     print_pairs(console, ((data_set.name, data_set.description) for data_set in DATA_SETS.values()))
+    return 0
 
 
 def availability(data_set: DataSet, data_dir: Path | None) -> str:
@@ -50,13 +36,13 @@ def availability(data_set: DataSet, data_dir: Path | None) -> str:
     return f"not here: {data_set.when_missing}" if place is None else f"here: {place}"
 
 
-def print_data(data_dir: Path | None) -> None:
+def list_data(options: DataOptions) -> int:
     """Print every data set with where it is, or where it would come from. Reads and downloads nothing.
 
-    Raises ValueError if the data directory does not exist.
+    Returns the exit status. Raises ValueError if the data directory does not exist.
     """
     console = make_console()
-    resolved = resolve_data_dir(data_dir)
+    resolved = resolve_data_dir(options.data_dir)
     directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
     for data_set in DATA_SETS.values():
@@ -66,3 +52,4 @@ def print_data(data_dir: Path | None) -> None:
         if data_set.url is not None:
             lines.append(("source", data_set.url))
         print_pairs(console, lines)
+    return 0

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import psutil
 
-from experiments.commands.catalogue import availability, make_console, print_pairs
+from experiments.commands.catalogue import availability
 from experiments.config import Config
+from experiments.console import make_console, print_pairs, say_that_it_loads
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
+from experiments.errors import EXIT_FAILED
+from experiments.options import DoctorOptions
 
 OLDEST_PYTHON = (3, 11)
 REQUIREMENTS = {
@@ -25,7 +28,6 @@ REQUIREMENTS = {
     "matplotlib": "matplotlib",
     "Jinja2": "jinja2",
     "rich": "rich",
-    "tyro": "tyro",
     "pooch": "pooch",
     "psutil": "psutil",
     "safetensors": "safetensors",
@@ -38,7 +40,7 @@ REQUIREMENTS = {
 
 
 def doctor(
-    data_dir: Path | None = None,
+    options: DoctorOptions,
     runs: Path = Path("results/runs"),
     requirements: Mapping[str, str] = REQUIREMENTS,
 ) -> int:
@@ -49,13 +51,14 @@ def doctor(
     """
     problems: list[str] = []
     console = make_console()
+    say_that_it_loads("doctor")
 
     console.print("Machine", style="bold underline")
     print_pairs(console, machine(problems))
     console.print("\nPackages", style="bold underline")
     print_pairs(console, [(name, package(name, module, problems)) for name, module in requirements.items()])
     console.print("\nData sets", style="bold underline")
-    print_pairs(console, data_sets(data_dir, problems))
+    print_pairs(console, data_sets(options.data_dir, problems))
     console.print("\nResults", style="bold underline")
     print_pairs(console, [(str(runs), writable(runs, problems))])
 
@@ -64,7 +67,7 @@ def doctor(
         console.print(f"Missing: {problem}", style="bold red", soft_wrap=True)
     if problems:
         console.print("This machine cannot run the experiments yet.", style="bold")
-        return 1
+        return EXIT_FAILED
     if cuda_devices():
         console.print("This machine can run the presets smoke, cpu, gpu and paper.", style="bold")
     else:

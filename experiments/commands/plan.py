@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.config import Config
+from experiments.console import duration
 from experiments.data.corpus import Corpus
 from experiments.records.schema import Comparison
 from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import RunFailed, make_optimizer, training_step
+from experiments.training.loop import RunFailed, make_optimizer, on_device, training_step
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import Objective
 from experiments.variants import Variant, get_variant
 
 
@@ -37,18 +38,18 @@ def print_plan(
     comparison: Comparison,
     variants: tuple[Variant, ...],
     config: Config,
-    task: ByteLanguageModel,
+    objective: Objective,
     device: torch.device,
     workers: int,
 ) -> None:
-    corpus = task.corpus
+    corpus = objective.corpus
     print_head(console, comparison, corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
     seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials = 0.0, 0, 0
     for variant, described in zip(variants, comparison.variants, strict=True):
-        seconds = _estimated_seconds(variant, variant.config(config), task, device)
+        seconds = _estimated_seconds(variant, variant.config(config), objective, device)
         tried = 0 if "learning_rate" in variant.settings else len(rates)
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
@@ -59,7 +60,7 @@ def print_plan(
             f"{described.parameters:,}",
             f"{described.position_parameters:,}",
             f"{config.steps * config.tokens_per_step:,}",
-            _duration(seconds),
+            duration(seconds),
         )
     console.print(table)
     if trials:
@@ -71,14 +72,14 @@ def print_plan(
         )
     console.print(
         f"{runs} runs, {runs * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
-        f"time: {_duration(total / min(workers, runs))}. No comparison was written."
+        f"time: {duration(total / min(workers, runs))}. No comparison was written."
     )
 
 
-def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device) -> float:
+def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
     """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
-    trial, sequences = _trial_step(variant, config, task, device)
+    trial, sequences = _trial_step(variant, config, objective, device)
     times = []
     for step in range(3):
         begun = time.perf_counter()
@@ -92,38 +93,27 @@ def _estimated_seconds(variant: Variant, config: Config, task: ByteLanguageModel
 
 
 def _trial_step(
-    variant: Variant, config: Config, task: ByteLanguageModel, device: torch.device
+    variant: Variant, config: Config, objective: Objective, device: torch.device
 ) -> tuple[Callable[[int], object], int]:
     """A training step of a one-layer model, to be called with its number, and the sequences it takes."""
     sequences = max(1, min(config.batch_size, 1024 // config.context))
     # A learning rate of almost nothing: the steps are a trial, and must not diverge.
     small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
-    model = build_model(variant, small, seed=0).to(device)
+    model = build_model(variant, small, 0, objective).to(device)
     optimizer = make_optimizer(model, small)
-    tokens = task.batch(0, 0)[:sequences]
-    batch = tokens.to(device), task.targets(tokens).to(device)
-    return lambda step: training_step(model, optimizer, *batch, small, step), sequences
+    batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)
+    return lambda step: training_step(model, optimizer, objective, batch, small, step), sequences
 
 
-def nondeterministic(
-    comparison: Comparison, config: Config, task: ByteLanguageModel, device: torch.device
-) -> list[str]:
+def nondeterministic(comparison: Comparison, config: Config, objective: Objective, device: torch.device) -> list[str]:
     """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
     found: list[str] = []
     for name in (record.name for record in comparison.variants):
         try:
             variant = get_variant(name)
-            trial, _ = _trial_step(variant, variant.config(config), task, device)
+            trial, _ = _trial_step(variant, variant.config(config), objective, device)
             found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
         except (RuntimeError, RunFailed) as error:
             # Out of memory, say: its run will tell the same, and the others go on.
             found.append(f"of {name} it could not be found out ({type(error).__name__})")
     return list(dict.fromkeys(found))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

@@ -1,271 +1,48 @@
-"""The run command: from its options to a comparison on disk."""
+"""The run command: what it is to do, checked as far as that goes without PyTorch, and then done."""
 
-import dataclasses
-import os
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
-import torch
-from msgspec.structs import replace
-from rich.console import Console
-
-from experiments.cli import EXIT_FAILED, RunCommand
-from experiments.commands.catalogue import make_console
-from experiments.commands.plan import nondeterministic, print_head, print_plan
-from experiments.commands.run_measurements import run_measurements
 from experiments.config import Config, check_range
-from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Launcher, Run
-from experiments.launch.progress import make_display
+from experiments.console import program, say_that_it_loads
 from experiments.launch.registry import LAUNCHERS
-from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.runs import Failure, Training, log_path, train_runs
+from experiments.options import ALL, RunOptions, parse
 from experiments.presets import get_preset
-from experiments.records.files import remove_leftovers
-from experiments.records.lock import only_one_run
-from experiments.records.record import is_finished, write_record
-from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
-from experiments.records.store import (
-    CONTINUED,
-    add_notes,
-    check_directory,
-    failing_after_it_began,
-    make_directory,
-    merge_with_existing,
-    new_comparison,
-)
-from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.studies.registry import STUDIES
-from experiments.study import resolve
-from experiments.training import tuning
-from experiments.training.models import (
-    build_model,
-    check_memory,
-    check_parameters_match,
-    count_parameters,
-    resolve_device,
-)
-from experiments.training.objectives import ByteLanguageModel, make_task
-from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import Variant, check_variants_differ, parse_variants
+from experiments.variants import parse_variants
 
 MOST_SEEDS, MOST_WORKERS = 1000, 4096
 
 
-def run(command: RunCommand, command_line: str) -> int:
-    """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
+def run(options: RunOptions) -> int:
+    """Run a study, or all of them. Returns the exit status.
 
     Raises:
         ValueError: wrong use; nothing was written.
+        RunFailed: it began and could not go on.
     """
-    study = STUDIES[command.experiment]
-    if not study.variants:
-        return run_measurements(study, command, command_line)
-    variants = parse_variants(",".join(study.variants) if command.variants is None else command.variants)
-    seeds = get_preset(command.preset, study).seeds if command.seeds is None else command.seeds
-    check_range("--seeds", seeds, 1, MOST_SEEDS)
-    rates = [] if command.learning_rates is None else parse_rates(command.learning_rates)
-    root = command.directory
-    check_directory(root)
-    config = command.config
-    device = resolve_device(command.device)
-    workers = command.workers
-    if workers is None:
-        workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
-    check_range("--workers", workers, 1, MOST_WORKERS)
-    if not command.run_timeout > 0:
-        raise ValueError(f"--run-timeout is {command.run_timeout}; give a positive number of seconds")
-    launcher = LAUNCHERS[command.launcher](workers=workers, run_timeout=command.run_timeout)
-    configs = {variant.name: variant.config(config) for variant in variants}
-    check_variants_differ(variants, config)
-    if device.type == "cpu":
-        check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
-    parameters = {variant.name: _parameters(variant, configs[variant.name]) for variant in variants}
-    for size in {(variant.dim, variant.heads) for variant in configs.values()}:
-        check_parameters_match(
-            {name: parameters[name] for name, variant in configs.items() if (variant.dim, variant.heads) == size}
-        )
-    passed_over: list[str] = []
-    reusable = {} if command.reuse is None else trained_runs(command.reuse, passed_over)
-    corpus = load_corpus(config.data, command.data_dir, command.data_file)
-    task = make_task(corpus, config.context, config.batch_size)
+    for name, value, most in (("--seeds", options.seeds, MOST_SEEDS), ("--workers", options.workers, MOST_WORKERS)):
+        if value is not None:
+            check_range(name, value, 1, most)
+    if not options.run_timeout > 0:
+        raise ValueError(f"--run-timeout is {options.run_timeout}; give a positive number of seconds")
+    if options.study == ALL:
+        say_that_it_loads("run all")
+        from experiments.commands.run_all import run_all
 
-    console = make_console()
-    comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
-    comparison.config = dataclasses.asdict(config)
-    comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
-    comparison.seeds = list(range(seeds))
-    comparison.data = [corpus.describe()]
-    comparison.evaluated_windows = {
-        "validation": len(task.windows("validation", config.evaluation_windows)),
-        "test": len(task.windows("test", config.test_windows)),
-    }
-    comparison.learning_rates = rates
-    comparison.notes += passed_over
-    if command.dry_run:
-        print_plan(console, comparison, variants, config, task, device, workers)
-        return 0
+        return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
+    LAUNCHERS[options.launcher]
+    config = resolved_config(options)
+    if options.variants is not None:
+        parse_variants(options.variants)
+    say_that_it_loads(f"run {options.study}")
+    # From here on, because these load PyTorch.
+    from experiments.commands.run_measurements import run_measurements
+    from experiments.commands.run_training import run_training
 
-    merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
-    make_directory(root)
-    with only_one_run(root, console):
-        comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
-        with failing_after_it_began(root):
-            return _train_and_report(console, root, comparison, command, task, device, workers, launcher, reusable)
+    study = STUDIES[options.study]
+    return run_training(study, options, config) if study.variants else run_measurements(study, options)
 
 
-def _train_and_report(
-    console: Console,
-    root: Path,
-    comparison: Comparison,
-    command: RunCommand,
-    task: ByteLanguageModel,
-    device: torch.device,
-    workers: int,
-    launcher: Launcher,
-    reusable: dict[str, Trained],
-) -> int:
-    remove_leftovers(root)
-    remove_unfinished_reports(root)
-    comparison.unrecorded = []
-    write_record(root / "comparison.json", comparison)
-    config = Config(**comparison.config)
-
-    def train(at: Path, what: Comparison) -> dict[Run, Failure]:
-        """Train what is missing of a comparison."""
-        settings = {variant.name: variant.settings for variant in what.variants}
-        data = command.data_dir, command.data_file, task.corpus.sha256
-        training = Training(at, config, *data, device.type, settings)
-        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        taken = take_over(training, runs, reusable)
-        for run, there in taken.items():
-            console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
-        sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
-        add_notes(comparison, [] if sentence is None else [sentence])
-        return _train(console, training, runs, launcher)
-
-    print_head(console, comparison, task.corpus, device, workers)
-    for note in (*comparison.notes, *_short_of_the_peak(config)):
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    failures = _tune(console, root, comparison, train)
-    runs = list(comparison.runs)
-    if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
-        comparison.nondeterministic = nondeterministic(comparison, config, task, device)
-        write_record(root / "comparison.json", comparison)
-    if (root / tuning.DIRECTORY).is_dir():
-        reusable = trained_runs(root / tuning.DIRECTORY, comparison.notes) | reusable
-    waiting = untuned(comparison)
-    ready = [variant for variant in comparison.variants if variant not in waiting]
-    if ready:
-        failures |= {(root, run): failure for run, failure in train(root, replace(comparison, variants=ready)).items()}
-    comparison.unrecorded = [
-        UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
-        for (at, run), failure in failures.items()
-        if not failure.recorded and at == root
-    ]
-
-    console.print("measuring the trained models and writing the report")
-    # Of what could not be measured before, some may be there now.
-    comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    measure = resolve(STUDIES[command.experiment].measure)
-    add_notes(comparison, [*_short_of_the_peak(config), *measure(root, comparison, task)])
-    write_record(root / "comparison.json", comparison)
-    report = write_report(root)
-    console.print(result_table(root))
-    for (at, run), failure in failures.items():
-        console.print(f"{failure.ended.state}: {run}: {failure.reason}", markup=False, soft_wrap=True)
-        console.print(f"  its log: {log_path(at, run)}", markup=False, soft_wrap=True)
-    if failures:
-        console.print("the same command tries what failed again")
-    console.print(f"report: {report}", soft_wrap=True)
-    return EXIT_FAILED if failures else 0
-
-
-def _short_of_the_peak(config: Config) -> list[str]:
-    if config.warmup_steps <= config.steps:
-        return []
-    return [
-        f"the warm-up is {config.warmup_steps:,} steps and the run {config.steps:,}, so the learning rate ends at "
-        f"{config.steps / config.warmup_steps:.0%} of its peak; give a smaller --warmup-steps to reach it"
-    ]
-
-
-def _available_cores() -> int:
-    # Not every system can say which cores this process may use.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _tune(
-    console: Console,
-    root: Path,
-    comparison: Comparison,
-    train: Callable[[Path, Comparison], dict[Run, Failure]],
-) -> dict[tuple[Path, Run], Failure]:
-    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
-
-    A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
-    the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
-    variant
-    one of whose trials was killed or failed otherwise has to wait until that is repeated.
-    """
-    variants = untuned(comparison)
-    if not variants:
-        return {}
-    at = root / tuning.DIRECTORY
-    console.print(
-        f"learning rates: {len(variants)} variants at {', '.join(map(str, comparison.learning_rates))}, seed "
-        f"{tuning.SEED}",
-        soft_wrap=True,
-    )
-    make_directory(at)
-    write_record(at / "comparison.json", tuning.trials(comparison))
-    failures = train(at, tuning.trials(replace(comparison, variants=variants)))
-    for variant in variants:
-        if not tuning.have_ended(root, comparison, variant.name):
-            console.print(f"  {variant.name}: not yet, for a trial failed", markup=False, soft_wrap=True)
-            continue
-        rate = tuning.choose(root, comparison, variant.name)
-        remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
-        rate = comparison.config["learning_rate"] if rate is None else rate
-        variant.settings = variant.settings | {"learning_rate": rate}
-        console.print(f"  {variant.name}: {rate}{remark}", markup=False, soft_wrap=True)
-    write_record(root / "comparison.json", comparison)
-    return {(at, run): failure for run, failure in failures.items()}
-
-
-def _train(console: Console, training: Training, runs: list[Run], launcher: Launcher) -> dict[Run, Failure]:
-    done = sum(map(training.is_finished, runs))
-    if done:
-        console.print(f"{done} of {len(runs)} runs are done already")
-    with make_display(console, runs, done, training.config.steps) as display:
-        return train_runs(training, runs, launcher, display)
-
-
-def _parameters(variant: Variant, config: Config) -> tuple[int, int]:
-    """As count_parameters; from models of one and two layers, because all layers have equally many."""
-    with torch.device("meta"):
-        one, two = (
-            count_parameters(build_model(variant, dataclasses.replace(config, layers=layers), seed=0))
-            for layers in (1, 2)
-        )
-    return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
-
-
-def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
-    total, position_table = parameters
-    return VariantRecord(
-        name=variant.name,
-        description=_description(variant, config),
-        kernel=variant.kernel,
-        position=variant.position,
-        baseline=variant.baseline,
-        parameters=total,
-        position_parameters=position_table,
-        settings=dict(variant.settings),
-    )
-
-
-def _description(variant: Variant, config: Config) -> str:
-    if variant.position != "rope-after":
-        return variant.description
-    return f"{variant.description} The denominator is {config.denominator}."
+def resolved_config(options: RunOptions) -> Config:
+    """What every run is trained with: the preset's settings, and before them those that were given."""
+    return replace(get_preset(options.preset, STUDIES[options.study]).config, **options.settings)

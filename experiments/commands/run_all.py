@@ -11,48 +11,47 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.analysis import references
-from experiments.cli import EXIT_FAILED
-from experiments.commands.catalogue import make_console
 from experiments.commands.run_measurements import OPTIONS as MEASURED_OPTIONS
-from experiments.errors import RunFailed
+from experiments.console import make_console, program
+from experiments.errors import EXIT_FAILED, RunFailed
+from experiments.options import ALL, RunOptions
 from experiments.studies.registry import STUDIES
 
-EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--run-timeout", "--dry-run")
+EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--run-timeout", "--launcher", "--dry-run", "--plugin")
 """options of ``run all``; they go to every run"""
 RUNS = Path("results/runs")
 
 
-def run_all(options: list[str], preset: str, run_one: Callable[[list[str]], int]) -> int:
-    """Run every reference, or at another preset than cpu every experiment with its own variants. Returns the exit
-    status.
+def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
+    """Run every reference, or at another preset than cpu every study with its own variants. Returns the exit status.
 
     Args:
         options: what was given behind ``run all``.
-        preset: the one among them, or cpu.
         run_one: runs the command of some words; returns its exit status.
 
     Raises:
         ValueError: an option that is not one of ``EVERYWHERE``.
     """
-    given = [word.partition("=")[0].replace("_", "-") for word in options if word.startswith("--")]
+    words_given = [word for word in options.words[1:] if word != ALL]
+    given = [word.partition("=")[0].replace("_", "-") for word in words_given if word.startswith("--")]
     refused = [word for word in given if word not in EVERYWHERE]
     if refused:
         raise ValueError(
-            f"{', '.join(refused)} is for one experiment; `run all` takes {', '.join(EVERYWHERE)}, and runs each "
-            "experiment by the command that its claims name"
+            f"{', '.join(refused)} is for one study; `run all` takes {', '.join(EVERYWHERE)}, and runs each "
+            "study by the command that its claims name"
         )
     console = make_console()
-    commands = _commands(preset)
+    commands = _commands(options.preset)
     statuses = {}
     if "--dry-run" not in given:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
     for number, (name, words) in enumerate(commands.items(), start=1):
         study = STUDIES[words[1]]
-        words = [*words, *_fitting(options, trains=bool(study.variants))]
+        words = [*words, *_fitting(words_given, trains=bool(study.variants))]
         if study.variants and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
-        console.print(f"python -m experiments {shlex.join(words)}", soft_wrap=True)
+        console.print(f"{program()} {shlex.join(words)}", soft_wrap=True)
         statuses[name] = _run(console, words, run_one)
     failed = [name for name, status in statuses.items() if status]
     console.rule()

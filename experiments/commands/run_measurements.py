@@ -1,12 +1,12 @@
-"""The run command for an experiment that trains nothing: its measurements, one after the other, and its report."""
+"""The run command for a study that trains nothing: its measurements, one after the other, and its report."""
 
-import shlex
 from pathlib import Path
 
 import msgspec
 
-from experiments.cli import EXIT_FAILED, RunCommand
-from experiments.commands.catalogue import make_console
+from experiments.console import command_line, make_console
+from experiments.errors import EXIT_FAILED
+from experiments.options import RunOptions, given_flags
 from experiments.records.lock import only_one_run
 from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
@@ -25,24 +25,29 @@ from experiments.report.report import write_report
 from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
-OPTIONS = ("--preset", "--out", "--device", "--dry-run")
-"""what such an experiment takes; the others say what is trained"""
+OPTIONS = ("--preset", "--out", "--device", "--dry-run", "--plugin", "--config")
+"""what such a study takes; the others say what is trained"""
 
 
-def run_measurements(study: Study, command: RunCommand, command_line: str) -> int:
+def run_measurements(study: Study, options: RunOptions) -> int:
     """Measure what is missing and write the report. Returns the exit status.
 
     Raises:
         ValueError: wrong use; nothing was written.
     """
-    _check_options(command, command_line)
-    device = resolve_device(command.device)
+    refused = [flag for flag in given_flags(options) if flag not in OPTIONS]
+    if refused:
+        raise ValueError(
+            f"{', '.join(refused)} says what is trained, and {options.study} trains nothing; it takes "
+            f"{', '.join(OPTIONS)}"
+        )
+    device = resolve_device(options.device)
     missing_of, notes_of = resolve(study.missing), resolve(study.notes)
-    config = resolve(study.settings)(command.preset, device.type)
+    config = resolve(study.settings)(options.preset, device.type)
     console = make_console()
-    root = command.directory
+    root = options.directory
     check_directory(root)
-    comparison = new_comparison(root, command.experiment, command.preset, command_line, device)
+    comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
     comparison.config = msgspec.json.decode(msgspec.json.encode(config))
     if (root / "comparison.json").is_file():
@@ -53,7 +58,7 @@ def run_measurements(study: Study, command: RunCommand, command_line: str) -> in
     console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
-    if command.dry_run:
+    if options.dry_run:
         for measurement in missing:
             console.print(f"  {measurement}", soft_wrap=True)
         console.print("Nothing was measured or written.")
@@ -71,16 +76,6 @@ def run_measurements(study: Study, command: RunCommand, command_line: str) -> in
         console.print(f"failed: {failure}", soft_wrap=True)
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
-
-
-def _check_options(command: RunCommand, command_line: str) -> None:
-    given = [word.partition("=")[0] for word in shlex.split(command_line) if word.startswith("--")]
-    refused = [option for option in given if option.replace("_", "-") not in OPTIONS]
-    if refused:
-        raise ValueError(
-            f"{', '.join(refused)} says what is trained, and {command.experiment} trains nothing; it takes "
-            f"{', '.join(OPTIONS)}"
-        )
 
 
 def _continued(root: Path, comparison: Comparison, unfinished: bool) -> Comparison:

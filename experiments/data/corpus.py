@@ -12,6 +12,7 @@ import numpy.typing as npt
 from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
+Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 NOT_SCORED = -100
 """stands for a target that does not count; what PyTorch's cross_entropy leaves out"""

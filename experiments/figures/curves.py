@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -21,14 +21,14 @@ Runs = dict[str, dict[int, "pd.Series[float]"]]
 
 
 def finished_seeds(summary: pd.DataFrame) -> dict[str, set[int]]:
-    """For each variant the seeds that count: those with a final test figure."""
-    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    """For each variant the seeds that count: those with a final test figure, of which its first row tells."""
+    tested = summary.drop_duplicates("variant")
     return {row["variant"]: {int(seed) for seed in row["seeds"].split()} for row in tested.to_dict("records")}
 
 
 def failures(summary: pd.DataFrame) -> dict[str, str]:
     """For each variant with runs that failed or are not finished, how many of how many."""
-    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    tested = summary.drop_duplicates("variant")
     notes = {}
     for row in tested.to_dict("records"):
         counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
@@ -37,32 +37,41 @@ def failures(summary: pd.DataFrame) -> dict[str, str]:
     return notes
 
 
-def smoothing(curves: pd.DataFrame, split: str) -> int:
+def plotted(curves: pd.DataFrame, split: str, comparison: Comparison) -> ObjectiveRecord:
+    """What the curves of a split show: the primary metric, or the loss where that is not recorded in training."""
+    recorded = set(curves[curves["split"] == split]["metric"])
+    nats = replace(NEXT_BYTE, metric="loss", unit="nats")
+    return next((o for o in (comparison.objective, NEXT_BYTE) if o.metric in recorded), nats)
+
+
+def smoothing(curves: pd.DataFrame, split: str, comparison: Comparison) -> int:
     """How many consecutive records make one plotted point."""
-    rows = curves[(curves["split"] == split) & (curves["metric"] == "bits_per_byte")]
+    metric = plotted(curves, split, comparison).metric
+    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
     longest = rows.groupby(["variant", "seed"]).size().max() if len(rows) else 0
     return max(1, round(longest / POINTS))
 
 
 def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, split: str) -> Figure:
-    """Bits per byte of a split against optimiser steps, every seed thin and the mean of the finished seeds thick."""
-    width = smoothing(curves, split)
-    runs = _runs(curves, split, width)
-    low, high = _vertical_range(runs, finished_seeds(summary), SCALE_FROM)
+    """A split's figures against optimiser steps, every seed thin and the mean of the finished seeds thick."""
+    width, shown = smoothing(curves, split, comparison), plotted(curves, split, comparison)
+    runs = _runs(curves, split, width, shown.metric)
+    scale_from = SCALE_FROM if shown.better == "lower" else 0
+    low, high = _vertical_range(runs, finished_seeds(summary), scale_from)
     note = f"{split} split. {_what_lines_are(comparison)}"
     if width > 1:
         note += f" Each point: mean of {width} records."
     if any(curve.max() > high for seeds in runs.values() for curve in seeds.values()):
         note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
-    return _panels(runs, summary, comparison, (low, high), "bits per byte", note)
+    return _panels(runs, summary, comparison, (low, high), shown.quantity, note)
 
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """Validation bits per byte minus those of the same seed's baseline at the same step; ``gains`` has to have some."""
+    """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
     by_variant, finished = gains(curves, summary, comparison), finished_seeds(summary)
     shown = replace(comparison, variants=[v for v in comparison.variants if v.baseline != v.name])
     note = f"validation split. {_what_lines_are(comparison)}"
-    quantity = "bits per byte minus the\nbaseline's (below 0: better)"
+    quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
     return _panels(
         by_variant, summary, shown, _vertical_range(by_variant, finished, 0), quantity, note, references=False
     )
@@ -70,7 +79,7 @@ def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
 
 def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Runs:
     """By variant and seed the difference to the same seed's baseline, at the steps that both were validated at."""
-    runs = _runs(curves, "validation", 1)
+    runs = _runs(curves, "validation", 1, comparison.objective.metric)
     finished = finished_seeds(summary)
     found: Runs = {}
     for variant in comparison.variants:
@@ -170,9 +179,9 @@ def _mark_end(axes: Axes, curve: "pd.Series[float]", colour: str) -> None:
     )
 
 
-def _runs(curves: pd.DataFrame, split: str, width: int) -> Runs:
+def _runs(curves: pd.DataFrame, split: str, width: int, metric: str) -> Runs:
     """Per variant and seed the plotted curve: means of ``width`` consecutive records, at their mean step."""
-    rows = curves[(curves["split"] == split) & (curves["metric"] == "bits_per_byte")]
+    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
     runs: Runs = {}
     grouped: Any = rows.groupby(["variant", "seed"], sort=False)
     for (name, seed), group in grouped:

@@ -48,17 +48,20 @@ class Rows:
 
 
 def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """Test bits per byte of every variant and, beside it, the paired difference to the variant's baseline."""
+    """The primary metric on the test split and, beside it, the paired difference to the variant's baseline."""
+    objective = comparison.objective
     rows = Rows(comparison, summary)
-    difference = "test_bits_per_byte_minus_baseline"
+    difference = f"test_{objective.metric}_minus_baseline"
     has_baselines = difference in set(summary["metric"])
     figure, panels = rows.figure(2 if has_baselines else 1, _note(comparison, "test split"))
-    _dots(panels[0], rows, values, summary, "test_bits_per_byte")
-    panels[0].set_xlabel("test bits per byte")
+    _dots(panels[0], rows, values, summary, f"test_{objective.metric}")
+    panels[0].set_xlabel(f"test {objective.quantity}")
     if has_baselines:
         _dots(panels[1], rows, values, summary, difference)
         panels[1].axvline(0, color=MUTED, linewidth=1.0)
-        panels[1].set_xlabel("bits per byte minus those of the same\nkernel without positions (below 0: better)")
+        panels[1].set_xlabel(
+            f"{objective.quantity} minus those of the same\nkernel without positions ({objective.where_better})"
+        )
         for variant, height in zip(rows.variants, rows.heights, strict=True):
             if variant.name in rows.baselines:
                 look: Any = {"va": "center", "color": MUTED, "fontsize": 8.5, "backgroundcolor": "white"}
@@ -125,7 +128,8 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
             axes.errorbar(row["mean"], height, xerr=reach, color=look["color"], capsize=3.5, linewidth=1.5)
         axes.plot([row["mean"]], [height], look["marker"], color=look["color"], markersize=6.5)
         if row["n"] == 0:
-            text = "no finished seed" if metric in ("test_bits_per_byte", "tokens_per_second") else "nothing to compare"
+            is_compared = metric.endswith(("_minus_baseline", "_to_baseline"))
+            text = "nothing to compare" if is_compared else "no finished seed"
             axes.text(0.03, height, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)
 
 

@@ -115,17 +115,18 @@ def _legends(figure: Figure, panels: list[Axes]) -> None:
 
 
 def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """Test bits per byte of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
+    """The test split's figure of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
     groups = panels_of(comparison)
     variants = [variant for variants in groups.values() for variant in variants]
-    tested = summary[summary["metric"] == "test_bits_per_byte"].set_index("variant")
+    metric = f"test_{comparison.objective.metric}"
+    tested = summary[summary["metric"] == metric].set_index("variant")
     figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(variants)))
     axes = figure.subplots()
     names = []
     for height, variant in enumerate(variants):
         colour = kernel_colour(variant.kernel)
         row: Any = tested.loc[variant.name]
-        mine = values[(values["variant"] == variant.name) & (values["metric"] == "test_bits_per_byte")]["value"]
+        mine = values[(values["variant"] == variant.name) & (values["metric"] == metric)]["value"]
         axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
         if pd.notna(row["low"]):
             reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
@@ -136,7 +137,7 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
         names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.set_xlabel("test bits per byte (lower is better)")
+    axes.set_xlabel(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)")
     note = f"{data_names(comparison)}, test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t)."
     figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure

@@ -36,6 +36,11 @@ class Job:
     """absolute"""
 
     @property
+    def root(self) -> Path:
+        """The comparison's directory."""
+        return self.directory.parents[len(Path(self.run.variant).parts)]
+
+    @property
     def command(self) -> list[str]:
         """Trains the run to its end. Exit status 0 done, 1 failed, 130 or 143 stopped after a checkpoint."""
         return [sys.executable, "-m", "experiments", "train", str(self.directory)]

@@ -163,7 +163,7 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
 
     from experiments.data.registry import load_corpus
     from experiments.training.loop import RunFailed, RunStopped, train_run
-    from experiments.training.objectives import make_task
+    from experiments.training.objectives import make_objective
     from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
@@ -190,12 +190,13 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
         corpus = load_corpus(config.data, data_dir, data_file)
         if corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
+        objective = make_objective(corpus, config, job.root)
         train_run(
             job.directory,
             get_variant(job.run.variant),
             job.run.seed,
             config,
-            make_task(corpus, config.context, config.batch_size),
+            objective,
             torch.device(needed.device),
             progress=progress,
             should_stop=should_stop,

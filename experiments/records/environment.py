@@ -13,9 +13,17 @@ import torch
 from experiments.records.schema import GitRecord
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
-OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton".split()
+OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
 """named only where they are installed"""
 ROOT = Path(__file__).parents[2]
+CODE = (
+    "linear_rope/**/*.py",
+    "experiments/training/**/*.py",
+    "experiments/data/**/*.py",
+    "experiments/config.py",
+    "experiments/variants.py",
+)
+"""what can change a number of a training run; figures, claims and commands cannot"""
 
 
 def versions() -> dict[str, str]:
@@ -52,12 +60,11 @@ def git() -> GitRecord:
 
 
 def _code_sha256() -> str:
-    """Of every Python file of the two packages, with its path: what a commit does not tell when there are changes."""
+    """Of every Python file that a number can depend on, with its path: what a commit does not tell of changes."""
     digest = hashlib.sha256()
-    for package in ("linear_rope", "experiments"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+    for path in sorted(path for place in CODE for path in ROOT.glob(place)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 

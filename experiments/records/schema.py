@@ -84,6 +84,37 @@ class DataRecord(Struct, kw_only=True):
     splits: dict[str, Natural]
 
 
+class ObjectiveRecord(Struct, kw_only=True, frozen=True):
+    """What is trained, and the metric by which variants are compared, in its unit."""
+
+    name: str
+    metric: str
+    unit: str
+    better: Literal["lower", "higher"]
+    vocabulary: Natural
+    tokenizer_sha256: str = ""
+    """of tokenizer.json, where the tokens were learnt"""
+
+    @property
+    def quantity(self) -> str:
+        """What tables and axes call the metric."""
+        words = self.metric.replace("_", " ")
+        return words if words == self.unit else f"{words} ({self.unit})"
+
+    @property
+    def where_better(self) -> str:
+        """Of a difference to something else."""
+        return f"{'below' if self.better == 'lower' else 'above'} 0: better"
+
+
+NEXT_BYTE = ObjectiveRecord(
+    name="next byte", metric="bits_per_byte", unit="bits per byte", better="lower", vocabulary=256
+)
+ANSWERS = ObjectiveRecord(
+    name="answers in sequences", metric="accuracy", unit="share of answers", better="higher", vocabulary=256
+)
+
+
 class UnrecordedRun(Struct, kw_only=True):
     """What became of a run whose status.json could not be written."""
 
@@ -120,8 +151,12 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     nondeterministic: list[str] = []
     """operations of the variants that give other bits when they are run again"""
     plugins: list[Origin] = []
+    objective: ObjectiveRecord = NEXT_BYTE
+    """of a record from before there were objectives: what its data were trained for"""
 
     def __post_init__(self) -> None:
+        if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
+            self.objective = ANSWERS
         for what, values in (("seeds", self.seeds), ("variants", [variant.name for variant in self.variants])):
             for value in repeated(values):
                 raise ValueError(f"{what} holds {value!r} twice")

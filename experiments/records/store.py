@@ -130,6 +130,9 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     contents = [record.data[0].sha256[:12] for record in (there, comparison)]
     if contents[0] != contents[1]:
         differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
+    kinds = [f"{record.objective.name} {record.objective.tokenizer_sha256[:12]}" for record in (there, comparison)]
+    if there.objective != comparison.objective:
+        differing.append("what is trained ({} there, {} now)".format(*kinds))
     refuse_if_differing(root, differing)
     unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:

@@ -13,7 +13,7 @@ from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
-from experiments.commands.catalogue import make_console
+from experiments.console import make_console
 from experiments.errors import why
 from experiments.records.files import visible, write_atomically
 from experiments.records.record import read_comparison

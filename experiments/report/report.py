@@ -26,7 +26,7 @@ from experiments.records.store import check_runs
 from experiments.report.tables import happenings, main_table, repeatability, terminal_table, unfinished_runs
 from experiments.studies.registry import STUDIES
 from experiments.study import FigureEntry, Study, TableEntry, resolve
-from experiments.training.tuning import RATES_CAPTION, rates_table
+from experiments.training.tuning import rates_caption, rates_table
 
 TEMPLATES = Path(__file__).parent / "templates"
 UNFINISHED_REPORT = ".report-"
@@ -51,7 +51,7 @@ def write_report(root: Path, study: Study | None = None) -> Path:
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
-            entries.append(TableEntry("Learning rates", rates, RATES_CAPTION))
+            entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
         content = _content(output, comparison, summary, entries) | runs | _words(study)
         claims = declared_claims(claims_of(study), comparison.name, study.name)
         content["claims"] = evaluate(
@@ -89,7 +89,7 @@ def _content(
     output: Path, comparison: Comparison, summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
 ) -> dict[str, Any]:
     """What the two templates show of the numbers, besides the claims and what became of the runs."""
-    tested = summary[summary["metric"] == "test_bits_per_byte"]
+    tested = summary.drop_duplicates("variant")  # the first row of each tells of the test split
     return {
         "comparison": comparison,
         "table": _rows(main_table(summary, comparison)),

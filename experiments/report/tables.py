@@ -20,16 +20,18 @@ NOTHING = "-"
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
     metrics: Any = summary.set_index(["variant", "metric"])
-    names = {variant.name for variant in comparison.variants}
+    objective, names = comparison.objective, {variant.name for variant in comparison.variants}
     rows = []
     for variant in comparison.variants:
         name, baseline = variant.name, variant.baseline
-        test: Any = metrics.loc[name, "test_bits_per_byte"]
+        test: Any = metrics.loc[name, f"test_{objective.metric}"]
+        if objective.metric == "accuracy":  # it cannot leave 0 to 1, and so its interval does not
+            test = test.where(~test.index.isin(["low", "high"]), test[["low", "high"]].astype(float).clip(0, 1))
         steps: Any = metrics.loc[name, "steps_to_baseline"]
         if baseline == name:
             difference = "baseline"
         elif baseline in names:
-            difference = _with_interval(metrics.loc[name, "test_bits_per_byte_minus_baseline"], "+.4f")
+            difference = _with_interval(metrics.loc[name, f"test_{objective.metric}_minus_baseline"], "+.4f")
         else:
             difference = f"{baseline} was not run"
         speed = metrics.loc[name, "tokens_per_second"]["mean"]
@@ -37,7 +39,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             {
                 "variant": name,
                 "n": f"{test['n']} of {test['planned']}",
-                "test bits per byte": _with_interval(test, ".3f"),
+                f"test {objective.quantity}": _with_interval(test, ".3f"),
                 "minus baseline": difference,
                 "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",

@@ -12,23 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from experiments.config import Config, recorded_steps
-from experiments.data.corpus import NOT_SCORED
 from experiments.records.record import MetricsLog
 from experiments.records.schema import Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel, bits_per_byte
+from experiments.training.objectives import Batch, Objective
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
-from linear_rope.model import CausalLM
 
 Progress = Callable[[int, float, float], None]
-"""Called after every step with (steps done, loss in nats per token, tokens per second)."""
+"""Called after every step with (steps done, loss in nats, tokens per second)."""
 
 
 DIVERGED = "diverged"
@@ -71,7 +68,7 @@ def train_run(
     variant: Variant,
     seed: int,
     config: Config,
-    task: ByteLanguageModel,
+    objective: Objective,
     device: torch.device,
     *,
     progress: Progress = lambda step, loss, rate: None,
@@ -89,7 +86,7 @@ def train_run(
         OSError: a record or a checkpoint could not be written; those written before are whole.
     """
     torch.set_num_threads(config.threads)
-    model = build_model(variant, config, seed).to(device)
+    model = build_model(variant, config, seed, objective).to(device)
     optimizer = make_optimizer(model, config)
     log = MetricsLog(directory / "metrics.jsonl", note)
     step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
@@ -111,11 +108,13 @@ def train_run(
                 raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: Split, windows: int) -> None:
-            values = evaluate(model, task, split, windows, config, between_batches=stop_if_asked)
-            if not math.isfinite(values["bits_per_byte"]):
-                raise Diverged(f"the loss on the {split} split is {values['bits_per_byte']} after step {step}")
+            values = evaluate(model, objective, split, windows, config, between_batches=stop_if_asked)
+            for name, value in values.items():
+                if not math.isfinite(value):
+                    raise Diverged(f"{name} on the {split} split is {value} after step {step}")
             if split == "validation" and config.diagnose_windows:
-                values |= attention_statistics(model, task.windows(split, config.diagnose_windows)[:, :-1].to(device))
+                inputs = objective.diagnosed(split, config.diagnose_windows)
+                values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
             log.append(step, step * config.tokens_per_step, split, values)
 
         while True:
@@ -130,10 +129,9 @@ def train_run(
             learning_rate = learning_rate_at(step, config)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
-            torch.manual_seed(_step_seed(seed, step))
-            tokens = task.batch(seed, step)
-            targets = task.targets(tokens).to(device)
-            loss, gradient_norm = training_step(model, optimizer, tokens.to(device), targets, config, step)
+            torch.manual_seed(seed * 1_000_003 + step)
+            batch = on_device(objective.batch(seed, step), device)
+            loss, gradient_norm = training_step(model, optimizer, objective, batch, config, step)
             step += 1
             trained_steps += 1
             trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
@@ -142,7 +140,7 @@ def train_run(
             if step % config.log_every == 0 or step == config.steps:
                 log.append(step, step * config.tokens_per_step, "train", {
                     "loss": loss,
-                    "bits_per_byte": bits_per_byte(loss),
+                    **objective.training_metrics(loss, batch),
                     "learning_rate": learning_rate,
                     "gradient_norm": gradient_norm,
                     "tokens_per_second": rate,
@@ -168,7 +166,7 @@ def last_whole_step(log: MetricsLog, config: Config) -> int:
 
 
 def resume(
-    directory: Path, model: CausalLM, optimizer: torch.optim.Optimizer, last_step: int, note: Callable[[str], None]
+    directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, last_step: int, note: Callable[[str], None]
 ) -> int:
     """Bring model and optimizer to the newest undamaged checkpoint up to ``last_step``; returns its step, or 0."""
     checkpoint, passed_over = load_newest_checkpoint(directory, model, last_step)
@@ -185,18 +183,19 @@ def resume(
 
 
 def training_step(
-    model: CausalLM, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, config: Config, step: int
+    model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, batch: Batch, config: Config, step: int
 ) -> tuple[float, float]:
-    """One update from tokens (B, N + 1) and targets (B, N).
+    """One update on a batch that is on the model's device.
 
-    Returns the loss (nats per scored target) and the gradient's norm before clipping.
+    Returns the loss in nats and the gradient's norm before clipping.
 
     Raises:
         Diverged: either is not finite; then no weight was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
-    loss = mean_loss(next_token_logits(model, tokens, config), targets)
+    with autocast(config, batch[0].device):
+        loss = objective.loss(model, batch)
     value = loss.item()
     if not math.isfinite(value):
         raise Diverged(f"the loss is {value} at step {step}")
@@ -208,78 +207,58 @@ def training_step(
     return value, norm
 
 
-def next_token_logits(model: CausalLM, tokens: Tensor, config: Config) -> Tensor:
-    """Logits (B, N, vocabulary), in float32, of each next token after tokens[:, :-1]; tokens (B, N + 1)."""
-    with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16"):
-        return model(tokens[:, :-1]).float()
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """What the precision of a configuration means for a model and its loss."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
-def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats per scored target; logits (B, N, vocabulary), targets (B, N)."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    return tuple(tensor.to(device) for tensor in batch)
 
 
 @torch.no_grad()
 def evaluate(
-    model: CausalLM,
-    task: ByteLanguageModel,
+    model: nn.Module,
+    objective: Objective,
     split: str,
     windows: int,
     config: Config,
     between_batches: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Means over the scored targets of the windows of a split, each predicted from all before it in its window.
-
-    ``bits_per_byte`` and, where the task measures it, ``accuracy``: the share of targets that have the largest logit.
-    """
+    """The objective's metrics of a model, over at most so many windows of a split."""
     model.eval()
     device = next(model.parameters()).device
-    total, right, count = 0.0, 0, 0.0
-    for tokens in task.windows(split, windows).split(config.batch_size):
+    sums: dict[str, float] = {}
+    for batch in zip(*(tensor.split(config.batch_size) for tensor in objective.windows(split, windows)), strict=True):
         between_batches()
-        targets = task.targets(tokens).to(device)
-        logits = next_token_logits(model, tokens.to(device), config)
-        # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
-        weight = (targets != NOT_SCORED).sum().item() / targets.shape[1]
-        total += mean_loss(logits, targets).item() * weight
-        count += weight
-        if task.measures_accuracy:
-            right += int((logits.argmax(-1) == targets).sum())
-    values = {"bits_per_byte": bits_per_byte(total / count)}
-    return values | {"accuracy": right / (count * config.context)} if task.measures_accuracy else values
+        with autocast(config, device):
+            counted = objective.tally(model, on_device(batch, device))
+        sums = {name: sums.get(name, 0.0) + value for name, value in counted.items()}
+    return objective.metrics(sums)
 
 
-def attention_statistics(model: CausalLM, tokens: Tensor) -> dict[str, float]:
-    """How the attention weighs: shares are means over the layers, row sums the extremes over all of them.
+def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
+    """How the attention of a model weighs on tokens (B, N) int64: shares are means over the layers, others extremes.
 
-    Args:
-        model: left as it was.
-        tokens: (B, N) int64.
-
-    Returns:
-        ``negative_weights``, ``smallest_row_sum``, ``largest_row_sum``, and where there is a denominator
-        ``nonpositive_denominators`` and ``smallest_denominator`` (the one closest to zero, in units of the largest
-        features); see linear_rope.diagnostics.AttentionDiagnostics. What is not finite is left out. Nothing of another
-        library's attention.
+    The smallest denominator is the one closest to zero, in units of the largest features; see
+    linear_rope.diagnostics.AttentionDiagnostics. What is not there or not finite is left out: all of another library's.
     """
     if not any(isinstance(module, RoPEAttention) for module in model.modules()):
         return {}
     layers = list(diagnose_model(model, tokens).values())
+    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
+    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
     found = {
         "negative_weights": sum(layer.negative_share for layer in layers) / len(layers),
         "smallest_row_sum": min(layer.row_sums.smallest for layer in layers),
         "largest_row_sum": max(layer.row_sums.largest for layer in layers),
+        "nonpositive_denominators": sum(shares) / len(shares) if shares else math.nan,
+        "smallest_denominator": min(closest, key=abs, default=math.nan),
     }
-    shares = [layer.nonpositive_denominators for layer in layers if layer.nonpositive_denominators is not None]
-    closest = [layer.smallest_denominator for layer in layers if layer.smallest_denominator is not None]
-    if shares:
-        found["nonpositive_denominators"] = sum(shares) / len(shares)
-    if closest:
-        found["smallest_denominator"] = min(closest, key=abs)
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def make_optimizer(model: CausalLM, config: Config) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, config: Config) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices, not on biases and norms."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
@@ -293,7 +272,3 @@ def learning_rate_at(step: int, config: Config) -> float:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
-
-
-def _step_seed(seed: int, step: int) -> int:
-    return seed * 1_000_003 + step

@@ -1,53 +1,81 @@
 """From a variant and a configuration to a model."""
 
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from inspect import signature
+from typing import Protocol
+
 import psutil
 import torch
 from torch import nn
 
 from experiments.config import Config
 from experiments.variants import PEER, Variant
-from linear_rope.features import RANDOM_MAPS
+from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import CausalLM, ModelConfig
+from linear_rope.model import CausalLM, MakeAttention, ModelConfig
+from linear_rope.positions.absolute import LearnedPositions
 
-VOCABULARY = 256
 BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
-def build_model(variant: Variant, config: Config, seed: int) -> CausalLM:
-    """The language model of one run. What two variants share starts with equal weights for equal seeds.
+class Trained(Protocol):
+    """What a model depends on of its objective."""
+
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module: ...
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A language model's, where its objective's data need not be at hand."""
+
+    vocabulary: int
+    length: int
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        return CausalLM(config, attention)
+
+
+def build_model(variant: Variant, config: Config, seed: int, objective: Trained) -> nn.Module:
+    """The model of one run. What two variants share starts with equal weights for equal seeds.
+
+    A variant's kernel is one of linear_rope's attentions by name, or the feature map of its linear attention.
 
     Raises:
         ValueError: a setting that the variant cannot take.
     """
     is_peer = variant.kernel == PEER
-    is_random = variant.kernel in RANDOM_MAPS
+    is_map = variant.kernel in FEATURE_MAPS or variant.kernel in entry_points(group=ENTRY_POINTS).names
+    taken = signature(find_feature_map(variant.kernel)).parameters if is_map else {}
     model_config = ModelConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=objective.vocabulary,
         dim=config.dim,
         layers=config.layers,
         heads=config.heads,
-        max_length=config.context,
-        attention="softmax" if variant.is_softmax else "linear",
-        feature_map="favor+" if variant.is_softmax or is_peer else variant.kernel,
-        num_features=config.num_features if is_random else None,
+        max_length=objective.length,
+        attention="linear" if is_map or is_peer else variant.kernel,
+        feature_map=variant.kernel if is_map else "favor+",
+        num_features=config.num_features if "num_features" in taken else None,
         position=variant.position,
         denominator=config.denominator,
         dropout=config.dropout,
-        redraw_every=config.redraw_every or None if is_random else None,
+        redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
         initial_std=config.initial_std,
         seed=seed,
         feature_seed=seed,
     )
-    return CausalLM(model_config, _peer_attention(config, seed) if is_peer else None)
+    return objective.model(model_config, _peer_attention(config, seed) if is_peer else None)
 
 
-def count_parameters(model: CausalLM) -> tuple[int, int]:
-    """Numbers of trainable parameters: all, and those of a learned position table."""
-    total = sum(p.numel() for p in model.parameters())
-    positions = model.embedding.positions
-    return total, 0 if positions is None else sum(p.numel() for p in positions.parameters())
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """Numbers of trainable parameters: all, and those of learned position tables."""
+    tables = [module for module in model.modules() if isinstance(module, LearnedPositions)]
+    return sum(p.numel() for p in model.parameters()), sum(p.numel() for table in tables for p in table.parameters())
 
 
 def check_memory(config: Config, at_once: int) -> None:
@@ -81,7 +109,7 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
         )
 
 
-def _peer_attention(config: Config, seed: int):  # type: ignore[no-untyped-def]
+def _peer_attention(config: Config, seed: int) -> MakeAttention:
     if config.redraw_every:
         raise ValueError(
             f"redraw_every is {config.redraw_every}, but the performer-pytorch variant never redraws its features; "

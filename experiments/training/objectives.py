@@ -1,88 +1,232 @@
-"""Predicting the next byte: what every comparison trains and how it is measured.
+"""What is trained, and how it is measured: batch → loss and metrics.
 
-Of a text every byte counts; of generated sequences (recall, copying) those that can be known.
+The loop knows an ``Objective`` and nothing of bytes. Another kind of training (masked tokens, classification, pairs of
+texts) is another subclass, with the model it trains if that is not a language model.
 """
 
 import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+from torch import Tensor, nn
 
-from experiments.data.corpus import Bytes, Corpus
-from experiments.data.synthetic import split_generator
+from experiments.config import Config
+from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
+from experiments.data.synthetic import SPLITS, split_generator
+from experiments.records.files import write_atomically
+from experiments.records.schema import ObjectiveRecord
+from experiments.training.subwords import FILE, SubwordTokenizer
+from linear_rope.model import CausalLM, MakeAttention, ModelConfig
+
+Batch = tuple[Tensor, ...]
+"""tensors whose first dimension counts the examples"""
 
 
-def bits_per_byte(nats_per_token: float) -> float:
-    """A mean cross-entropy in nats per token as bits per byte. Every token is one byte."""
-    return nats_per_token / math.log(2)
+class Metric(NamedTuple):
+    """A number that evaluations record, and which way it gets better."""
+
+    name: str
+    unit: str
+    better: Literal["lower", "higher"]
 
 
-class ByteLanguageModel:
-    """Batches and evaluation windows of a corpus. Tokens are bytes; nothing here has a state.
+BITS_PER_BYTE = Metric("bits_per_byte", "bits per byte", "lower")
+ACCURACY = Metric("accuracy", "share of answers", "higher")
 
-    A window has ``context + 1`` tokens: the first ``context`` are the inputs, the last ``context`` their targets.
+
+class Objective(ABC):
+    """A kind of training on some data. It has no state: what it gives depends on its arguments alone."""
+
+    name: str
+    primary: Metric
+    """what variants are compared by, and what the learning rate is chosen by on the validation split"""
+    corpus: Corpus
+    """what it is made of; its ``describe`` is what the record keeps"""
+    vocabulary: int
+    """number of token ids that the model reads"""
+    length: int
+    """tokens of the longest sequence that the model reads"""
+
+    @abstractmethod
+    def batch(self, seed: int, step: int) -> Batch:
+        """The training batch of an optimiser step: a pure function of ``seed`` and ``step``, both at least 0.
+
+        So every variant of a seed sees the same batches, and a resumed run needs no loader state.
+        """
+
+    @abstractmethod
+    def windows(self, split: str, count: int) -> Batch:
+        """At most ``count`` examples of a split (validation or test) to evaluate on, always the same."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What training lowers: a scalar in nats. All is on the model's device."""
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        """What a training record has besides the loss of the batch."""
+        return {}
+
+    @abstractmethod
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        """Of a batch of an evaluation: sums over its examples, from which ``metrics`` are made."""
+
+    @abstractmethod
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """The metrics of an evaluation, the primary one among them, from the added sums of all its batches."""
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        """The model to be trained; ``attention`` makes that of a layer where ``config`` does not know the kind."""
+        return CausalLM(config, attention)
+
+    def diagnosed(self, split: str, count: int) -> Tensor | None:
+        """What a model reads when its attention is measured: (count or fewer, N) int64; None: it is not measured."""
+        return None
+
+    def describe(self) -> ObjectiveRecord:
+        """What the record of a comparison keeps of it."""
+        metric, unit, better = self.primary
+        return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
+
+    def files(self) -> dict[str, str]:
+        """The files, by name, that the directory of a comparison keeps of it: what is not made again from its data."""
+        return {}
+
+    def save(self, directory: Path) -> None:
+        """Write those of its files that are not there."""
+        for name, content in self.files().items():
+            if not (directory / name).exists():
+                write_atomically(directory / name, content)
+
+
+def bits_per_byte(nats_per_byte: float) -> float:
+    return nats_per_byte / math.log(2)
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in nats per scored target; logits (B, N, vocabulary), targets (B, N)."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
+
+
+class NextToken(Objective):
+    """Predicting each next token of a text from those before it in its window.
+
+    A batch is inputs and targets, int64 of shape (B, context) each: a target is the token behind its input.
 
     Raises ValueError if a split of the corpus is shorter than one window.
     """
 
-    measures_accuracy = False
-    """whether evaluations tell the share of scored targets that were predicted right"""
+    primary = BITS_PER_BYTE
+    vocabulary = 256
+    token = "bytes"
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
-        for split, length in corpus.describe().splits.items():
-            if length < context + 1:
+        self.corpus, self.length, self.batch_size = corpus, context, batch_size
+        self.splits: dict[str, Tokens] = {split: self.tokens(getattr(corpus, split)) for split in SPLITS}
+        for split, tokens in self.splits.items():
+            if len(tokens) < context + 1:
                 raise ValueError(
-                    f"--data {corpus.name} ({corpus.source}): the {split} split has {length:,} bytes, fewer than the "
-                    f"{context + 1:,} that a context of {context:,} needs; give a smaller --context or a longer file"
+                    f"--data {corpus.name} ({corpus.source}): the {split} split has {len(tokens):,} {self.token}, "
+                    f"fewer than the {context + 1:,} that a context of {context:,} needs; give a smaller --context or "
+                    "a longer file"
                 )
-        self.corpus = corpus
-        self.context = context
-        self.batch_size = batch_size
 
-    def batch(self, seed: int, step: int) -> torch.Tensor:
-        """The training batch of an optimiser step, int64 of shape (batch_size, context + 1).
+    def tokens(self, content: Bytes) -> Tokens:
+        """The tokens of a text."""
+        return content
 
-        A pure function of ``seed`` and ``step`` (both at least 0): every variant of a seed sees the same batches, and
-        a resumed run needs no loader state. Windows start anywhere in the training split, with equal probability.
-        """
-        last_start = len(self.corpus.train) - (self.context + 1)
+    def batch(self, seed: int, step: int) -> Batch:
+        """Windows that start anywhere in the training split, with equal probability."""
+        train = self.splits["train"]
+        last_start = len(train) - (self.length + 1)
         starts = np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
-        return _windows_at(self.corpus.train, starts, self.context)
+        return inputs_and_targets(_windows_at(train, starts, self.length))
 
-    def windows(self, split: str, count: int) -> torch.Tensor:
-        """At most ``count`` evenly spaced windows of a split, int64 of shape (count or fewer, context + 1).
+    def windows(self, split: str, count: int) -> Batch:
+        """Evenly spaced windows, from the first token to the last.
 
-        Always the same ones, from the first byte to the last, and so many at most that no byte is predicted twice
-        (the last target of a window may be the first input of the next). ``split``: train, validation or test.
+        There are so many at most that no token is predicted twice (the last target of a window may be the first input
+        of the next).
         """
-        return evenly_spaced(getattr(self.corpus, split), self.context, count)
+        return inputs_and_targets(evenly_spaced(self.splits[split], self.length, count))
 
-    def targets(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What is to be predicted at each position, int64 of shape (B, N), NOT_SCORED where nothing is asked.
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return mean_loss(model(inputs).float(), targets)
 
-        ``tokens`` (B, N + 1) are those of ``batch`` or ``windows``. Of a text every next byte counts.
-        """
-        return tokens[:, 1:]
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        return {"bits_per_byte": bits_per_byte(loss)}
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        inputs, targets = batch
+        logits = model(inputs).float()
+        # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
+        windows = (targets != NOT_SCORED).sum().item() / targets.shape[1]
+        return {"nats": mean_loss(logits, targets).item() * windows, "windows": windows} | self._count(logits, targets)
+
+    def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        return {}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"bits_per_byte": bits_per_byte(sums["nats"] / sums["windows"])}
+
+    def diagnosed(self, split: str, count: int) -> Tensor:
+        return self.windows(split, count)[0]
 
 
-def evenly_spaced(content: Bytes, length: int, count: int) -> torch.Tensor:
-    """At most ``count`` windows of ``length`` + 1 bytes, as ``ByteLanguageModel.windows`` says; int64."""
-    count = min(count, (len(content) - 1) // length)
-    last_start = len(content) - (length + 1)
-    return _windows_at(content, np.arange(count) * last_start // max(count - 1, 1), length)
+class NextByte(NextToken):
+    """Predicting the next byte of a text; a token is a byte."""
+
+    name = "next byte"
 
 
-def _windows_at(content: Bytes, starts: np.ndarray, length: int) -> torch.Tensor:
-    return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
+class NextSubword(NextToken):
+    """Predicting the next subword of a text; bits per byte are of the bytes that the targets stand for."""
+
+    name = "next subword"
+    token = "tokens"
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: SubwordTokenizer) -> None:
+        self.tokenizer, self.vocabulary = tokenizer, len(tokenizer.pieces)
+        self._lengths = torch.tensor([len(piece) for piece in tokenizer.pieces])
+        super().__init__(corpus, context, batch_size)
+
+    def tokens(self, content: Bytes) -> Tokens:
+        return self.tokenizer.encode(content)
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        targets = batch[1]
+        return {"bits_per_byte": bits_per_byte(loss * targets.numel() / self._bytes_of(targets))}
+
+    def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"bytes": self._bytes_of(targets)}
+
+    def _bytes_of(self, targets: Tensor) -> float:
+        return float(self._lengths[targets.cpu()].sum())
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        nats, tokens = sums["nats"] / sums["windows"], sums["windows"] * self.length / sums["bytes"]
+        return {"bits_per_byte": bits_per_byte(nats * tokens), "nats_per_token": nats, "tokens_per_byte": tokens}
+
+    def describe(self) -> ObjectiveRecord:
+        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
+
+    def files(self) -> dict[str, str]:
+        return {FILE: self.tokenizer.json}
 
 
-class SequenceModel(ByteLanguageModel):
-    """Batches and evaluation windows of generated sequences, of which only some targets are scored.
+class GeneratedSequences(NextToken):
+    """Predicting those tokens of generated sequences that can be known (recall, copying); a token is kept in a byte.
 
     Raises ValueError if ``context`` is not the length of the sequences.
     """
 
-    measures_accuracy = True
+    name = "answers in sequences"
+    primary = ACCURACY
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         assert corpus.sequences is not None
@@ -92,27 +236,61 @@ class SequenceModel(ByteLanguageModel):
                 f"--context is {context}, but the sequences of --data {corpus.name} have {self.sequences.length} "
                 f"tokens, none of which can be left out; give --context {self.sequences.length}"
             )
-        self.corpus = corpus
-        self.context = context
-        self.batch_size = batch_size
+        self.corpus, self.length, self.batch_size = corpus, context, batch_size
 
-    def batch(self, seed: int, step: int) -> torch.Tensor:
-        """New sequences, int64 of shape (batch_size, context + 1); a pure function of ``seed`` and ``step``."""
-        return self._tokens(self.sequences.draw_training(split_generator("train", seed, step), self.batch_size))
+    def batch(self, seed: int, step: int) -> Batch:
+        """New sequences, and what is to be predicted, NOT_SCORED where nothing is asked."""
+        return self._scored(self.sequences.draw_training(split_generator("train", seed, step), self.batch_size))
 
-    def windows(self, split: str, count: int) -> torch.Tensor:
-        """The first ``count`` sequences of a split (validation or test), or all if it has fewer; always the same."""
+    def windows(self, split: str, count: int) -> Batch:
+        """The first ``count`` sequences of a split, or all if it has fewer."""
         content: Bytes = getattr(self.corpus, split)
-        return self._tokens(content.reshape(-1, self.context + 1)[:count])
+        return self._scored(content.reshape(-1, self.length + 1)[:count])
 
-    def targets(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self.sequences.targets(tokens.numpy()))
+    def _scored(self, content: Bytes) -> Batch:
+        tokens = content.astype(np.int64)
+        return torch.from_numpy(tokens)[:, :-1], torch.from_numpy(self.sequences.targets(tokens))
 
-    def _tokens(self, content: Bytes) -> torch.Tensor:
-        return torch.from_numpy(content.astype(np.int64))
+    def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
+        return {"right": int((logits.argmax(-1) == targets).sum())}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """``accuracy``: the share of scored targets that have the largest logit."""
+        return super().metrics(sums) | {"accuracy": sums["right"] / (sums["windows"] * self.length)}
 
 
-def make_task(corpus: Corpus, context: int, batch_size: int) -> ByteLanguageModel:
-    """What a corpus is trained and evaluated with. Raises ValueError if the context does not fit it."""
-    kind = ByteLanguageModel if corpus.sequences is None else SequenceModel
-    return kind(corpus, context, batch_size)
+def inputs_and_targets(windows: Tensor) -> Batch:
+    """Of windows (B, N + 1): the first N tokens, and the last N."""
+    return windows[:, :-1], windows[:, 1:]
+
+
+def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:
+    """At most ``count`` windows of ``length`` + 1 tokens, as ``NextToken.windows`` says; int64."""
+    count = min(count, (len(content) - 1) // length)
+    last_start = len(content) - (length + 1)
+    return _windows_at(content, np.arange(count) * last_start // max(count - 1, 1), length)
+
+
+def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
+    return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
+
+
+def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> NextToken:
+    """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
+
+    Raises ValueError if the configuration does not fit the corpus, or a library is missing.
+    """
+    if corpus.sequences is not None:
+        if config.tokenizer != "bytes":
+            raise ValueError(
+                f"--tokenizer is {config.tokenizer}, but --data {corpus.name} is generated, and its tokens are no "
+                "text; leave --tokenizer out"
+            )
+        return GeneratedSequences(corpus, config.context, config.batch_size)
+    if config.tokenizer == "bytes":
+        return NextByte(corpus, config.context, config.batch_size)
+    if directory is not None and (directory / FILE).exists():
+        tokenizer = SubwordTokenizer.read(directory / FILE)
+    else:
+        tokenizer = SubwordTokenizer.train(corpus.train, config.vocabulary_size)
+    return NextSubword(corpus, config.context, config.batch_size, tokenizer)

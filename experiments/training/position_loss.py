@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.config import Config
-from experiments.training.loop import next_token_logits
+from experiments.training.loop import autocast
 from experiments.training.objectives import bits_per_byte
 from linear_rope.model import CausalLM
 
@@ -48,7 +48,8 @@ def losses_by_position(model: CausalLM, windows: Tensor, config: Config, counted
     at_once = max(1, TOKENS_AT_ONCE // length)
     for tokens, of_tokens in zip(windows.split(at_once), counted.split(at_once), strict=True):
         tokens = tokens.to(device)
-        logits = next_token_logits(model, tokens, config)
+        with autocast(config, tokens.device):
+            logits = model(tokens[:, :-1]).float()
         nats = F.cross_entropy(logits.mT, tokens[:, 1:], reduction="none")
         total += (nats.double().cpu() * of_tokens).sum(0)
     return total / counted.sum(0) * bits_per_byte(1.0)

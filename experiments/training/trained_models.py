@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,9 +12,8 @@ from experiments.console import counted
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
-from experiments.training.models import build_model
+from experiments.training.models import Trained, build_model
 from experiments.variants import get_variant
-from linear_rope.model import CausalLM
 
 
 def measuring_device(comparison: Comparison) -> torch.device:
@@ -23,8 +23,8 @@ def measuring_device(comparison: Comparison) -> torch.device:
 
 
 def trained_models(
-    root: Path, comparison: Comparison, measured: str, notes: list[str]
-) -> Iterator[tuple[str, int, CausalLM]]:
+    root: Path, comparison: Comparison, objective: Trained, measured: str, notes: list[str]
+) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
     A run whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
@@ -34,7 +34,7 @@ def trained_models(
     settings = {variant.name: variant.settings for variant in comparison.variants}
     done = [run for run in comparison.runs if run_status(root, *run).state == "done"]
     for name, seed in counted(done, f"{measured}: trained models"):
-        model = build_model(get_variant(name), replace(config, **settings[name]), seed)
+        model = build_model(get_variant(name), replace(config, **settings[name]), seed, objective)
         checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:
             notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")

@@ -1,8 +1,8 @@
-"""A learning rate for every variant: the best of a small grid, equal for all, by the loss on the validation split.
+"""A learning rate for every variant: the best of a small grid, equal for all, on the validation split.
 
-Each variant is trained with the first seed at every rate, as an ordinary comparison in ``tuning/`` of the comparison's
-directory. What tables report is the loss on the test split, which takes no part in the choice. A choice is made once,
-when all trials of a variant are done or have diverged, and recorded in comparison.json.
+The objective's primary metric counts. Each variant is trained with the first seed at every rate, as an ordinary
+comparison in ``tuning/`` of the comparison's directory. What tables report is the test split, which takes no part in
+the choice. It is made once, when all trials of a variant are done or have diverged, and recorded in comparison.json.
 """
 
 import math
@@ -13,19 +13,22 @@ from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
 from experiments.records.record import read_metrics, run_directory, run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
 DIRECTORY = "tuning"
 SEED = 0
 MOST_RATES = 9
-RATES_CAPTION = (
-    "Final validation bits per byte of the trials, one seed each, by peak learning rate; the variant is trained with "
-    "the "
-    "best of them, which is at the edge of the grid where it says so. The choice is made on the validation split, "
-    "what is reported is measured on the test split; the seed of the trials is one of those reported."
-)
+
+
+def rates_caption(objective: ObjectiveRecord) -> str:
+    return (
+        f"Final validation {objective.unit} of the trials ({objective.better} is better), one seed each, by peak "
+        "learning rate; the variant is trained with the best of them, which is at the edge of the grid where it says "
+        "so. The choice is made on the validation split, what is reported is measured on the test split; the seed of "
+        "the trials is one of those reported."
+    )
 
 
 def parse_rates(text: str) -> list[float]:
@@ -77,9 +80,10 @@ def untuned(comparison: Comparison) -> list[VariantRecord]:
 
 
 def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
-    """The rate whose trial ended with the lowest validation loss; None if no trial of the variant is done."""
-    losses = {rate: loss for rate, loss in trial_losses(root, comparison, variant).items() if math.isfinite(loss)}
-    return min(losses, key=losses.__getitem__) if losses else None
+    """The rate whose trial ended with the best validation figure; None if no trial of the variant is done."""
+    found = {rate: value for rate, value in trial_figures(root, comparison, variant).items() if math.isfinite(value)}
+    best = min if comparison.objective.better == "lower" else max
+    return best(found, key=found.__getitem__) if found else None
 
 
 def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
@@ -92,30 +96,33 @@ def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
     return True
 
 
-def trial_losses(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
-    """For each rate of the grid the final validation bits per byte of the variant's trial; NaN if it is not done."""
+def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
+    """For each rate of the grid the primary metric that the variant's trial ended with on the validation split.
+
+    NaN if it is not done.
+    """
     steps = comparison.config["steps"]
-    losses = {}
+    figures = {}
     for rate in comparison.learning_rates:
         name = trial_name(variant, rate)
-        losses[rate] = math.nan
+        figures[rate] = math.nan
         if run_status(root / DIRECTORY, name, SEED).state == "done":
             for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
                 if (row.step, row.split) == (steps, "validation"):
-                    losses[rate] = row.metrics.get("bits_per_byte", math.nan)
-    return losses
+                    figures[rate] = row.metrics.get(comparison.objective.metric, math.nan)
+    return figures
 
 
 def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:
-    """A row of strings per tuned variant: its trials' validation loss by rate, and the rate it is trained with."""
+    """A row of strings per tuned variant: its trials' validation figures by rate, and the rate it is trained with."""
     if not comparison.learning_rates:
         return None
     rows = []
     for variant in comparison.variants:
-        losses = trial_losses(root, comparison, variant.name)
-        shown = {str(rate): "-" if math.isnan(loss) else f"{loss:.3f}" for rate, loss in losses.items()}
+        figures = trial_figures(root, comparison, variant.name)
+        shown = {str(rate): "-" if math.isnan(value) else f"{value:.3f}" for rate, value in figures.items()}
         chosen = variant.settings.get("learning_rate")
-        tried = not all(map(math.isnan, losses.values()))
-        edge = " (edge)" if tried and chosen in (min(losses), max(losses)) else ""
+        tried = not all(map(math.isnan, figures.values()))
+        edge = " (edge)" if tried and chosen in (min(figures), max(figures)) else ""
         rows.append({"variant": variant.name, **shown, "trained with": f"{chosen or 'not chosen yet'}{edge}"})
     return pd.DataFrame(rows)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.config import Config
+from experiments.data.corpus import build_corpus
 from experiments.records.files import write_json
 from experiments.records.record import run_directory
+from experiments.training.objectives import NextByte
 from experiments.variants import parse_variants
 from tests.made_up import comparison_fields
 
@@ -68,6 +70,14 @@ def _write_run(
         place = {"step": last, "tokens": last * config.tokens_per_step}
         rows.append(place | {"split": "test", "bits_per_byte": loss(name, seed, last) + 0.5})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def next_byte() -> Callable[[Config], NextByte]:
+    """Makes the objective of a configuration on a made-up text."""
+    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
+    corpus = build_corpus("text", text, "made by the test", "")
+    return lambda config: NextByte(corpus, config.context, config.batch_size)
 
 
 @pytest.fixture(scope="session")

@@ -133,10 +133,13 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("favor-none@dim=64", "there is no variant 'favor-none'; choose from softmax-none, "),
+        (
+            "favor-none@dim=64",
+            "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none, ",
+        ),
         ("softmax-none@", f"a variant has no setting ''; choose from {', '.join(SETTINGS)}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
-        ("softmax-none@Dim=64", "a variant has no setting 'Dim'; choose from "),
+        ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),
         ("softmax-none@dim=64@dim=64", "dim is set twice; set it once"),
         ("softmax-none@dim", "dim is ''; give a whole number"),
         ("softmax-none@dim=", "dim is ''; give a whole number"),

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.cli import ALL, COMMANDS, RunCommand, main
+from experiments.cli import COMMANDS, main
 from experiments.config import LIMITS, Config
 from experiments.data.registry import DATA_SETS
+from experiments.options import ALL, RunOptions, flags
 from experiments.studies.registry import STUDIES
 from experiments.variants import is_variant
 
@@ -107,7 +108,7 @@ def are_variants(text):
 
 def choices_of(name):
     """The values of an option that takes one of a few."""
-    kinds = {**typing.get_type_hints(Config), **typing.get_type_hints(RunCommand)}
+    kinds = {**typing.get_type_hints(Config), **typing.get_type_hints(RunOptions)}
     return typing.get_args(kinds[name])
 
 
@@ -199,12 +200,10 @@ wrong_speed = st.one_of(not_with_speed, value_of("out", NO_PLACES), wrong_choice
 )
 missing_values = st.tuples(
     st.lists(st.sampled_from(["--dry-run", "--steps=3"]), max_size=2, unique=True),
-    st.sampled_from([field.name for field in (*dataclasses.fields(RunCommand), *dataclasses.fields(Config))]).filter(
-        lambda name: name not in ("experiment", "config", "dry_run", "steps")
-    ),
+    st.sampled_from([name for name in flags(RunOptions) if name not in ("--dry-run", "--steps")]),
     st.sampled_from([[], ["--steps", "3"]]),
-).map(lambda parts: ["run", "decay", *parts[0], flag(parts[1]), *parts[2]])
-wrong_experiments = not_among([ALL, *STUDIES]).map(lambda name: ["run", name])
+).map(lambda parts: ["run", "decay", *parts[0], parts[1], *parts[2]])
+wrong_studies = not_among([ALL, *STUDIES]).map(lambda name: ["run", name])
 wrong_reports = st.one_of(
     st.sampled_from([*NO_PATHS, "absent", "file", "pipe", "empty", "directory", "full", "/dev/zero"]).map(
         lambda path: ["report", path]
@@ -221,7 +220,7 @@ wrong_commands = not_among(COMMANDS).map(lambda name: [name])
 # Most of them where most options are.
 wrong_invocations = st.one_of(
     *[wrong_runs()] * 8,
-    *(wrong_speed, missing_values, wrong_experiments, wrong_reports, wrong_others, wrong_data, wrong_commands),
+    *(wrong_speed, missing_values, wrong_studies, wrong_reports, wrong_others, wrong_data, wrong_commands),
 )
 
 

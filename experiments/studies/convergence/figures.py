@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.analysis.statistics import run_values
-from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, smoothing
+from experiments.figures.curves import curve_figure, finished_seeds, gain_figure, gains, plotted, smoothing
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
@@ -36,26 +36,38 @@ def convergence_figures(
     seeds = "{one_seed}" if number == 1 else "{several_seeds}"
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
     values = run_values(curves, comparison, finished)
-    recorded = set(curves[curves["metric"] == "bits_per_byte"]["split"])
+    recorded = set(curves["split"])
+    objective = comparison.objective
+    metric = {"quantity": objective.quantity, "better": objective.better, "where_better": objective.where_better}
     tables = (curves, summary, comparison)
     entries = []
     if "validation" in recorded:
         windows = comparison.evaluated_windows["validation"]
-        entry = STUDY.figure("validation", seeds=seeds, number=number, windows=windows, context=config["context"])
+        entry = STUDY.figure(
+            "validation", seeds=seeds, number=number, windows=windows, context=config["context"], **metric
+        )
         entries.append(draw(directory, entry, curve_figure, *tables, "validation"))
     if gains(curves, summary, comparison):
-        entry = STUDY.figure("validation-gain", seeds=seeds, number=number)
+        entry = STUDY.figure("validation-gain", seeds=seeds, number=number, **metric)
         entries.append(draw(directory, entry, gain_figure, *tables))
     if "train" in recorded:
-        width = smoothing(curves, "train")
+        width, better = smoothing(curves, "train", comparison), plotted(curves, "train", comparison).better
         smoothed = f"Smoothed: each point is the mean of {width} consecutive records." if width > 1 else "Not smoothed."
-        words = {"seeds": seeds, "number": number, "smoothed": smoothed, "log_every": config["log_every"]}
-        entries.append(draw(directory, STUDY.figure("training", **words), curve_figure, *tables, "train"))
+        words = {"seeds": seeds, "number": number, "smoothed": smoothed, "better": better}
+        entries.append(
+            draw(
+                directory,
+                STUDY.figure("training", **words, log_every=config["log_every"]),
+                curve_figure,
+                *tables,
+                "train",
+            )
+        )
     if not values.empty:
         every = config["evaluate_every"]
         steps = STUDY.figure("steps-to-baseline", evaluate_every=every, tokens=every * comparison.tokens_per_step)
         for entry, make in (
-            (STUDY.figure("final"), final_figure),
+            (STUDY.figure("final", **metric), final_figure),
             (steps, steps_figure),
             (STUDY.figure("throughput"), throughput_figure),
         ):

@@ -13,7 +13,7 @@ from experiments.config import Config
 from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
 from experiments.records.files import write_atomically, wrong_file
 from experiments.records.schema import Comparison
-from experiments.training.objectives import ByteLanguageModel, evenly_spaced
+from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
 from experiments.training.trained_models import trained_models
 from linear_rope import FavorPlus, apply_rope
@@ -94,7 +94,7 @@ KEYS = {
 """what no two rows of a table have in common"""
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write the CSV files of ``COLUMNS``; returns sentences about what could not be measured."""
     write(root, "bound", bound_table())
     write(root, "bound_widths", bound_widths_table())
@@ -102,20 +102,20 @@ def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list
     of_draws = mask_draws_table()
     write(root, "mask", mask_table(of_draws))
     write(root, "mask_draws", kept_draws(of_draws))
-    notes = measure_trained_models(root, comparison, task)
-    return notes + measure_position_loss(root, comparison, task)
+    notes = measure_trained_models(root, comparison, objective)
+    return notes + measure_position_loss(root, comparison, objective)
 
 
-def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
 
     Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
     for each cell whose final weights are not there.
     """
-    tokens = task.windows("validation", WINDOWS)[:, :-1]
+    tokens = objective.windows("validation", WINDOWS)[0]
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, "attention by distance", notes):
+    for name, seed, model in trained_models(root, comparison, objective, "attention by distance", notes):
         on_device = tokens.to(next(model.parameters()).device)
         for layer, weights in enumerate(attention_maps(model, on_device)):
             signed, absolute = weight_by_distance(weights.cpu())
@@ -126,7 +126,7 @@ def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguag
     return notes
 
 
-def measure_position_loss(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure_position_loss(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
 
     Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
@@ -134,15 +134,15 @@ def measure_position_loss(root: Path, comparison: Comparison, task: ByteLanguage
     are not there, or one that says why there is no table.
     """
     config = Config(**comparison.config)
-    if task.corpus.sequences is not None:
-        return [f"--data {task.corpus.name} is generated, and not a text: no loss by position was measured"]
-    length = min(SPAN_CONTEXTS * config.context, len(task.corpus.test) - 1)
+    if not isinstance(objective, NextByte):
+        return [f"--data {objective.corpus.name} is generated, and not a text: no loss by position was measured"]
+    length = min(SPAN_CONTEXTS * config.context, len(objective.corpus.test) - 1)
     if length < 2 * config.context:
-        return [f"the test split of --data {task.corpus.name} is too short for a loss by position"]
-    windows, counted = overlapping(evenly_spaced(task.corpus.test, length, SPANS), config.context)
+        return [f"the test split of --data {objective.corpus.name} is too short for a loss by position"]
+    windows, counted = overlapping(evenly_spaced(objective.corpus.test, length, SPANS), config.context)
     tables: list[pd.DataFrame] = []
     notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, "the loss by position", notes):
+    for name, seed, model in trained_models(root, comparison, objective, "the loss by position", notes):
         losses = by_bin(losses_by_position(model, windows, config, counted))
         tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
     if tables:

@@ -10,7 +10,7 @@ from torch import Tensor
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 
@@ -32,7 +32,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write initial.csv; returns nothing, as all of it can be measured."""
     write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
     return []

@@ -15,7 +15,7 @@ from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv
 from experiments.records.files import write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
 from linear_rope.attention.multi_head import RoPEAttention
 
@@ -77,11 +77,11 @@ _KEYS = {
 _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
     with _one_thread():
         _write(root / "random.csv", _all_random_tables(comparison))
-        return measure_trained_models(root, comparison, task)
+        return measure_trained_models(root, comparison, objective)
 
 
 def _all_random_tables(comparison: Comparison) -> pd.DataFrame:
@@ -146,7 +146,7 @@ def random_table(
     return pd.DataFrame.from_records(rows, columns=list(COLUMNS["random"]))
 
 
-def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write trained.csv: the errors on queries and keys of every layer of every trained run.
 
     Means over draws and heads of the decimal logarithm, because a few heads or draws would make up a mean of errors
@@ -155,8 +155,9 @@ def measure_trained_models(root: Path, comparison: Comparison, task: ByteLanguag
     """
     notes: list[str] = []
     tables = []
-    tokens = task.windows("validation", WINDOWS)[:, :-1]
-    for name, seed, model in trained_models(root, comparison, "the error on trained queries and keys", notes):
+    tokens = objective.windows("validation", WINDOWS)[0]
+    measured = "the error on trained queries and keys"
+    for name, seed, model in trained_models(root, comparison, objective, measured, notes):
         layers = queries_and_keys(model, tokens)
         if not layers:
             notes.append(f"the error on trained queries and keys leaves out {name}: its attention shows none")

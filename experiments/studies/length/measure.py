@@ -12,7 +12,7 @@ from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
-from experiments.training.objectives import ByteLanguageModel, evenly_spaced
+from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.training.trained_models import trained_models
 from experiments.variants import PEER, get_variant
@@ -46,20 +46,20 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
     config = Config(**comparison.config)
     positions = {variant.name: variant.position for variant in comparison.variants}
-    if task.corpus.sequences is not None:
-        return [f"--data {task.corpus.name} is generated, and not a text: it has no longer sequences"]
-    factors = [factor for factor in FACTORS if len(task.corpus.test) > factor * config.context]
+    if not isinstance(objective, NextByte):
+        return [f"--data {objective.corpus.name} is generated, and not a text: it has no longer sequences"]
+    factors = [factor for factor in FACTORS if len(objective.corpus.test) > factor * config.context]
     notes: list[str] = []
     tables = []
     if factors != list(FACTORS):
         longest = factors[-1] * config.context
         notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
-    windows = evenly_spaced(task.corpus.test, factors[-1] * config.context, LONGEST_WINDOWS)
-    for name, seed, model in trained_models(root, comparison, "the loss at other lengths", notes):
+    windows = evenly_spaced(objective.corpus.test, factors[-1] * config.context, LONGEST_WINDOWS)
+    for name, seed, model in trained_models(root, comparison, objective, "the loss at other lengths", notes):
         has_table = positions[name] == "learned" or get_variant(name).kernel == PEER
         if has_table:
             notes.append(f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends")

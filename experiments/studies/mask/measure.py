@@ -10,7 +10,7 @@ from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
 from experiments.training.loop import evaluate
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
 from linear_rope.features import FavorPlus
 from linear_rope.model import CausalLM
@@ -23,19 +23,19 @@ COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "b
 """draw 0 is the model's own"""
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
     notes: list[str] = []
     rows: list[tuple[str, int, int, float]] = []
     config = Config(**comparison.config)
-    for name, seed, model in trained_models(root, comparison, "the loss with new features", notes):
+    for name, seed, model in trained_models(root, comparison, objective, "the loss with new features", notes):
         if not any(isinstance(module, FavorPlus) for module in model.modules()):
             continue
         own = {key: value.clone() for key, value in model.state_dict().items()}
         for draw_number in range(NEW_DRAWS + 1):
             if draw_number:
                 _redraw(model, FIRST_NEW_DRAW + draw_number)
-            loss = evaluate(model, task, "test", WINDOWS, config)["bits_per_byte"]
+            loss = evaluate(model, objective, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
         model.load_state_dict(own)
     if rows:

@@ -9,7 +9,7 @@ from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing.variance import rotated_score_table
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 
 VARIANCE_DRAWS = 200
 SHOWN_FEATURES = 64
@@ -26,7 +26,7 @@ COLUMNS = {
 }
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write variance.csv; returns nothing, as all of it can be measured."""
     tables = [rotated_score_table(draws=VARIANCE_DRAWS, directions=directions) for directions in DIRECTIONS]
     write_atomically(root / "variance.csv", to_csv(pd.concat(tables), "%.6g"))

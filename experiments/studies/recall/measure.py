@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from experiments.records.schema import Comparison
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextToken
 
 
-def measure(root: Path, comparison: Comparison, task: ByteLanguageModel) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Nothing: accuracies are recorded in training. Returns a sentence if none are."""
-    if task.measures_accuracy:
+    if objective.primary.name == "accuracy":
         return []
-    name = task.corpus.name
+    name = objective.corpus.name
     return [f"--data {name} is a text, in which nothing is asked: no accuracy was measured; give --data recall-64"]

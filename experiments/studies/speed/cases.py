@@ -16,20 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.studies.speed import study
-from experiments.studies.speed.study import (
-    AFTER,
-    EQ_19,
-    FAST_TRANSFORMERS,
-    FLA,
-    MODELS,
-    OURS,
-    PERFORMER,
-    SDPA,
-    SGEMM,
-    SOFTMAX,
-    SpeedConfig,
-    after,
-)
+from experiments.studies.speed.study import AFTER, EQ_19, MODELS, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
 from experiments.training.models import check_parameters_match
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
 from linear_rope.attention.softmax import KeyValueCache
@@ -61,8 +48,8 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     if topic == "operation":
         peers = {
             PERFORMER: performer_bytes(length, config.heads, config) <= room,
-            FAST_TRANSFORMERS: why_no_fast_transformers(config) is None,
-            FLA: why_no_fla(config) is None,
+            study.FAST_TRANSFORMERS: why_no_fast_transformers(config) is None,
+            study.FLA: why_no_fla(config) is None,
         }
         return [OURS, EQ_19, SDPA, *(name for name, is_here in peers.items() if is_here)]
     if topic == "module":
@@ -78,7 +65,7 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
 def build(topic: str, direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     """Set a competitor up. Its inputs are the same for equal sizes."""
     torch.manual_seed(0)
-    if name == SGEMM:
+    if name == study.SGEMM:
         a, b = torch.randn(2, config.gemm_size, config.gemm_size, device=config.device)
         return Call(partial(torch.mm, a, b))
     if topic in ("operation", "rate"):
@@ -193,8 +180,8 @@ _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     EQ_19: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="after"),
     SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
     PERFORMER: _performer,
-    FAST_TRANSFORMERS: _fast_transformers,
-    FLA: _fla,
+    study.FAST_TRANSFORMERS: _fast_transformers,
+    study.FLA: _fla,
 }
 
 
@@ -320,33 +307,29 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
         return Call(lambda: generate(context, 1))
     assert isinstance(model, CausalLM)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
-    states: list[Any] = []
+    states: list[Any] = [None] * config.layers
     if name == SOFTMAX:
-        width = config.dim // config.model_heads
-        for _ in model.blocks:
-            k, v = torch.randn(2, 1, config.model_heads, length, width, device=config.device)
-            states.append(KeyValueCache(k, v, None, position))
+        shape = (2, 1, config.model_heads, length, config.dim // config.model_heads)
+        pairs = [torch.randn(shape, device=config.device) for _ in states]
+        states = [KeyValueCache(k, v, None, position) for k, v in pairs]
     else:
-        _advance(model, context, torch.arange(length, device=config.device), [None] * len(model.blocks), states)
+        _, states = _advance(model, context, torch.arange(length, device=config.device), states)
 
     @torch.no_grad()
     def decode() -> Tensor:
-        return model.embedding.logits(model.norm(_advance(model, token, position, states)))
+        return model.embedding.logits(model.norm(_advance(model, token, position, states)[0]))
 
-    return Call(decode, facts={"state_bytes": sum(_bytes(state) for state in states)})
+    return Call(decode, facts={"state_bytes": sum(map(_bytes, states))})
 
 
-def _advance(
-    model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any], after: list[Any] | None = None
-) -> Tensor:
-    """The last block's output for tokens (1, N) that follow the blocks' states; ``after`` gets the states then."""
-    x = model.embedding(tokens, positions)
+def _advance(model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
+    """The last block's output for tokens (1, N) that follow the blocks' states, and the states after them."""
+    x, after = model.embedding(tokens, positions), []
     for block, state in zip(model.blocks, states, strict=True):
         assert isinstance(block, Block)
-        x, state_after = block.advance(x, state)
-        if after is not None:
-            after.append(state_after)
-    return x
+        x, state = block.advance(x, state)
+        after.append(state)
+    return x, after
 
 
 def _bytes(state: object) -> int:

@@ -10,32 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from experiments.figures.style import (
-    MUTED,
-    OTHER_COLOUR,
-    OTHER_POSITION,
-    draw,
-    kernel_colour,
-    kernel_style,
-    label,
-)
+from experiments.figures import style
+from experiments.figures.style import MUTED, label
 from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
+from experiments.studies.speed import results as cells
 from experiments.studies.speed import study
 from experiments.studies.speed.records import read_config, read_records
-from experiments.studies.speed.results import (
-    MIB,
-    Crossing,
-    Results,
-    by_competitor,
-    fact_cell,
-    memory_cell,
-    position_cells,
-    rate_cells,
-    size_crossings,
-    time_cell,
-)
+from experiments.studies.speed.results import MIB, Crossing, Results, by_competitor, size_crossings
 from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
 from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
 from experiments.study import FigureEntry, TableEntry
@@ -43,20 +26,23 @@ from experiments.study import FigureEntry, TableEntry
 LOOKS: dict[str, dict[str, Any]] = {
     study.FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
     study.FLA: {"color": "#0072B2", "linestyle": "-", "marker": "s"},
+    OURS: style.kernel_style("favor+", "none"),
+    EQ_19: style.kernel_style("favor+", "rope-after"),
+    SDPA: style.kernel_style("softmax", "none"),
+    study.PERFORMER: style.kernel_style("performer-pytorch", "none"),
+    **{name: style.kernel_style(kernel, position) for name, (kernel, position) in study.MODELS.items()},
 }
-KERNELS = study.MODELS | {
-    OURS: ("favor+", "none"),
-    EQ_19: ("favor+", "rope-after"),
-    SDPA: ("softmax", "none"),
-    study.PERFORMER: ("performer-pytorch", "none"),
-}
+SECOND = {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
+"""of a second M of the same module"""
+OTHER = {"color": style.OTHER_COLOUR} | style.OTHER_POSITION
+"""of a competitor of another version"""
 CONTEXT, LENGTH = (f"{what} (tokens, logarithmic axis)" for what in ("context", "length N"))
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
+    """Write times.csv, memory.csv, rate.csv and targets.csv, and style.draw what they hold."""
     config = read_config(comparison)
     results = Results(read_records(root), config)
     times, memory, rate = results.time_table, results.memory_table, results.rate_table
@@ -65,7 +51,7 @@ def figures(
     texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
 
     def add_figure(name: str, figure: Any, *arguments: Any) -> None:
-        entries.append(draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
+        entries.append(style.draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
 
     def add_table(name: str, table: pd.DataFrame) -> None:
         entries.append(STUDY.table(name, table, **texts))
@@ -75,7 +61,7 @@ def figures(
         add_table("runs", results.run_table)
     if not rate.empty:
         add_figure("rate", rate_figure, rate, SHARE_TARGET)
-        add_table("rate", rate_cells(rate))
+        add_table("rate", cells.rate_cells(rate))
     for topic, pairs in (
         ("operation", [(OURS, SDPA), (EQ_19, SDPA)]),
         ("module", [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)]),
@@ -84,24 +70,24 @@ def figures(
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
         if not of_topic.empty:
             add_figure(f"{topic}-time", time_figure, of_topic, results.time_crossings(topic, pairs))
-            add_table(f"{topic}-time", by_competitor(of_topic, time_cell, "direction", "length", "rounds"))
+            add_table(f"{topic}-time", by_competitor(of_topic, cells.time_cell, "direction", "length", "rounds"))
         if not in_memory.empty:
             column = "rise" if topic == "training" else "extra"
             add_figure(f"{topic}-memory", memory_figure, in_memory, column, size_crossings(in_memory, column, pairs))
-            add_table(f"{topic}-memory", by_competitor(in_memory, memory_cell, "length"))
+            add_table(f"{topic}-memory", by_competitor(in_memory, cells.memory_cell, "length"))
     positions, decoding = (times[times["topic"] == topic] for topic in ("positions", "decoding"))
     if not positions.empty:
         add_figure("positions", positions_figure, positions)
-        add_table("positions", position_cells(positions))
+        add_table("positions", cells.position_cells(positions))
     parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
     if not parameters.empty:
-        add_table("parameters", by_competitor(parameters, fact_cell, "length"))
+        add_table("parameters", by_competitor(parameters, cells.fact_cell, "length"))
     if not decoding.empty:
         pairs = [(AFTER, SOFTMAX)]
         crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
         add_figure("decoding", decoding_figure, decoding, state, crossings)
-        add_table("decoding", by_competitor(decoding, time_cell, "direction", "length", "rounds"))
-        add_table("state", by_competitor(state, fact_cell, "length"))
+        add_table("decoding", by_competitor(decoding, cells.time_cell, "direction", "length", "rounds"))
+        add_table("state", by_competitor(state, cells.fact_cell, "length"))
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
         write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     return entries
@@ -149,12 +135,12 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for direction, rows in rate.groupby("direction", sort=False):
-        style: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
-        left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **style)
+        look: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
+        left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **look)
         left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#D55E00", alpha=0.15, lw=0)
-        dense = style | {"color": MUTED, "linewidth": 1}
+        dense = look | {"color": MUTED, "linewidth": 1}
         left.plot(rows["length"], rows["dense_share"], label=f"{direction}, counting whole chunks", **dense)
-        right.plot(rows["length"], rows["cost"], marker="v", label=direction, **style)
+        right.plot(rows["length"], rows["cost"], marker="v", label=direction, **look)
     left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
     left.set(ylim=(0, max(1.1 * target, left.get_ylim()[1])), ylabel="share of the sgemm rate")
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
@@ -182,22 +168,12 @@ def positions_figure(times: pd.DataFrame) -> Figure:
             for encoding, length in zip(mine["encoding"], mine["length"], strict=True)
         ]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
-        style: dict[str, Any] = {"color": kernel_colour(kernel), "capsize": 3}
-        axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", **style)
+        colour = style.kernel_colour(kernel)
+        axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", color=colour, capsize=3)
         axes.axvline(0, color=MUTED, linewidth=0.8)
         axes.set_yticks(range(len(mine)), names)
         axes.set(ylim=(len(mine) - 0.5, -0.5), title=label(kernel), xlabel="added to a step (%)")
     return figure
-
-
-def look(name: str, *, second: bool = False) -> dict[str, Any]:
-    """Keyword arguments of ``Axes.plot`` for a competitor; ``second``: a second M of the same module."""
-    kind, _, features = name.partition(", M=")
-    kernel, position = KERNELS.get(kind, ("", ""))
-    # What is of another version is in neither.
-    other = {"color": OTHER_COLOUR} | OTHER_POSITION
-    style = LOOKS.get(kind) or (kernel_style(kernel, position) if kernel else other)
-    return style | ({"linestyle": (0, (6, 2, 1, 2)), "marker": "s"} if features and second else {})
 
 
 def _curves_figure(
@@ -218,11 +194,12 @@ def _curves(axes: Axes, panel: Panel) -> None:
     rows, column, scale, _ = panel
     for index, (name, group) in enumerate(rows.groupby("case", sort=False)):
         group = group.sort_values("length")
-        style = look(str(name), second=index > 0)
-        axes.plot(group["length"], group[column] * scale, label=label(str(name)), markersize=5, **style)
+        kind, _, features = str(name).partition(", M=")
+        drawn = LOOKS.get(kind, OTHER) | (SECOND if features and index else {})
+        axes.plot(group["length"], group[column] * scale, label=label(str(name)), markersize=5, **drawn)
         if "low" in group:
             low, high = group["low"] * scale, group["high"] * scale
-            axes.fill_between(group["length"], low, high, color=style["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(group["length"], low, high, color=drawn["color"], alpha=0.15, linewidth=0)
     if not (rows[column] > 0).any():  # nothing that a logarithm has a place for
         return
     axes.set_yscale("log")

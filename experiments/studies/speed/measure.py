@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from experiments.commands.catalogue import make_console
+from experiments.console import make_console
 from experiments.records.schema import Comparison
 from experiments.studies.speed.benchmark import (
     in_fresh_process,
@@ -70,7 +70,7 @@ def notes(root: Path, config: SpeedConfig) -> list[str]:
     return left_out(config) + [f"failed: {sentence}" for sentence in failed]
 
 
-def measure(root: Path, comparison: Comparison, task: object) -> list[str]:
+def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
     config = read_config(comparison)
     console = make_console()

@@ -1,6 +1,7 @@
 """From the speed study's records to its numbers (medians, ratios within rounds, crossovers), and to cells of text."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -130,9 +131,9 @@ class Results:
     @cached_property
     def run_table(self) -> pd.DataFrame:
         """How many measurements of each topic each process run made; records without a run count as one."""
-        rows = [(record.run, record.topic, record.plan.kind) for record in self.records]
-        table = pd.DataFrame.from_records(rows, columns=["run", "topic", "kind"])
-        return table.groupby(["run", "topic", "kind"], sort=False).size().reset_index(name="measurements")
+        counts = Counter((record.run, record.topic, record.plan.kind) for record in self.records)
+        rows = [(*key, count) for key, count in counts.items()]
+        return pd.DataFrame.from_records(rows, columns=["run", "topic", "kind", "measurements"])
 
     def fact_table(self, fact: str) -> pd.DataFrame:
         """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.

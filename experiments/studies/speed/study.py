@@ -2,8 +2,7 @@
 
 python -m experiments run speed
 
-The words of the study are in study.toml, claims.toml and targets.toml. Here are the names of the competitors, and what
-is measured at which sizes.
+Its words, claims and targets are in TOML files; here are the names of the competitors and the sizes.
 """
 
 import tomllib
@@ -35,11 +34,8 @@ MODELS = {
 """kernel and position encoding of our modules and language models"""
 FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
 DIRECTIONS = {
-    "rate": (FORWARD, BACKWARD),
-    "operation": (FORWARD, BACKWARD),
-    "module": (FORWARD, BACKWARD),
-    "training": (STEP,),
-    "positions": (STEP,),
+    **dict.fromkeys(("rate", "operation", "module"), (FORWARD, BACKWARD)),
+    **dict.fromkeys(("training", "positions"), (STEP,)),
     "decoding": (TOKEN,),
 }
 """of each topic; memory is measured in the last"""

@@ -40,7 +40,7 @@ def targets(results: Results) -> list[Target]:
     rows = []
     for line in LINES:
         values = dict(line)
-        for name in ("features", "ours"):
+        for name in ("features", "ours", "place"):
             values[name] = str(values.get(name, "")).format(**settings | values)
         what, target = (values.get(name, "").format(**settings | values) for name in ("what", "target"))
         measure = globals()[line["quantity"]]
@@ -63,27 +63,17 @@ def speedup(
     return quartiles(ratio).show(".3g", " times"), bool(np.median(ratio) >= bound)
 
 
-def memory(results: Results, topic: str, length: int, ours: str, other: str, column: str, bound: float) -> Found:
-    sizes = _sizes(results, topic, length, column)
-    if not {ours, other} <= sizes.keys():
-        return None
-    mine, theirs = sizes[ours], sizes[other]
-    words = f"{mine / MIB:,.1f} MiB of {theirs / MIB:,.0f} MiB: 1/{theirs / max(mine, 1):.1f}"
-    return words, mine * bound <= theirs
-
-
-def memory_beside(results: Results, topic: str, length: int, ours: str, other: str) -> Found:
-    sizes = _sizes(results, topic, length, "extra")
-    if not {ours, other} <= sizes.keys():
-        return None
-    return f"{sizes[ours] / MIB:,.1f} MiB of {sizes[other] / MIB:,.1f} MiB", True
-
-
-def _sizes(results: Results, topic: str, length: int, column: str) -> dict[str, int]:
-    """Bytes of each competitor."""
+def memory(
+    results: Results, topic: str, length: int, ours: str, other: str, column: str, bound: float | None = None
+) -> Found:
     table = results.memory_table
-    rows = table[(table["topic"] == topic) & (table["length"] == length)]
-    return dict(zip(rows["case"], rows[column], strict=True))
+    rows = table[(table["topic"] == topic) & (table["length"] == length)].set_index("case")[column]
+    if not {ours, other} <= set(rows.index):
+        return None
+    mine, theirs = float(rows[ours]), float(rows[other])
+    if bound is None:
+        return f"{mine / MIB:,.1f} MiB of {theirs / MIB:,.1f} MiB", True
+    return f"{mine / MIB:,.1f} MiB of {theirs / MIB:,.0f} MiB: 1/{theirs / max(mine, 1):.1f}", mine * bound <= theirs
 
 
 def _rates(results: Results, direction: str, first: int, last: int) -> pd.DataFrame | None:

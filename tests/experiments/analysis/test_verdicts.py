@@ -144,7 +144,7 @@ def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, variant
     if not fates:
         assert before[f"{AFTER}-gap"].verdict == "supported"
     paths = sorted(path.relative_to(root) for path in root.rglob("*"))
-    assert len(paths) == 1 + len(variants.split(",")) * (1 + 3 * 3)
+    assert len(paths) == 1 + len(variants.split(",")) * (1 + 3 * 4)
     kept = tmp_path / "kept"
     shutil.copytree(root, kept)
     for path in paths:

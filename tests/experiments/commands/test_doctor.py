@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.commands.catalogue import print_data, print_list
+from experiments.commands.catalogue import list_data
 from experiments.commands.doctor import REQUIREMENTS, doctor
 from experiments.data.registry import DATA_SETS
+from experiments.options import DataOptions, DoctorOptions
 
 LIGHT = {"numpy": "numpy", "rich": "rich"}
 
@@ -17,21 +18,6 @@ LIGHT = {"numpy": "numpy", "rich": "rich"}
 def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
     monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
-
-
-def test_list_names_everything_in_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    print_list({"convergence": "Who learns [faster]?"}, ["smoke", "cpu"], {"favor+-none": "A variant of :smile:."})
-    text = capsys.readouterr().out
-    assert "\x1b" not in text
-    for expected in (
-        "convergence",
-        "Who learns [faster]?",
-        "smoke, cpu",
-        "favor+-none",
-        "A variant of :smile:.",
-        *DATA_SETS,
-    ):
-        assert expected in text
 
 
 def section(text: str, name: str) -> str:
@@ -43,10 +29,10 @@ def section(text: str, name: str) -> str:
 def test_data_says_what_is_here_and_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data_dir = tmp_path / "[data]"
     data_dir.mkdir()
-    print_data(data_dir)
+    list_data(DataOptions(data_dir))
     without = capsys.readouterr().out
     (data_dir / "enwik8.gz").touch()
-    print_data(data_dir)
+    list_data(DataOptions(data_dir))
     with_file = capsys.readouterr().out
     assert "[data]" in with_file
     for name, data_set in DATA_SETS.items():
@@ -60,12 +46,12 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path: Path, capsys: pytest.C
 
 def test_data_refuses_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--data-dir: .*absent is not a directory"):
-        print_data(tmp_path / "absent")
+        list_data(DataOptions(tmp_path / "absent"))
 
 
 def test_doctor_passes_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "results" / "runs"
-    assert doctor(runs=runs) == 0
+    assert doctor(DoctorOptions(), runs=runs) == 0
     text = capsys.readouterr().out
     for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *DATA_SETS, "can be written"):
         assert expected in text
@@ -85,7 +71,7 @@ def test_doctor_looks_for_what_the_installation_asks_for() -> None:
 def test_doctor_names_what_is_missing_and_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.touch()
-    status = doctor(tmp_path / "absent", file / "runs", {**LIGHT, "no-such-package": "no_such_module"})
+    status = doctor(DoctorOptions(tmp_path / "absent"), file / "runs", {**LIGHT, "no-such-package": "no_such_module"})
     assert status == 1
     missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Missing: ")]
     package, data_dir, runs = missing
@@ -100,7 +86,7 @@ def test_doctor_says_which_presets_run(
     gpus: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("experiments.commands.doctor.cuda_devices", lambda: gpus)
-    assert doctor(requirements=LIGHT) == 0
+    assert doctor(DoctorOptions(), requirements=LIGHT) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert ("need a CUDA GPU" in last) == (not gpus)
     assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))

@@ -8,6 +8,7 @@ from experiments.analysis.references import REFERENCES, command
 from experiments.cli import main
 from experiments.commands.run_all import run_all
 from experiments.errors import RunFailed
+from experiments.options import RunOptions
 from experiments.studies.registry import STUDIES
 
 
@@ -24,7 +25,7 @@ def collected(options, preset="cpu", status=lambda words: 0):
         ran.append(words)
         return status(words)
 
-    return run_all(options, preset, run_one), ran
+    return run_all(RunOptions("all", preset, words=("run", "all", *options)), run_one), ran
 
 
 def test_every_reference_is_run_by_the_command_that_its_claims_name():
@@ -49,7 +50,7 @@ def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path)
     assert not (tmp_path / "results").exists()
 
 
-def test_another_preset_runs_every_experiment_with_its_own_variants():
+def test_another_preset_runs_every_study_with_its_own_variants():
     _, ran = collected(["--preset", "smoke"], "smoke")
     assert [words[1] for words in ran] == list(STUDIES)
     assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
@@ -83,7 +84,7 @@ def test_a_failed_run_is_exit_status_1():
 
 
 @pytest.mark.parametrize("option", ["--steps", "--variants", "--out"])
-def test_what_is_for_one_experiment_is_refused(option, capsys):
+def test_what_is_for_one_study_is_refused(option, capsys):
     assert main(["run", "all", option, "3"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1

@@ -15,7 +15,7 @@ from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import load_corpus
 from experiments.data.synthetic import split_generator
 from experiments.training import loop as train
-from experiments.training.objectives import SequenceModel, make_task
+from experiments.training.objectives import GeneratedSequences, make_objective
 
 SIZES = {
     "recall-64": 64,
@@ -102,26 +102,26 @@ def test_copying_repeats_what_stood_before_the_separator():
 def test_splits_are_fixed_and_have_no_sequence_in_common(name, context):
     corpus = load_corpus(name)
     assert corpus.sha256 == load_corpus(name).sha256
-    task = make_task(corpus, context, 200)
+    task = make_objective(corpus, Config(context=context, batch_size=200))
     of_split = {
-        "validation": task.windows("validation", 10_000),
-        "test": task.windows("test", 10_000),
-        "train": torch.cat([task.batch(seed, step) for seed in range(2) for step in range(3)]),
+        "validation": task.windows("validation", 10_000)[0],
+        "test": task.windows("test", 10_000)[0],
+        "train": torch.cat([task.batch(seed, step)[0] for seed in range(2) for step in range(3)]),
     }
     assert [len(tokens) for tokens in of_split.values()] == [1000, 3000, 1200]
     every = torch.cat(list(of_split.values()))
     assert every.dtype == torch.int64
     assert int(every.max()) < 256
     assert len(every.unique(dim=0)) == len(every)
-    assert torch.equal(task.windows("test", 7), of_split["test"][:7])
+    assert torch.equal(task.windows("test", 7)[0], of_split["test"][:7])
 
 
 def test_a_batch_is_a_pure_function_of_seed_and_step():
-    task, again = (make_task(load_corpus("recall-64"), 64, 8) for _ in range(2))
-    later = [task.batch(3, step) for step in (7, 5)]
-    assert torch.equal(later[1], again.batch(3, 5))
+    task, again = (make_objective(load_corpus("recall-64"), Config(context=64, batch_size=8)) for _ in range(2))
+    later = [task.batch(3, step)[0] for step in (7, 5)]
+    assert torch.equal(later[1], again.batch(3, 5)[0])
     assert not torch.equal(later[0], later[1])
-    assert not torch.equal(again.batch(4, 5), later[1])
+    assert not torch.equal(again.batch(4, 5)[0], later[1])
 
 
 def test_a_split_s_numbers_are_its_own():
@@ -139,7 +139,7 @@ def test_the_record_says_what_the_evaluation_is_made_of():
 @pytest.mark.parametrize("name", ["recall-128", "copying-32"])
 def test_another_context_is_refused(name):
     with pytest.raises(ValueError, match=rf"--context is 100, but the sequences of --data {name}.*{SIZES[name]}"):
-        make_task(load_corpus(name), 100, 4)
+        make_objective(load_corpus(name), Config(context=100, batch_size=4))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def known_task():
     # Scored are the third and the fifth token. What stood two tokens before is both of them in the first sequence, one
     # in the second, none in the third.
     rows = np.array([[1, 2, 1, 2, 1], [1, 2, 1, 2, 3], [1, 2, 3, 4, 5]], dtype=np.uint8)
-    return SequenceModel(replace(corpus, sequences=EverySecond(), test=rows.ravel()), 4, 2)
+    return GeneratedSequences(replace(corpus, sequences=EverySecond(), test=rows.ravel()), 4, 2)
 
 
 def test_targets_that_are_not_scored_are_marked():
     task = known_task()
-    assert task.targets(task.windows("test", 1)).tolist() == [[NOT_SCORED, 1, NOT_SCORED, 1]]
+    assert task.windows("test", 1)[1].tolist() == [[NOT_SCORED, 1, NOT_SCORED, 1]]
 
 
 def test_loss_and_accuracy_are_those_of_the_scored_targets():
@@ -200,7 +200,7 @@ def test_loss_and_accuracy_are_those_of_the_scored_targets():
 def test_training_counts_the_scored_targets_alone():
     task, config = known_task(), Config(context=4, batch_size=2)
     model = Guess()
-    tokens = task.windows("test", 2)
+    batch = task.windows("test", 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    loss, _ = train.training_step(model, optimizer, tokens, task.targets(tokens), config, 0)
+    loss, _ = train.training_step(model, optimizer, task, batch, config, 0)
     assert loss == pytest.approx((3 * math.log(4 / 3) + math.log(4 * 255)) / 4)

@@ -92,7 +92,7 @@ def test_wrong_use_is_one_line(make_reference, capsys, arguments, said):
     [
         ("comparison.json", "{", "comparison.json is not JSON"),
         (f"{AFTER}/seed1/metrics.jsonl", '{"step": 1}\n', "metrics.jsonl, line 1 lacks tokens"),
-        (f"{AFTER}/seed1/status.json", '{"state": "lost"}', "status.json: $.state is 'lost'"),
+        (f"{AFTER}/seed1/status.json", '{"state": "lost"}', "status.json at $.state: invalid enum value 'lost'"),
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(make_reference, capsys, name, content, said):

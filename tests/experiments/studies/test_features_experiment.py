@@ -25,6 +25,7 @@ from experiments.studies.features.measure import (
     trained_table,
 )
 from linear_rope.model import CausalLM, ModelConfig
+from tests.made_up import make_record
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +173,7 @@ def made_up(root):
     ]
     pd.DataFrame(random, columns=list(COLUMNS["random"])).to_csv(root / "random.csv", index=False)
     pd.DataFrame(trained, columns=list(COLUMNS["trained"])).to_csv(root / "trained.csv", index=False)
-    return {"preset": "smoke", "variants": [{"name": "softmax-none"}, {"name": "favor+-none"}]}
+    return make_record(preset="smoke", variants=["softmax-none", "favor+-none"])
 
 
 def test_figures_are_made_from_the_files_alone(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from experiments.training.objectives import ByteLanguageModel, make_task
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
+from tests.made_up import make_record
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
@@ -82,8 +83,7 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
     models = {name: model_of(name) for name in names}
     monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
-    variants = [{"name": variant, "position": get_variant(variant).position} for variant in names]
-    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": variants}, task)
+    notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
     assert notes == [
         f"{variant} is not evaluated beyond 32 tokens, where its table of positions ends"
         for variant in ("softmax-learned", "performer-pytorch")
@@ -115,7 +115,7 @@ def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypa
 
 def test_generated_sequences_have_no_other_length(tmp_path):
     task = make_task(load_corpus("recall-64"), 64, 4)
-    notes = length.measure(tmp_path, {"config": vars(CONFIG), "variants": []}, task)
+    notes = length.measure(tmp_path, make_record(config=vars(CONFIG)), task)
     assert notes == ["--data recall-64 is generated, and not a text: it has no longer sequences"]
 
 

@@ -17,6 +17,7 @@ from experiments.studies.mask.study import STUDY
 from experiments.training.models import build_model
 from experiments.training.objectives import ByteLanguageModel
 from experiments.variants import get_variant
+from tests.made_up import make_record
 
 NOISE = (0.0, 0.001, -0.001)
 """by seed; its t at a difference of 0.09 or more is 155"""
@@ -142,7 +143,7 @@ def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypa
     models = {name: build_model(get_variant(name), config, 0).eval() for name in names}
     before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
     monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
-    assert mask.measure(tmp_path, {"config": vars(config)}, task) == []
+    assert mask.measure(tmp_path, make_record(config=vars(config)), task) == []
     table = pd.read_csv(tmp_path / "redrawn.csv")
     assert list(table["variant"].unique()) == names[:2]
     assert list(table["draw"]) == 2 * list(range(mask.NEW_DRAWS + 1))

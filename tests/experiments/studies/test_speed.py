@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.studies.speed.claims import CLAIMS
 
+from experiments.analysis.claims import claims_of
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
 from experiments.studies.speed import cases, measure
@@ -41,6 +41,7 @@ from experiments.studies.speed.study import (
     SGEMM,
     SOFTMAX,
     STEP,
+    STUDY,
     SpeedConfig,
     after,
     settings,
@@ -235,9 +236,9 @@ def test_the_note_about_a_missing_peer_goes_when_it_is_installed(smoke, tmp_path
     assert json.loads((root / "comparison.json").read_text())["notes"] == [kept, *record["notes"]]
 
 
-def test_the_study_and_its_claims_are_listed_without_torch():
-    code = "import sys; from experiments.studies.speed import study; assert study.QUESTION; "
-    code += "assert 'torch' not in sys.modules"
+def test_the_study_is_listed_without_heavy_libraries():
+    code = "import sys; from experiments.studies.speed import study; assert study.STUDY.question; "
+    code += "assert not {'torch', 'pandas', 'matplotlib'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -473,7 +474,8 @@ def verdicts_of(root, records):
         append_record(root, record)
     comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
     return {
-        row.claim.key: row for row in evaluate(CLAIMS, root, comparison, pd.DataFrame(), reference="speed", command="")
+        row.claim.key: row
+        for row in evaluate(claims_of(STUDY), root, comparison, pd.DataFrame(), reference="speed", command="")
     }
 
 

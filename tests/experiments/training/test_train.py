@@ -10,7 +10,7 @@ from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, evaluate, learning_rate_at, make_optimizer, train_run
 from experiments.training.models import build_model
-from experiments.training.objectives import ByteLanguageModel
+from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows
 
@@ -23,7 +23,7 @@ WALL_CLOCK = ("seconds", "tokens_per_second")
 
 @pytest.fixture
 def task(toy_corpus):
-    return ByteLanguageModel(toy_corpus, CONFIG.context, CONFIG.batch_size)
+    return NextByte(toy_corpus, CONFIG.context, CONFIG.batch_size)
 
 
 @pytest.fixture
@@ -152,14 +152,14 @@ def test_a_finished_run_trains_no_further(tmp_path, task):
 
 def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch):
     seen = {}
-    original = ByteLanguageModel.batch
+    original = NextByte.batch
 
     def recorded(self, seed, step):
         batch = original(self, seed, step)
-        seen.setdefault(step, []).append(batch)
+        seen.setdefault(step, []).append(torch.stack(batch))
         return batch
 
-    monkeypatch.setattr(ByteLanguageModel, "batch", recorded)
+    monkeypatch.setattr(NextByte, "batch", recorded)
     for variant in ("softmax-none", "favor+-rope-after", "performer-pytorch"):
         train(tmp_path / variant, task, variant)
     assert set(seen) == set(range(CONFIG.steps))
@@ -168,26 +168,36 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch
         assert all(torch.equal(batches[0], batch) for batch in batches)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, task, monkeypatch):
-    import experiments.training.loop as module
+class Poisoned(NextByte):
+    """Of a loss that is no number at the fourth step, or in evaluations; ``models`` are those that it made."""
 
-    original = module.next_token_logits
-    weights = []
+    def __init__(self, corpus, in_evaluations):
+        super().__init__(corpus, CONFIG.context, CONFIG.batch_size)
+        self.in_evaluations, self.models, self.weights = in_evaluations, [], []
 
-    def poisoned(model, tokens, config):
-        logits = original(model, tokens, config)
-        if not model.training:
-            return logits
-        weights.append(model.embedding.tokens.weight.detach().clone())
-        return logits * float("nan") if len(weights) == 4 else logits
+    def model(self, config, attention):
+        self.models.append(super().model(config, attention))
+        return self.models[-1]
 
-    monkeypatch.setattr(module, "next_token_logits", poisoned)
-    models = []
-    build = module.build_model
-    monkeypatch.setattr(module, "build_model", lambda *a: models.append(build(*a)) or models[-1])
+    def loss(self, model, batch):
+        self.weights.append(model.embedding.tokens.weight.detach().clone())
+        return super().loss(model, batch) * (float("nan") if len(self.weights) == 4 else 1)
+
+    def metrics(self, sums):
+        return super().metrics(sums | {"nats": float("inf")} if self.in_evaluations else sums)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, toy_corpus):
+    poisoned = Poisoned(toy_corpus, in_evaluations=False)
     with pytest.raises(RunFailed, match="nan at step 3"):
-        train(tmp_path, task)
-    assert torch.equal(models[0].embedding.tokens.weight, weights[-1])
+        train(tmp_path, poisoned)
+    assert torch.equal(poisoned.models[0].embedding.tokens.weight, poisoned.weights[-1])
+
+
+def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, toy_corpus):
+    with pytest.raises(RunFailed, match="bits_per_byte on the validation split is inf after step 0"):
+        train(tmp_path, Poisoned(toy_corpus, in_evaluations=True))
+    assert rows(tmp_path) == []
 
 
 def test_the_learning_rate_warms_up_and_ends_at_a_tenth():
@@ -199,8 +209,8 @@ def test_the_learning_rate_warms_up_and_ends_at_a_tenth():
     assert rates[100] == pytest.approx(0.1)
 
 
-def test_weight_decay_is_on_matrices_only():
-    model = build_model(VARIANTS["softmax-none"], CONFIG, 0)
+def test_weight_decay_is_on_matrices_only(task):
+    model = build_model(VARIANTS["softmax-none"], CONFIG, 0, task)
     decayed, kept = make_optimizer(model, CONFIG).param_groups
     assert {p.dim() for p in decayed["params"]} == {2}
     assert {p.dim() for p in kept["params"]} == {1}
@@ -208,24 +218,10 @@ def test_weight_decay_is_on_matrices_only():
 
 
 def test_evaluation_weighs_every_window_equally(task):
-    model = build_model(VARIANTS["softmax-none"], CONFIG, 0)
+    model = build_model(VARIANTS["softmax-none"], CONFIG, 0, task)
     in_fours = evaluate(model, task, "validation", 6, CONFIG)
     one_by_one = evaluate(model, task, "validation", 6, dataclasses.replace(CONFIG, batch_size=1))
     assert in_fours == pytest.approx(one_by_one, rel=1e-6)  # float32 sums in another order
-
-
-def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, task, monkeypatch):
-    import experiments.training.loop as module
-
-    original = module.mean_loss
-    monkeypatch.setattr(
-        module,
-        "mean_loss",
-        lambda logits, targets: original(logits, targets) * (1 if logits.requires_grad else float("inf")),
-    )
-    with pytest.raises(RunFailed, match="validation split is inf after step 0"):
-        train(tmp_path, task)
-    assert rows(tmp_path) == []
 
 
 def test_a_run_stops_within_an_evaluation_too(tmp_path, task):

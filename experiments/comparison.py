@@ -1,0 +1,257 @@
+"""The Python interface: run comparisons and look at them, in a script or a notebook.
+
+```python
+from experiments import compare, load
+result = compare(["softmax-rope", "elu+1-rope-after"], data="stdlib", steps=400, seeds=3)
+result.plot("validation")
+load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The ", tokens=200)
+```
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from msgspec.structs import replace
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.statistics import summarise
+from experiments.commands.run import run as run_command
+from experiments.config import check_range
+from experiments.console import program
+from experiments.extensions import choices
+from experiments.figures.style import variant_style
+from experiments.launch.signals import Stopped
+from experiments.options import ALL, RunOptions, parse
+from experiments.records.record import read_comparison, run_status
+from experiments.records.schema import Comparison as Record
+from experiments.records.store import check_runs
+from experiments.training.models import LanguageModel, resolve_device
+from experiments.training.subwords import FILE, SubwordTokenizer
+from experiments.training.trained_models import trained_models
+from linear_rope.model import CausalLM
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_TOKENS = 10**6
+
+
+def compare(
+    variants: str | Sequence[str],
+    *,
+    experiment: str = "convergence",
+    preset: str = "cpu",
+    data: str | None = None,
+    seeds: int | None = None,
+    out: str | Path | None = None,
+    **config: Any,
+) -> "Comparison":
+    """Train and measure variants, as the command ``run`` does: same directory, and what is done is not repeated.
+
+    Args:
+        variants: names, as ``python -m experiments list`` shows them.
+        experiment: the study.
+        preset: smoke, cpu, gpu or paper; gives what is not given here.
+        data: the data set; None is the preset's.
+        seeds: how many; None is the preset's.
+        out: the comparison's directory; None is results/runs/EXPERIMENT.
+        **config: any other option of ``run``, with underscores: ``steps=400``, ``learning_rates=[1e-3, 2e-3]``.
+
+    Returns:
+        The comparison, also if some of its runs failed.
+
+    Raises:
+        ValueError: a wrong argument; nothing was written.
+        RuntimeError: it began and could not go on.
+        KeyboardInterrupt: it was stopped; the same call goes on from the last checkpoints.
+    """
+    given = {"variants": variants, "preset": preset, "data": data, "seeds": seeds, "out": out, **config}
+    words = [experiment]
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            texts = value if isinstance(value, list | tuple) else [value]
+            words += (
+                [f"{flag}={text}" for text in texts] if name == "plugin" else [f"{flag}={','.join(map(str, texts))}"]
+            )
+    options = parse("run", RunOptions, words, program())
+    if options.study == ALL or options.dry_run:
+        raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
+    try:
+        with _the_script_is_not_imported_again():
+            run_command(options)
+    except Stopped as stop:
+        raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
+    return load(options.directory)
+
+
+@contextmanager
+def _the_script_is_not_imported_again() -> Iterator[None]:
+    """Processes that train would import the script that called us, and with it call us again."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def load(directory: str | Path) -> "Comparison":
+    """The comparison in a directory. Raises ValueError if there is none, or its records are damaged."""
+    root = Path(directory)
+    record = read_comparison(root)
+    check_runs(root, record)
+    return Comparison(root, record)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants × seeds in one directory, as its files have it."""
+
+    directory: Path
+    record: Record = field(repr=False)
+    """its comparison.json"""
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Every recorded number: variant, seed, step, tokens, split, metric, value."""
+        return read_curves(self.directory, self.record)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """A row for each variant and metric: mean and 95 % interval over the seeds, and how many runs ended well."""
+        return summarise(self.directory, self.record, self.curves)
+
+    def run(self, variant: str, seed: int = 0) -> "TrainedRun":
+        """One run. Raises ValueError if the comparison has none of this variant and seed."""
+        names = [one.name for one in self.record.variants]
+        if variant not in names:
+            raise ValueError(f"variant is {variant!r}, which {self.directory} does not have; {choices(variant, names)}")
+        if seed not in self.record.seeds:
+            raise ValueError(f"seed is {seed}; choose from {', '.join(map(str, self.record.seeds))}")
+        return TrainedRun(self, variant, seed)
+
+    def plot(self, metric: str = "validation", axes: "Axes | None" = None) -> "Axes":
+        """Draw a metric against optimiser steps: each seed thin, and thick the mean of those that got to the end.
+
+        Args:
+            metric: "validation" or "train" for the loss of that split, or any metric of ``curves``.
+            axes: what to draw on; None makes a figure.
+
+        Raises:
+            ValueError: there is no such metric.
+        """
+        from matplotlib import pyplot  # not on import: it may open a display
+
+        curves = self.curves
+        splits = curves.loc[curves["metric"] == metric, "split"].unique()
+        split = next((one for one in ("validation", "train", "test") if one in splits), metric)
+        name = metric if len(splits) else "bits_per_byte"
+        shown = curves[(curves["split"] == split) & (curves["metric"] == name)]
+        if shown.empty:
+            there = [*curves["split"].unique(), *curves["metric"].unique()]
+            raise ValueError(f"metric is {metric!r}; {choices(metric, there) if there else 'no run has begun'}")
+        if axes is None:
+            _, axes = pyplot.subplots()
+        styles = [variant_style(variant) for variant in self.record.variants]
+        if any(styles.count(one) > 1 for one in styles):
+            styles = [{"color": f"C{index}"} for index in range(len(styles))]
+        for variant, looks in zip(self.record.variants, styles, strict=True):
+            seeds = shown[shown["variant"] == variant.name].pivot(index="step", columns="seed", values="value")
+            if seeds.empty:
+                continue
+            axes.plot(seeds.index, seeds, color=looks["color"], linewidth=0.6, alpha=0.5)
+            whole = seeds.loc[:, seeds.iloc[-1].notna()]
+            axes.plot(whole.index, whole.mean(axis=1), **(looks | {"linewidth": 2}), label=variant.name)
+        axes.set(xlabel="optimiser step", ylabel=f"{name.replace('_', ' ')}, {split} split")
+        axes.legend()
+        return axes
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """One variant with one seed."""
+
+    comparison: Comparison = field(repr=False)
+    variant: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.variant} seed {self.seed}"
+
+    def model(self, device: str | torch.device = "cpu") -> CausalLM:
+        """The trained model, in eval mode. Raises ValueError if the run is not done, or there is no such device."""
+        root, record = self.comparison.directory, self.comparison.record
+        try:
+            place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
+        described = [variant for variant in record.variants if variant.name == self.variant]
+        notes: list[str] = []
+        language_model = LanguageModel(record.objective.vocabulary, record.config["context"])
+        of_this = replace(record, variants=described, seeds=[self.seed])
+        for _, _, model in trained_models(root, of_this, language_model, "the model", notes):
+            return model.to(place)
+        state = run_status(root, self.variant, self.seed).state
+        problem = notes[0] if notes else f"it is {state}"
+        raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
+
+    def generate(
+        self,
+        prompt: str,
+        tokens: int = 200,
+        *,
+        temperature: float = 1.0,
+        device: str | torch.device = "cpu",
+        generator: torch.Generator | None = None,
+    ) -> str:
+        """What the model continues a prompt with, as text; bytes that are no text become replacement characters.
+
+        Args:
+            prompt: at least one character.
+            tokens: how many to add.
+            temperature: of the distribution that tokens are drawn from; 0 takes the likeliest.
+            device: where to generate.
+            generator: of the draws, on that device; None draws the same ones every time.
+
+        Raises:
+            ValueError: an empty prompt, a number out of its range, or more tokens than the model has positions for.
+        """
+        if not prompt:
+            raise ValueError("prompt is empty; give at least one character")
+        check_range("tokens", tokens, 1, MOST_TOKENS)
+        model = self.model(device)
+        place = next(model.parameters()).device
+        tokenizer = self._tokenizer()
+        given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
+        read = torch.tensor(
+            (given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None], device=place
+        )
+        draws = torch.Generator(place).manual_seed(0) if generator is None else generator
+        with torch.no_grad():
+            written = model.generate(read, tokens, temperature=temperature, generator=draws)
+        added = written[0, read.shape[1] :].tolist()
+        said = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
+        return said.decode(errors="replace")
+
+    def _tokenizer(self) -> SubwordTokenizer | None:
+        """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""
+        sha256 = self.comparison.record.objective.tokenizer_sha256
+        if not sha256:
+            return None
+        tokenizer = SubwordTokenizer.read(self.comparison.directory / FILE)
+        if tokenizer.sha256 != sha256:
+            path = self.comparison.directory / FILE
+            raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
+        return tokenizer

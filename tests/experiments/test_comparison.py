@@ -1,0 +1,115 @@
+"""The Python interface: what a script without a guard makes, loaded, looked at and made to write."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+import torch
+
+import experiments
+from experiments import compare, load
+from experiments.records.record import write_record
+
+PROJECT = Path(__file__).parents[2]
+SCRIPT = """
+from experiments import compare
+result = compare(["softmax-rope", "elu+1-rope-after"], preset="smoke", data="stdlib", seeds=2, steps=4,
+                 evaluate_every=2, log_every=1, checkpoint_every=2, out="made")
+print("finished", result)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("interface")
+    (directory / "script.py").write_text(SCRIPT)
+    process = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(PROJECT)!r}); sys.argv = ['script.py']\n"
+         "import runpy; runpy.run_path('script.py', run_name='__main__')"],
+        cwd=directory, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("finished Comparison(") == 1
+    return directory / "made"
+
+
+@pytest.fixture(autouse=True)
+def without_a_display(monkeypatch):
+    mpl.use("Agg")
+
+
+def test_the_tables_are_those_of_the_report(made):
+    comparison = load(made)
+    assert set(comparison.curves["variant"]) == {"softmax-rope", "elu+1-rope-after"}
+    pd.testing.assert_frame_equal(comparison.curves, pd.read_csv(made / "curves.csv"))
+    assert len(comparison.summary) == len(pd.read_csv(made / "summary.csv"))
+    assert comparison.directory == made
+    assert repr(comparison) == f"Comparison(directory={made!r})"
+
+
+@pytest.mark.parametrize(("metric", "points"), [("validation", 3), ("train", 4), ("learning_rate", 4)])
+def test_a_plot_has_each_seed_thin_and_the_mean_thick(made, metric, points):
+    comparison = load(made)
+    axes = comparison.plot(metric)
+    lines = axes.get_lines()
+    assert [line.get_linewidth() for line in lines] == [0.6, 0.6, 2] * 2
+    assert all(len(line.get_xdata()) == points for line in lines)
+    seeds, mean = [line.get_ydata() for line in lines[:2]], lines[2].get_ydata()
+    assert mean == pytest.approx((seeds[0] + seeds[1]) / 2)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["softmax-rope", "elu+1-rope-after"]
+    assert comparison.plot(metric, axes) is axes
+
+
+def test_a_trained_model_writes_the_same_text_twice(made):
+    run = load(made).run("elu+1-rope-after", seed=1)
+    model = run.model()
+    assert not model.training
+    assert model(torch.zeros(1, 5, dtype=torch.int64)).shape == (1, 5, 256)
+    text = run.generate("The ", tokens=12)
+    assert 1 <= len(text.encode()) <= 36
+    assert run.generate("The ", tokens=12) == text
+
+
+def test_the_same_call_repeats_nothing(made, capsys):
+    options = {"evaluate_every": 2, "log_every": 1, "checkpoint_every": 2, "steps": 4, "seeds": 2}
+    compare("softmax-rope,elu+1-rope-after", preset="smoke", out=made, **options)
+    assert "4 of 4 runs are done already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda made: compare("softmax"), "there is no variant 'softmax'; did you mean 'softmax-"),
+        (lambda made: compare("softmax-rope", stepz=3), "did you mean '--steps'?"),
+        (lambda made: compare("softmax-rope", steps=0), "steps is 0; give 1 or more"),
+        (lambda made: compare("softmax-rope", experiment="all"), "compare makes one comparison"),
+        (lambda made: load(made / "softmax-rope"), "holds no comparison.json"),
+        (lambda made: load(made).plot("validatoin"), "did you mean 'validation'?"),
+        (lambda made: load(made).run("softmax-rop"), "did you mean 'softmax-rope'?"),
+        (lambda made: load(made).run("softmax-rope", 7), "seed is 7; choose from 0, 1"),
+        (lambda made: load(made).run("softmax-rope").generate(""), "prompt is empty"),
+        (lambda made: load(made).run("softmax-rope").generate("a", tokens=0), "tokens is 0; give 1 or more"),
+        (lambda made: load(made).run("softmax-rope").model("nowhere"), "device is 'nowhere'; give auto, cpu"),
+    ],
+)
+def test_wrong_arguments_are_value_errors_that_say_what_would_do(made, wrong, said):
+    with pytest.raises(ValueError, match=r".") as refusal:
+        wrong(made)
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_run_without_weights_has_no_model(made, tmp_path):
+    write_record(tmp_path / "comparison.json", load(made).record)
+    with pytest.raises(ValueError, match=r"softmax-rope seed 0 .* has no trained model \(it is queued\)"):
+        load(tmp_path).run("softmax-rope").model()
+    with pytest.raises(ValueError, match="no run has begun"):
+        load(tmp_path).plot()
+
+
+def test_there_is_nothing_else_in_the_package():
+    with pytest.raises(AttributeError, match="no attribute 'campare'"):
+        experiments.campare  # noqa: B018
