@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.config import Config
-from experiments.data.corpus import build_corpus
+from experiments.data.corpus import corpus_of_text
 from experiments.records.files import write_json
 from experiments.records.record import run_directory
 from experiments.training.objectives import NextByte
@@ -76,7 +76,7 @@ def _write_run(
 def next_byte() -> Callable[[Config], NextByte]:
     """Makes the objective of a configuration on a made-up text."""
     text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    corpus = build_corpus("text", text, "made by the test", "")
+    corpus = corpus_of_text("text", text, "made by the test", "")
     return lambda config: NextByte(corpus, config.context, config.batch_size)
 
 
