@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.records.record import read_metrics, run_status
+from experiments.records.record import run_status
+from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[2]
 COUNTS = pytest.StashKey[Counter]()
@@ -127,7 +128,7 @@ class Comparison:
 
     def trained_step(self, variant):
         """The last step that is on record; every step is."""
-        return max(row["step"] for row in read_metrics(self.directory(variant) / "metrics.jsonl"))
+        return max(row["step"] for row in metrics_rows(self.directory(variant) / "metrics.jsonl"))
 
     def saved_step(self, variant):
         saved = (self.directory(variant) / "checkpoint").glob("step*")
@@ -145,7 +146,7 @@ class Comparison:
         for variant in self.variants:
             found[variant, "metrics"] = [
                 {key: value for key, value in row.items() if key not in WALL_CLOCK}
-                for row in read_metrics(self.directory(variant) / "metrics.jsonl")
+                for row in metrics_rows(self.directory(variant) / "metrics.jsonl")
             ]
             for name in ("model.safetensors", "optimizer.pt"):
                 checkpoint = self.directory(variant) / "checkpoint" / f"step{self.steps:08d}"

@@ -19,8 +19,8 @@ def check_recovery(undisturbed, counts):
     def check(disturbed, reason):
         assert disturbed.process.returncode == 1, disturbed.output
         assert "Traceback" not in disturbed.output
-        assert disturbed.status(SECOND)["state"] == "failed"
-        assert reason in disturbed.status(SECOND)["reason"]
+        assert disturbed.status(SECOND).state == "failed"
+        assert reason in disturbed.status(SECOND).reason
         assert reason in disturbed.output
         for name in ("report.md", "report.html"):
             report = " ".join((disturbed.out / name).read_text().split())
@@ -28,7 +28,7 @@ def check_recovery(undisturbed, counts):
             assert reason in report
         before = {}
         for variant in (FIRST, THIRD):
-            assert disturbed.status(variant)["state"] == "done"
+            assert disturbed.status(variant).state == "done"
             before[variant] = (disturbed.directory(variant) / "metrics.jsonl").read_bytes()
         assert disturbed.start().wait() == 0, disturbed.output
         assert "2 of 3 runs are done already" in disturbed.output
@@ -108,7 +108,7 @@ def test_a_directory_made_read_only(comparison, check_recovery):
     disturbed.wait()
     for directory in directories:
         directory.chmod(0o755)
-    assert disturbed.status(SECOND)["state"] == "running", "its status could not be written"
+    assert disturbed.status(SECOND).state == "running", "its status could not be written"
     # What the report showed came from comparison.json; now the status is set as if it had been written.
     (unrecorded,) = json.loads((disturbed.out / "comparison.json").read_text())["unrecorded"]
     assert unrecorded["variant"] == SECOND

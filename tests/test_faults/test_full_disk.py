@@ -48,9 +48,9 @@ def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbe
         (small_disk / "filler").unlink()
     assert disturbed.wait() == 1, disturbed.output
     assert "Traceback" not in disturbed.output
-    fates = {variant: disturbed.status(variant)["state"] for variant in disturbed.variants}
+    fates = {variant: disturbed.status(variant).state for variant in disturbed.variants}
     assert fates == {FIRST: "done", SECOND: "failed", THIRD: "failed" if stays_full else "done"}
-    assert "No space left on device" in disturbed.status(SECOND)["reason"]
+    assert "No space left on device" in disturbed.status(SECOND).reason
     for name in ("report.md", "report.html"):
         assert "No space left on device" in (disturbed.out / name).read_text()
     if stays_full:

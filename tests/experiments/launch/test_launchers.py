@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.cli import main
-from experiments.commands import run as commands_run
+from experiments.commands import run_training
 from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.worker import train_directory
@@ -52,7 +52,7 @@ def text(tmp_path_factory):
 def run(out, text, *options, variants=VARIANT):
     command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
-        patch.setattr(commands_run, "write_report", lambda there: there / "report.html")
+        patch.setattr(run_training, "write_report", lambda there: there / "report.html")
         return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
 
 
@@ -80,7 +80,7 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
 
 def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
     assert run(tmp_path / "out", text, "--launcher", "one-by-on") == 2
-    assert "there is no launcher 'one-by-on'; did you mean 'one-by-one'? Choose from local" in capsys.readouterr().err
+    assert "there is no launcher 'one-by-on'; did you mean 'one-by-one'? choose from local" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

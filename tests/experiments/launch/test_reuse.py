@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from experiments.cli import main
-from experiments.commands import run
+from experiments.commands import run_training
 from experiments.config import Config
 from experiments.launch import reuse
 from experiments.launch.launcher import Run
@@ -29,7 +29,7 @@ def trained(tmp_path_factory):
     """The directory of comparisons in which one of a single finished run is."""
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
-        patch.setattr(run, "write_report", lambda there: there / "report.html")
+        patch.setattr(run_training, "write_report", lambda there: there / "report.html")
         assert main([*COMMAND, "--out", str(root / "there"), "--seeds", "1"]) == 0
     return root
 
@@ -84,7 +84,7 @@ def test_the_name_of_a_variant_does_not_matter(trained, training):
         training, config=dataclasses.replace(training.config, dim=64), settings={named.variant: {"dim": 32}}
     )
     assert list(take_over(other, [Run(VARIANT, 0), named], trained_runs(trained, []))) == [named]
-    assert run_config(training.root, named.variant, 0)["variant"] == named.variant
+    assert run_config(training.root, named.variant, 0).variant == named.variant
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,16 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     assert list(training.root.iterdir()) == []
 
 
-def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypatch):
+@pytest.mark.parametrize(("there", "here"), [("", "ab"), ("ab", ""), ("ab", "cd"), ("ab", "ab")])
+def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypatch, there, here):
     """A variant, an attention or a data set may be theirs."""
-    loaded = {"module": "mine", "package": "", "version": "", "sha256": "ab" * 32}
     comparison = read_comparison(copied / "there")
-    for sha256 in ("cd" * 32, loaded["sha256"]):
-        assert (take_over(training, [RUN], trained_runs(copied, [])) == {}) == (sha256 == loaded["sha256"])
-        shutil.rmtree(training.root / VARIANT, ignore_errors=True)
-        comparison.plugins = [Origin(**loaded | {"sha256": sha256})]
-        write_record(copied / "there" / "comparison.json", comparison)
-        assert take_over(training, [RUN], trained_runs(copied, [])) == {}
-        monkeypatch.setattr(reuse, "origins", lambda: [loaded])
-    assert list(take_over(training, [RUN], trained_runs(copied, []))) == [RUN]
+    comparison.plugins, loaded = (
+        [Origin(module="mine", package="", version="", sha256=sha256)] if sha256 else [] for sha256 in (there, here)
+    )
+    write_record(copied / "there" / "comparison.json", comparison)
+    monkeypatch.setattr(reuse, "origins", lambda: [msgspec.structs.asdict(origin) for origin in loaded])
+    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
 
 
 def test_a_run_that_has_begun_is_left_alone(trained, training):
