@@ -10,6 +10,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
+from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.records.record import read_comparison
 from experiments.studies.length import measure as length

@@ -9,6 +9,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
+from experiments.data.corpus import corpus_of_text
 from experiments.records.record import read_comparison
 from experiments.studies.mask import measure as mask
 from experiments.studies.mask.figures import figures, redrawn_table
