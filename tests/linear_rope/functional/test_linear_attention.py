@@ -168,7 +168,7 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
     return [q * scale, k * scale, random(batch, heads, keys, value_width, seed=seed)], options
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(calls())
 def test_forms_agree_for_any_shape(call: tuple[list[Tensor], dict[str, Any]]) -> None:
     qkv, options = call

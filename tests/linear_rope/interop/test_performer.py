@@ -42,7 +42,7 @@ def test_the_peer_leaks_the_future_and_this_library_does_not() -> None:
         assert change_of_prefix(ours, 100, 30) < 1e-5
         assert change_of_prefix(ours, 0, 30) < 1e-5
         assert change_of_prefix(peer(), 100, 30) > 0.1
-        assert change_of_prefix(peer(), 0, 30) > 1e-4
+        assert change_of_prefix(peer(), 0, 30) > 1e-3
 
 
 def test_the_peer_rotates_as_apply_rope_does() -> None:
