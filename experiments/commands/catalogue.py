@@ -23,7 +23,7 @@ def list_all(options: ListOptions) -> int:
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
     print_pairs(console, ((name, _described(name)) for name in variant_names()))
     console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
-    print_pairs(console, ((name, getattr(data_set, "description", str(data_set))) for name, data_set in DATA_SETS.each()))
+    print_pairs(console, ((name, getattr(found, "description", str(found))) for name, found in DATA_SETS.each()))
     return 0
 
 

@@ -58,11 +58,11 @@ def resolve_data_dir(data_dir: Path | None) -> Path | None:
 
     Raises ValueError if it is not a directory that can be read.
     """
-    origin = DATA_DIR_VARIABLE if data_dir is None else "--data-dir"
+    origin, named = "--data-dir", os.environ.get(DATA_DIR_VARIABLE)
     if data_dir is None:
-        if not os.environ.get(DATA_DIR_VARIABLE):
+        if not named:
             return None
-        data_dir = Path(os.environ[DATA_DIR_VARIABLE])
+        origin, data_dir = DATA_DIR_VARIABLE, Path(named)
     try:
         os.scandir(data_dir).close()
     except (OSError, ValueError) as error:
@@ -221,14 +221,9 @@ class Download:
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
         instead = f"download it elsewhere and place it as {self.file_name} in --data-dir, or use --data stdlib"
+        downloader = pooch.HTTPDownloader(chunk_size=2**20)
         try:
-            path = pooch.retrieve(
-                self.url,
-                known_hash=self.known_hash,
-                fname=self.file_name,
-                path=cache_directory(),
-                downloader=pooch.HTTPDownloader(chunk_size=2**20),
-            )
+            path = pooch.retrieve(self.url, self.known_hash, self.file_name, cache_directory(), downloader=downloader)
         except requests.RequestException as error:
             status = "" if error.response is None else f" {error.response.status_code}"
             raise ValueError(f"{self.url} could not be reached ({type(error).__name__}{status}); {instead}") from None

@@ -185,9 +185,9 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
         corpus = load_corpus(config.data, data_dir, data_file)
         if corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
-        objective, device = make_objective(corpus, config, job.root), torch.device(needed.device)
-        told = {"progress": progress, "should_stop": should_stop, "note": note}
-        train_run(job.directory, get_variant(job.run.variant), job.run.seed, config, objective, device, **told)
+        variant, objective = get_variant(job.run.variant), make_objective(corpus, config, job.root)
+        what = job.directory, variant, job.run.seed, config, objective, torch.device(needed.device)
+        train_run(*what, progress=progress, should_stop=should_stop, note=note)
     except RunStopped as error:
         return Ended(job.run, "queued", str(error))
     except RunFailed as error:

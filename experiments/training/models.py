@@ -114,10 +114,12 @@ def _peer_attention(config: Config, seed: int) -> MakeAttention:
         )
     if config.dropout:
         raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out, or give --dropout 0"
+            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out or give --dropout 0"
         )
-    sizes = {"num_features": config.num_features, "max_length": config.context}
-    return lambda layer: PerformerPytorchAttention(config.dim, config.heads, seed=seed * 1000 + layer, **sizes)
+    features, length = config.num_features, config.context
+    return lambda layer: PerformerPytorchAttention(
+        config.dim, config.heads, num_features=features, max_length=length, seed=seed * 1000 + layer
+    )
 
 
 def resolve_device(name: str) -> torch.device:

@@ -88,7 +88,7 @@ class Objective(ABC):
         metric, unit, better = self.primary
         return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> None:  # noqa: B027 (most have nothing to save)
         """Write into a comparison's directory what is not made again from its data, unless it is there."""
 
 
