@@ -55,7 +55,7 @@ def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
     plugins = {origin.module: origin.sha256 for origin in comparison.plugins}
-    machine = _circumstances(comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), plugins)
+    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), plugins
     for run in (Run(*place) for place in comparison.runs):
         made_with = run_config(root, run.variant, run.seed)
         steps = None if made_with is None else made_with.config.get("steps")
@@ -77,7 +77,7 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
         shutil.rmtree(leftover)
     taken = {}
     plugins = {origin["module"]: origin["sha256"] for origin in origins()}
-    machine = _circumstances(training.device == "cpu", environment.versions()["torch"], plugins)
+    machine = training.device == "cpu", environment.versions()["torch"], plugins
     for run in runs:
         there = trained.get(_identity(run, asdict(training.config_of(run.variant)), training.data_sha256, machine))
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
@@ -130,12 +130,8 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
-def _circumstances(cpu: bool, torch: str | None, plugins: dict[str, str]) -> dict[str, Any]:
-    """What changes the bits of a trained run besides its configuration; the sha256 of plugins by module."""
-    return {"cpu": cpu, "torch": torch, "plugins": plugins}
-
-
-def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: dict[str, Any]) -> str:
+def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: tuple[bool, str | None, object]) -> str:
+    """What changes the bits of a run; of a machine: is it a CPU, which PyTorch, the sha256 of plugins by module."""
     variant = get_variant(run.variant)
     parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, machine]
     return json.dumps(parts, sort_keys=True)

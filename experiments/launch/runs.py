@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
 
@@ -18,6 +18,7 @@ from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
+from experiments.launch.progress import Lines
 from experiments.records.files import write_atomically
 from experiments.records.paths import create
 from experiments.records.record import is_finished, read_record, run_directory, write_record
@@ -61,14 +62,7 @@ class Training:
         return is_finished(self.root, run.variant, run.seed, self.config.steps)
 
 
-class Display(Protocol):
-    """Who is told what happens; see progress.py."""
-
-    def show(self, event: Event) -> None: ...
-
-
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A run that is not done; ``recorded`` tells whether its status.json says so."""
 
     ended: Ended
@@ -79,7 +73,7 @@ class Failure:
         return self.ended.reason or self.ended.state
 
 
-def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Display) -> dict[Run, Failure]:
+def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Lines) -> dict[Run, Failure]:
     """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
 
     Raises:

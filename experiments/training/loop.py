@@ -43,9 +43,8 @@ class RunStopped(Exception):
 def denormals_flushed() -> Iterator[None]:
     """Numbers below the smallest normal one (1.2e-38 in float32) are zeros on the CPU, where it can do that.
 
-    Processors take many times as long for them, and once softmax attention has learnt where to look, many of its
-    weights are such numbers: after 1,500 steps of recall with learned positions a step took 2.6 times as long with
-    them, and its loss was the same to six digits.
+    Processors take many times as long for them, and many weights of a trained softmax attention are such numbers: a
+    step of recall with learned positions took 2.6 times as long with them, and its loss was the same to six digits.
     """
     torch.set_flush_denormal(True)
     try:
@@ -88,15 +87,10 @@ def train_run(
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
     with log:
 
-        def save() -> None:
-            nonlocal saved_step
-            if step != saved_step:
-                save_checkpoint(directory / "checkpoint", step, model, optimizer)
-                saved_step = step
-
         def stop_if_asked() -> None:
             if should_stop():
-                save()
+                if step != saved_step:
+                    save_checkpoint(directory / "checkpoint", step, model, optimizer)
                 raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: Split, windows: int) -> None:
@@ -136,7 +130,8 @@ def train_run(
                 })  # fmt: skip
                 trained_seconds, trained_steps = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
-                save()
+                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                saved_step = step
         log_evaluation("validation", config.evaluation_windows)
         log_evaluation("test", config.test_windows)
 
