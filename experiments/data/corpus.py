@@ -30,6 +30,7 @@ class Sequences(Protocol):
 
     def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
         """So many new sequences as a model is trained on, of the same shape; some may be easier."""
+        return self.draw(generator, count)
 
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """What is to be predicted at each input, NOT_SCORED where nothing is; (B, length) of tokens (B, length + 1)."""

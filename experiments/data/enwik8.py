@@ -20,8 +20,7 @@ PREFIX_NAMES = [folder + name for folder in ("enwik8_prefix/", "") for name in (
 
 def locate(data_dir: Path | None, download: Download) -> tuple[Path, str]:
     """The file that holds enwik8, from the data directory or else downloaded, and where it was found in words."""
-    found = find_file(data_dir, FILE_NAMES)
-    if found is not None and data_dir is not None:
+    if data_dir and (found := find_file(data_dir, FILE_NAMES)):
         return found, f"{found.relative_to(data_dir).as_posix()} in the data directory"
     return download.fetch(), f"downloaded from {download.url}"
 

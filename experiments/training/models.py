@@ -23,14 +23,13 @@ BYTES_PER_PARAMETER = 16
 class Trained(Protocol):
     """What a model depends on of its objective."""
 
-    @property
-    def vocabulary(self) -> int: ...
-    @property
-    def length(self) -> int: ...
+    vocabulary: int
+    length: int
+
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class LanguageModel:
     """A language model's, where its objective's data need not be at hand."""
 

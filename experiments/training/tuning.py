@@ -52,31 +52,20 @@ def trial_name(variant: str, rate: float) -> str:
 
 def trials(comparison: Comparison) -> Comparison:
     """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
-    return replace(
-        comparison,
-        name=f"{comparison.name}, learning rates",
-        notes=[],
-        learning_rates=[],
-        seeds=[SEED],
-        variants=[
-            replace(
-                variant,
-                name=trial_name(variant.name, rate),
-                baseline=trial_name(variant.baseline, rate),
-                settings=variant.settings | {"learning_rate": rate},
-            )
-            for variant in comparison.variants
-            if "learning_rate" not in get_variant(variant.name).settings
-            for rate in comparison.learning_rates
-        ],
-    )
+    variants = []
+    for variant in comparison.variants:
+        for rate in () if "learning_rate" in get_variant(variant.name).settings else comparison.learning_rates:
+            name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)
+            settings = variant.settings | {"learning_rate": rate}
+            variants.append(replace(variant, name=name, baseline=baseline, settings=settings))
+    name = f"{comparison.name}, learning rates"
+    return replace(comparison, name=name, notes=[], learning_rates=[], seeds=[SEED], variants=variants)
 
 
 def untuned(comparison: Comparison) -> list[VariantRecord]:
     """The variants whose learning rate is still to be found."""
-    if not comparison.learning_rates:
-        return []
-    return [variant for variant in comparison.variants if "learning_rate" not in variant.settings]
+    variants = comparison.variants if comparison.learning_rates else []
+    return [variant for variant in variants if "learning_rate" not in variant.settings]
 
 
 def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
