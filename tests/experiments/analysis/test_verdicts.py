@@ -27,7 +27,7 @@ SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 
 def rows_of(results):
     """key → row of the reference convergence"""
-    rows = [row for section in read_sections(results) for row in section.rows if row.reference == "convergence"]
+    rows = [row for section in read_sections(STUDIES, results) for row in section.rows if row.reference == "convergence"]
     return {row.claim.key: row for row in rows}
 
 

@@ -25,7 +25,7 @@ def made(tmp_path_factory):
     text = out.with_name("text")
     text.write_text("to be or not to be\n" * 500)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.commands.run_training.write_report", lambda there: there / "report.html")
+        patch.setattr("experiments.commands.run_training.write_report", lambda there, study: there / "report.html")
         patch.setattr("experiments.launch.local.Local.run", lambda self, jobs: iter(()))
         assert main([*COMMAND, "--seeds", "1", "--data-file", str(text), "--out", str(out)]) == 1
     return out

@@ -9,6 +9,7 @@ from experiments.records.record import read_comparison, run_directory, write_rec
 from experiments.records.schema import Comparison
 from experiments.records.store import add_notes, merge_with_existing
 from experiments.report.report import write_report
+from experiments.studies.registry import STUDIES
 from tests.made_up import DATA, make_record
 
 GIT = {"commit": "0123abcd" * 5, "dirty": False, "code_sha256": "aa"}
@@ -96,7 +97,7 @@ def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
     (note,) = merged.notes
     assert said in note
     write_record(there / "comparison.json", merged)
-    write_report(there)
+    write_report(there, STUDIES["convergence"])
     assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
     assert f"**Note:** {note}" in (there / "report.md").read_text()
 
@@ -136,5 +137,5 @@ def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change)
     else:
         path.write_text(json.dumps(made_with | {"config": made_with["config"] | {change: 7}}))
     with pytest.raises(ValueError, match=r"elu\+1-none/seed1 (holds|has records)"):
-        write_report(there)
+        write_report(there, STUDIES["convergence"])
     assert not (there / "report.html").exists()

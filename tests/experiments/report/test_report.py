@@ -18,6 +18,7 @@ from experiments.figures.style import FigureEntry, TableEntry, save_figure
 from experiments.records.record import read_comparison
 from experiments.report.report import result_table, write_report
 from experiments.report.tables import main_table
+from experiments.studies.registry import STUDIES
 from experiments.study import Study
 
 HALF_WIDTH_OF_THREE = 2.484138  # of the t interval of three values, in standard deviations
@@ -230,7 +231,7 @@ def test_names_of_variants_are_nothing_but_text_in_page_and_figures(make_compari
     root = make_comparison(tmp_path / "run", "elu+1-none,elu+1-rope-after", 1, steps=40)
     rename_variant(root, "elu+1-rope-after", f"group/{NASTY}")
     rename_variant(root, "elu+1-none", r"=1+1\frac")
-    html = write_report(root).read_text()
+    html = write_report(root, STUDIES["convergence"]).read_text()
     page = Page(html)
     assert "script" not in page.tags
     assert f"group/{NASTY}" in page.text
@@ -333,7 +334,7 @@ def test_a_report_needs_no_more_than_one_split_of_a_variant(make_comparison, tmp
     for path in root.rglob("metrics.jsonl"):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if f'"{kept}"' in line))
-    write_report(root)
+    write_report(root, STUDIES["convergence"])
     assert set(figures) <= {path.stem for path in (root / "figures").iterdir()}
     assert not (root / "figures" / "validation-gain.svg").exists()
 
