@@ -55,8 +55,7 @@ def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) ->
     """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every run that is not done."""
     states = run_states(root, comparison, curves)
     return [
-        run
-        | {"reason": run["reason"] or "no reason recorded", "log": f"{run['variant']}/seed{run['seed']}/log.txt"}
+        run | {"reason": run["reason"] or "no reason recorded", "log": f"{run['variant']}/seed{run['seed']}/log.txt"}
         for run in states[states["state"] != "done"].to_dict("records")
     ]
 
