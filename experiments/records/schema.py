@@ -149,10 +149,10 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
             self.objective = ANSWERS
-        names = [variant.name for variant in self.variants]
-        for what, counts in (("seeds", Counter(self.seeds)), ("variants", Counter(names))):
-            for value in (value for value, count in counts.items() if count > 1):
-                raise ValueError(f"{what} holds {value!r} twice")
+        counts = Counter[str | int](self.seeds)
+        counts.update(variant.name for variant in self.variants)
+        for each in (each for each, count in counts.items() if count > 1):
+            raise ValueError(f"{'variants' if isinstance(each, str) else 'seeds'} holds {each!r} twice")
         if not self.variants:
             return
         for name in TRAINING:
