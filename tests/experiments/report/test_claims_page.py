@@ -20,7 +20,9 @@ BASELINE, AFTER = "favor+-none", "favor+-rope-after"
 
 def rows_of(results):
     """key → row of the reference convergence"""
-    rows = [row for section in read_sections(STUDIES, results) for row in section.rows if row.reference == "convergence"]
+    rows = [
+        row for section in read_sections(STUDIES, results) for row in section.rows if row.reference == "convergence"
+    ]
     return {row.claim.key: row for row in rows}
 
 
