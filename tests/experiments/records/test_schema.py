@@ -99,6 +99,7 @@ def test_a_run_s_file_that_is_wrong_is_refused(kind, value, place, new):
         (ROW | {"loss": 1e101}, "metrics"),
         (ROW | {"loss": None}, "metrics"),
         ([], "is wrong"),
+        (ROW | {"loss": 3.0}, "the train split has a row for step 10 already"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_with_its_line(tmp_path, row, said):

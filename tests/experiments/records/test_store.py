@@ -7,10 +7,10 @@ from experiments.config import Config
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison
-from experiments.records.store import add_notes, merge_with_existing
+from experiments.records.store import merge_with_existing
 from experiments.report.report import write_report
 from experiments.studies.registry import STUDIES
-from tests.made_up import DATA, make_record
+from tests.made_up import DATA
 
 GIT = {"commit": "0123abcd" * 5, "dirty": False, "code_sha256": "aa"}
 
@@ -117,13 +117,6 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
         "continued with another set of versions: torch 9 (before: 2.13.0)",
         "continued with another machine: cores 64 (before: 2)",
     ]
-
-
-def test_a_note_is_there_once():
-    comparison = make_record(notes=["a"])
-    add_notes(comparison, ["a", "b", "b"])
-    add_notes(comparison, ["b"])
-    assert comparison.notes == ["a", "b"]
 
 
 @pytest.mark.parametrize("change", ["learning_rate", "steps", "data", "missing"])
