@@ -30,11 +30,7 @@ Kind = Literal["measured", "count", "exact"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A published claim or a question of our own, and the quantity that decides it.
-
-    Raises:
-        ValueError: a field is not as described.
-    """
+    """A published claim or a question of our own, and what decides it. ValueError: a field is not as described."""
 
     key: str
     """short, unique within its experiment"""
@@ -109,12 +105,8 @@ class Claim:
     def criterion(self) -> str:
         """Where the claim holds, in words."""
         low, high = ("0" if bound == 0 else self.show(bound) for bound in self.region)
-        if self.region[0] == -inf:
-            where = f"below {high}"
-        elif self.region[1] == inf:
-            where = f"above {low}"
-        else:
-            where = f"between {low} and {high}"
+        where = f"above {low}" if self.region[1] == inf else f"between {low} and {high}"
+        where = f"below {high}" if self.region[0] == -inf else where
         if self.kind == "count":
             return f"the claim holds {where}; sign test"
         return f"the claim holds {where}; {self.show(self.margin).lstrip('+')} is the smallest amount that matters"

@@ -21,20 +21,17 @@ class RunRecord:
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
-        self._curves: dict[str, pd.Series[float]] = {}
 
     def curve(self, metric: str) -> "pd.Series[float]":
         """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
 
         Raises NotRecorded if there is none.
         """
-        if metric not in self._curves:
-            split, _, name = metric.partition("_")
-            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
-            self._curves[metric] = rows.set_index("step")["value"].sort_index()
-        if self._curves[metric].empty:
+        split, _, name = metric.partition("_")
+        rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
+        if rows.empty:
             raise NotRecorded(metric)
-        return self._curves[metric]
+        return rows.set_index("step")["value"].sort_index()
 
     def last(self, metric: str) -> float:
         """A metric at the last step that has it. Raises NotRecorded if there is none."""

@@ -19,11 +19,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured for one claim.
-
-    Raises:
-        ValueError: a value is not finite or beyond 1e100, or more came than were planned.
-    """
+    """What was measured for one claim. ValueError: a value is not finite or beyond 1e100, or more came than planned."""
 
     values: Mapping[int, float]
     """the quantity by seed (or draw, or round): a paired difference, say"""
@@ -73,10 +69,7 @@ class Noted(NamedTuple):
 
 
 def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
-    """``quantity(*runs)`` for each seed at which all these variants finished; the runs are in the variants' order.
-
-    ``quantity`` may raise NotRecorded or Undefined.
-    """
+    """``quantity(*runs)``, which may raise NotRecorded or Undefined, for each seed at which these variants finished."""
     return _by_seed(
         variants, lambda root, comparison, runs: lambda seed: quantity(*(runs.numbers[each, seed] for each in variants))
     )

@@ -47,9 +47,15 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def git() -> GitRecord:
     """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
+
+    def told(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
     try:
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no")
+        commit = told("rev-parse", "HEAD")
+        changed = told("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         commit, changed = "unknown", ""
     digest = hashlib.sha256()  # what a commit does not tell of changes
@@ -57,11 +63,6 @@ def git() -> GitRecord:
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
     return GitRecord(commit=commit, dirty=bool(changed), code_sha256=digest.hexdigest())
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _processor() -> str:
