@@ -20,6 +20,7 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE, evaluate
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
+from experiments.records.paths import check_link
 from experiments.records.record import read_comparison
 from experiments.records.store import check_runs
 from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
@@ -85,9 +86,10 @@ def write_report(root: Path, study: Study) -> Path:
 def check_places(root: Path) -> None:
     """Raises ValueError if a report cannot be written: told before the work begins, not when it is done."""
     figures = root / "figures"
-    if os.path.lexists(figures) and not (figures.is_dir() and figures.resolve().is_relative_to(root.resolve())):
-        what = f"a link to {os.path.realpath(figures)}" if figures.is_symlink() else "no directory"
-        raise ValueError(f"{figures} is {what}, and figures are written there; move it elsewhere, or remove it")
+    if figures.is_symlink():
+        check_link(figures, root)
+    if os.path.lexists(figures) and not figures.is_dir():
+        raise ValueError(f"{figures} is no directory, and figures are written there; move it elsewhere, or remove it")
     for path in (*(root / name for name in FILES), *figures.glob("*.png"), *figures.glob("*.svg")):
         if path.is_dir():
             raise ValueError(f"{path} is a directory, and a file is written there; move it elsewhere, or remove it")
