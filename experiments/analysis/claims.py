@@ -30,11 +30,7 @@ Kind = Literal["measured", "count", "exact"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A published claim or a question of our own, and the quantity that decides it.
-
-    Raises:
-        ValueError: a field is not as described.
-    """
+    """A published claim or a question of our own, and what decides it. ValueError: a field is not as described."""
 
     key: str
     """short, unique within its experiment"""
@@ -72,21 +68,18 @@ class Claim:
 
     def __post_init__(self) -> None:
         low, high = self.region
-        is_counted, is_measured = self.kind == "count", self.kind == "measured"
+        known = ", ".join(get_args(Kind))
+        kinds = {"measured": LARGEST, "count": 0.0, "exact": 0.0}
         for name, fits, wanted in (
             ("region", low < high and (low, high) != (-inf, inf), "(low, high) with low < high, one of them finite"),
             ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
-            ("kind", self.kind in get_args(Kind), f"one of {', '.join(get_args(Kind))}"),
+            ("kind", self.kind in kinds, f"one of {known}"),
             (
                 "region",
-                not is_counted or self.region in ((0, inf), (-inf, 0)),
+                self.kind != "count" or self.region in ((0, inf), (-inf, 0)),
                 "(0, inf) or (-inf, 0) for a count",
             ),
-            (
-                "resolution",
-                0 <= self.resolution <= LARGEST * is_measured,
-                "0 or more, and 0 if not measured",
-            ),
+            ("resolution", 0 <= self.resolution <= kinds.get(self.kind, 0), "0 or more, and 0 if not measured"),
             ("limits", self.limits[0] < self.limits[1], "(least, most) with least < most"),
         ):
             if not fits:
@@ -112,12 +105,8 @@ class Claim:
     def criterion(self) -> str:
         """Where the claim holds, in words."""
         low, high = ("0" if bound == 0 else self.show(bound) for bound in self.region)
-        if self.region[0] == -inf:
-            where = f"below {high}"
-        elif self.region[1] == inf:
-            where = f"above {low}"
-        else:
-            where = f"between {low} and {high}"
+        where = f"above {low}" if self.region[1] == inf else f"between {low} and {high}"
+        where = f"below {high}" if self.region[0] == -inf else where
         if self.kind == "count":
             return f"the claim holds {where}; sign test"
         return f"the claim holds {where}; {self.show(self.margin).lstrip('+')} is the smallest amount that matters"

@@ -19,20 +19,19 @@ class Reference(NamedTuple):
 
 def _read(path: Path) -> dict[str, Reference]:
     listed: dict[str, dict[str, Any]] = read_toml(path)
-    settings = listed.pop("settings")
-    return {name: _reference(fields, settings) for name, fields in listed.items()}
-
-
-def _reference(fields: dict[str, Any], settings: dict[str, str]) -> Reference:
-    options = [fill(fields["options"], settings)] if "options" in fields else []
-    variants = [
-        f"{kernel}-{position}{size}"
-        for group, size in (("variants", ""), ("narrow_variants", "@dim=32"))
-        for kernel, positions in fields.get(group, {}).items()
-        for position in positions
-    ]
-    options += [f"--variants {','.join(variants)}"] if variants else []
-    return Reference(fields["study"], " ".join(options), tuple(fields["claims"]) if "claims" in fields else None)
+    settings, found = listed.pop("settings"), {}
+    for reference, fields in listed.items():
+        options = [fill(fields["options"], settings)] if "options" in fields else []
+        variants = [
+            f"{kernel}-{position}{size}"
+            for group, size in (("variants", ""), ("narrow_variants", "@dim=32"))
+            for kernel, positions in fields.get(group, {}).items()
+            for position in positions
+        ]
+        options += [f"--variants {','.join(variants)}"] if variants else []
+        claims = tuple(fields["claims"]) if "claims" in fields else None
+        found[reference] = Reference(fields["study"], " ".join(options), claims)
+    return found
 
 
 REFERENCES = _read(Path(__file__).with_suffix(".toml"))

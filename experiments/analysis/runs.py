@@ -1,6 +1,5 @@
 """The recorded numbers of a comparison's runs, as the samples of claims need them."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,17 @@ class RunRecord:
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
-        self._curves: dict[str, pd.Series[float]] = {}
 
     def curve(self, metric: str) -> "pd.Series[float]":
         """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
 
         Raises NotRecorded if there is none.
         """
-        if metric not in self._curves:
-            split, _, name = metric.partition("_")
-            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
-            self._curves[metric] = rows.set_index("step")["value"].sort_index()
-        if self._curves[metric].empty:
+        split, _, name = metric.partition("_")
+        rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
+        if rows.empty:
             raise NotRecorded(metric)
-        return self._curves[metric]
+        return rows.set_index("step")["value"].sort_index()
 
     def last(self, metric: str) -> float:
         """A metric at the last step that has it. Raises NotRecorded if there is none."""
@@ -59,30 +55,35 @@ class Runs:
     @cached_property
     def fates(self) -> dict[tuple[str, int], tuple[str, str]]:
         """(variant, seed) -> (state, reason); what is done and lacks a record that it ought to have is "unfinished"."""
-        states: Any = run_states(self._root, self._comparison, self._curves).itertuples(index=False)
         # What training records besides the loss is the objective's affair.
         primary, split = self._comparison.objective.metric, self._curves["split"]
         figures = self._curves[(split == "train") | (self._curves["metric"] == primary)]
         grouped: Any = figures.groupby(["variant", "seed", "split"], sort=False)["step"]
         recorded = {place: set(steps) for place, steps in grouped}
-        fates = {}
-        for row in states:
-            state, reason = row.state, row.reason
-            lacking = self._lacking(recorded, row.variant, row.seed) if state == "done" else ""
-            if lacking:
-                state, reason = "unfinished", f"its status is done, but no {lacking} figure is on record"
-            fates[row.variant, row.seed] = state, reason
-        return fates
-
-    def _lacking(self, recorded: Mapping[tuple[str, int, str], set[int]], variant: str, seed: int) -> str:
-        """The first record that a finished run ought to have and lacks, in words; empty if it has all."""
         config = self._comparison.config
-        for split in ("train", "validation", "test"):
-            have = recorded.get((variant, seed, split), set())
-            for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]):
-                if step not in have:
-                    return f"{split} (step {step})"
-        return ""
+        steps = (
+            {
+                split: list(recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]))
+                for split in ("train", "validation", "test")
+            }
+            if self._comparison.variants
+            else {}
+        )
+        fates = {}
+        states: Any = run_states(self._root, self._comparison, self._curves).itertuples(index=False)
+        for row in states:
+            fates[row.variant, row.seed] = row.state, row.reason
+            if row.state == "done":
+                lacking = [
+                    f"{split} (step {step})"
+                    for split, wanted in steps.items()
+                    for step in wanted
+                    if step not in recorded.get((row.variant, row.seed, split), ())
+                ]
+                if lacking:
+                    told = f"its status is done, but no {lacking[0]} figure is on record"
+                    fates[row.variant, row.seed] = "unfinished", told
+        return fates
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int], RunRecord]:

@@ -1,8 +1,7 @@
 """The samples that most claims need: a quantity of one or more variants for each seed.
 
-Every function here returns what ``Claim.sample`` is: a function of a comparison's directory, its comparison.json and
-its runs. It gives None if the comparison lacks a variant, and counts the seeds at which a variant failed or is
-unfinished.
+Every function here returns what ``Claim.sample`` is. That gives None if the comparison lacks a variant, and counts the
+seeds at which a variant failed or is unfinished.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +19,7 @@ LARGEST = 1e100
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured for one claim.
-
-    Raises:
-        ValueError: a value is not finite or beyond 1e100, or more came than were planned.
-    """
+    """What was measured for one claim. ValueError: a value is not finite or beyond 1e100, or more came than planned."""
 
     values: Mapping[int, float]
     """the quantity by seed (or draw, or round): a paired difference, say"""
@@ -74,20 +69,36 @@ class Noted(NamedTuple):
 
 
 def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
-    """``quantity(*runs)`` for each seed at which all these variants finished; the runs are in the variants' order.
+    """``quantity(*runs)``, which may raise NotRecorded or Undefined, for each seed at which these variants finished."""
+    return _by_seed(
+        variants, lambda root, comparison, runs: lambda seed: quantity(*(runs.numbers[each, seed] for each in variants))
+    )
 
-    ``quantity`` may raise NotRecorded or Undefined.
+
+def from_table(
+    variants: tuple[str, ...], read: Callable[[Path, Comparison], Callable[[int], float | None]]
+) -> ReadSample:
+    """What a table has for each seed at which all these variants finished; its rows of other runs do not count.
+
+    ``read(root, comparison)`` gives the quantity as a function of a seed, None where it is not measured; it raises
+    ValueError for a damaged file.
     """
+    return _by_seed(variants, lambda root, comparison, runs: read(root, comparison))
 
-    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+
+def _by_seed(
+    variants: tuple[str, ...], read: Callable[[Path, Comparison, Runs], Callable[[int], float | Noted | None]]
+) -> ReadSample:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
+        quantity = read(root, comparison, runs)
         finished, lost = _finished_seeds(variants, comparison, runs)
         values: dict[int, float] = {}
         notes: dict[str, list[int]] = {}
         for seed in finished:
             try:
-                found = quantity(*(runs.numbers[variant, seed] for variant in variants))
+                found = quantity(seed)
             except NotRecorded:
                 continue
             except Undefined as error:
@@ -96,27 +107,10 @@ def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) 
             if isinstance(found, Noted):
                 notes.setdefault(found.note, []).append(seed)
                 found = found.value
-            values[seed] = found
+            if found is not None:
+                values[seed] = found
         told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
         return Sample(values, len(comparison.seeds), tuple(lost), notes=told)
-
-    return read
-
-
-ReadTable = Callable[[Path, Comparison], Callable[[int], float | None]]
-"""(directory, comparison) -> what the quantity of a seed is, None if it is not measured. ValueError: a damaged file."""
-
-
-def from_table(variants: tuple[str, ...], read: ReadTable) -> ReadSample:
-    """What a table has for each seed at which all these variants finished; its rows of other runs do not count."""
-
-    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        if not set(variants) <= {variant.name for variant in comparison.variants}:
-            return None
-        found = read(root, comparison)
-        finished, lost = _finished_seeds(variants, comparison, runs)
-        values = {seed: value for seed in finished if (value := found(seed)) is not None}
-        return Sample(values, len(comparison.seeds), tuple(lost))
 
     return sample
 
@@ -171,17 +165,21 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
         found = read(root, comparison, runs)
         if found is None:
             return None
-        by_variant = _values_by_variant(runs, metric)
-        if by_variant is None:
-            return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
+        values: dict[str, list[float]] = {}
         failed = [
-            f"{variant} failed at seed {seed}"
-            for (variant, seed), (state, _) in runs.fates.items()
-            if state == "failed"
+            f"{variant} failed at seed {seed}" for (variant, seed), (fate, _) in runs.fates.items() if fate == "failed"
         ]
+        try:
+            for (variant, seed), (state, _) in runs.fates.items():
+                if state not in ("done", "failed"):
+                    raise NotRecorded(metric)
+                if state == "done":
+                    values.setdefault(variant, []).append(runs.numbers[variant, seed].last(metric))
+        except NotRecorded:
+            return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
         if failed:
             return replace(found, unjudged=f"the spread of all variants is not known, as {' and '.join(failed)}")
-        pooled = pooled_spread(by_variant)
+        pooled = pooled_spread(values.values())
         if pooled is None:
             return found
         pooled = Spread(factor * pooled.std, pooled.degrees)
@@ -189,21 +187,6 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
         return replace(found, pooled=pooled, notes=(*found.notes, note))
 
     return sample
-
-
-def _values_by_variant(runs: Runs, metric: str) -> list[list[float]] | None:
-    """The last value of every run that did not fail, for each variant; None if one is unfinished."""
-    values: dict[str, list[float]] = {}
-    for (variant, seed), (state, _) in runs.fates.items():
-        if state == "failed":
-            continue
-        if state != "done":
-            return None
-        try:
-            values.setdefault(variant, []).append(runs.numbers[variant, seed].last(metric))
-        except NotRecorded:
-            return None
-    return list(values.values())
 
 
 def paired_average(variant: str, other: str, metric: str = "validation_bits_per_byte") -> ReadSample:

@@ -1,13 +1,13 @@
 """The numbers of a comparison: one value per finished run, then mean and interval per variant.
 
 Seeds are the sample. Everything that compares two variants is paired by seed, because both variants saw the same
-batches and
-started from the same shared weights. Intervals are two-sided 95 % Student's t intervals of the mean. Below three seeds
-there is none: with one degree of freedom it says nothing, and percentile bootstraps of so few values cover too little.
+batches and started from the same shared weights. Intervals are two-sided 95 % Student's t intervals of the mean. Below
+three seeds there is none: it says nothing, and percentile bootstraps of so few values cover too little.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +20,19 @@ from experiments.analysis.curves import read_curves
 from experiments.records.record import run_status
 from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
 
-CONFIDENCE = 0.95
 SMALLEST_SAMPLE = 3
 LOSS = NEXT_BYTE.metric
 UNITS = {
     "steps_to_baseline": "steps",
     "tokens_to_baseline": "tokens",
     "tokens_per_second": "tokens per second",
-    "parameters": "parameters",
-    "position_parameters": "parameters",
 }
-"""of the metrics that every comparison has besides the compared ones"""
+"""of the metrics that every comparison has besides the compared ones and the exact ones"""
 EXACT = ("parameters", "position_parameters")
 SUMMARY_COLUMNS = [
     *("variant", "metric", "unit", "n", "mean", "low", "high", "std"),
     *("seeds", "reached", "planned", "failed", "unfinished", "reasons"),
 ]
-TO_BASELINE = ("steps_to_baseline", "tokens_to_baseline")
 
 
 @dataclass(frozen=True)
@@ -89,15 +85,9 @@ def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread 
     spreads = spreads_of(values, smallest_std, pooled)
     if n < SMALLEST_SAMPLE:
         return Estimate(n, mean, std=max(spreads).std)
-    widths = ((float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * std, std) for std, degrees in spreads)
-    width, std = max(widths)
+    width, std = max((float(stats.t.ppf(0.975, degrees)) * std, std) for std, degrees in spreads)
     half = width / n**0.5
     return Estimate(n, mean, mean - half, mean + half, std)
-
-
-def paired_differences(variant: Mapping[int, float], baseline: Mapping[int, float]) -> dict[int, float]:
-    """Variant minus baseline for each seed that both have."""
-    return {seed: value - baseline[seed] for seed, value in variant.items() if seed in baseline}
 
 
 def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
@@ -113,13 +103,13 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
     """
-    tested = set(_values(curves, "test", comparison.objective.metric))
+    tested = _curves_of(curves, "test", comparison.objective.metric)
     unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
     for variant, seed in comparison.runs:
         status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
         state, reason = str(status.state), status.reason
-        if state == "done" and (variant, seed) not in tested:
+        if state == "done" and seed not in tested[variant]:
             state, reason = "unfinished", "its status is done, but no test figure is on record"
         rows.append((variant, seed, state, reason or ""))
     return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
@@ -141,40 +131,43 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     by_run = curves.set_index(["variant", "seed"])
     curves = by_run[by_run.index.isin(finished)].reset_index()
     units = compared(comparison, curves)
-    tests = {metric: _values(curves, "test", metric) for metric in units}
-    validations = {metric: _values(curves, "validation", metric) for metric in units}
+    ends = {
+        (split, metric): {name: _ends(of_variant) for name, of_variant in _curves_of(curves, split, metric).items()}
+        for split in ("test", "validation")
+        for metric in units
+    }
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
     main = next(iter(units))
     sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
-    validation = {run: sign * curve for run, curve in _curves_by_run(curves, "validation", main).items()}
-    final = {run: curve.iloc[-1] for run, curve in validation.items()}
-    speed = {run: curve.median() for run, curve in _curves_by_run(curves, "train", "tokens_per_second").items()}
+    validation = _curves_of(curves, "validation", main)
+    speed = _curves_of(curves, "train", "tokens_per_second")
     tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
 
-    values: dict[tuple[str, str], dict[int, float]] = {}
+    rows: list[tuple[str, str, int, float]] = []
     for variant in comparison.variants:
-        name, baseline = variant.name, variant.baseline
-        for metric, test in tests.items():
-            values[name, f"test_{metric}"] = _of(test, name)
-            values[name, f"validation_{metric}"] = _of(validations[metric], name)
+        name = variant.name
+        values: dict[str, dict[int, float]] = {}
+        for metric in units:
+            test = ends["test", metric]
+            values[f"test_{metric}"] = mine = test.get(name, {})
+            values[f"validation_{metric}"] = ends["validation", metric].get(name, {})
             for contrast, other in contrasts(variant, comparison, metric):
-                values[name, contrast] = paired_differences(_of(test, name), _of(test, other))
-        targets = _of(final, baseline)
+                theirs = test.get(other, {})
+                values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
+        targets = ends["validation", main].get(variant.baseline, {})
         steps = {
-            seed: first_at_or_below(curve, targets[seed])
-            for seed, curve in _of(validation, name).items()
+            seed: first_at_or_below(sign * curve, sign * targets[seed])
+            for seed, curve in validation[name].items()
             if seed in targets
         }
-        values[name, "steps_to_baseline"] = {seed: nan if step is None else step for seed, step in steps.items()}
-        values[name, "tokens_to_baseline"] = {
-            seed: nan if step is None else tokens_at[step] for seed, step in steps.items()
-        }
-        values[name, "tokens_per_second"] = _of(speed, name)
-    rows = [
-        (name, metric, seed, float(value))
-        for (name, metric), by_seed in values.items()
-        for seed, value in sorted(by_seed.items())
-    ]
+        values["steps_to_baseline"] = {seed: nan if step is None else step for seed, step in steps.items()}
+        values["tokens_to_baseline"] = {seed: nan if step is None else tokens_at[step] for seed, step in steps.items()}
+        values["tokens_per_second"] = {seed: curve.median() for seed, curve in speed[name].items()}
+        rows += [
+            (name, metric, seed, float(value))
+            for metric, of_seed in values.items()
+            for seed, value in sorted(of_seed.items())
+        ]
     return pd.DataFrame.from_records(rows, columns=["variant", "metric", "seed", "value"])
 
 
@@ -189,9 +182,14 @@ def contrasts(variant: VariantRecord, comparison: Comparison, metric: str | None
     """The paired differences reported for a variant, as (metric, name of the variant subtracted).
 
     Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
-    Those two have the same settings, but for a learning rate that was found for each variant. ``metric``: the primary
-    one by default.
+    Those two have the same settings, but for a learning rate that was found for each variant by tuning. ``metric``: the
+    primary one by default.
     """
+
+    def settings(variant: VariantRecord) -> dict[str, Any]:
+        fixed = "@learning_rate=" in variant.name
+        return {name: value for name, value in variant.settings.items() if fixed or name != "learning_rate"}
+
     metric = metric or comparison.objective.metric
     others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
@@ -202,17 +200,9 @@ def contrasts(variant: VariantRecord, comparison: Comparison, metric: str | None
             (f"test_{metric}_minus_rope_before", name)
             for name, other in others.items()
             if (other.kernel, other.position) == (variant.kernel, "rope-before")
-            and _settings(other) == _settings(variant)
+            and settings(other) == settings(variant)
         ]
     return found
-
-
-def _settings(variant: VariantRecord) -> dict[str, Any]:
-    """A variant's settings, without a learning rate that its name does not fix: that one was found by tuning."""
-    settings = dict(variant.settings)
-    if "@learning_rate=" not in variant.name:
-        settings.pop("learning_rate", None)
-    return settings
 
 
 def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -220,9 +210,8 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
 
     ``n`` counts finished runs only (for paired metrics: seeds finished in both variants) and ``seeds`` names them.
     ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the variant's other runs. ``reached`` is
-    set
-    for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given only
-    when all did, because the mean of those that happened to would flatter the variant.
+    set for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given
+    only when all did, because the mean of those that happened to would flatter the variant.
     """
     curves = read_curves(root, comparison) if curves is None else curves
     states = run_states(root, comparison, curves)
@@ -232,13 +221,10 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     for variant in comparison.variants:
         mine = values[values["variant"] == variant.name]
         runs = states[states["variant"] == variant.name]
-        failed, unfinished = runs[runs["state"] == "failed"], runs[~runs["state"].isin(["done", "failed"])]
-        fate = {
-            "planned": len(runs),
-            "failed": len(failed),
-            "unfinished": len(unfinished),
-            "reasons": _reasons(runs[runs["state"] != "done"]),
-        }
+        others = runs[runs["state"] != "done"]
+        failed = int((others["state"] == "failed").sum())
+        counts = {"planned": len(runs), "failed": failed, "unfinished": len(others) - failed}
+        told = {"variant": variant.name, "reasons": _reasons(others)} | counts
         units = {
             name: unit
             for metric, unit in compared(comparison, curves).items()
@@ -248,11 +234,9 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
             )
         }
         for metric, unit in (units | UNITS).items():
-            row = {"variant": variant.name, "metric": metric, "unit": unit} | fate
-            if metric in EXACT:
-                rows.append(row | {"n": 1, "mean": getattr(variant, metric)})
-            else:
-                rows.append(row | _row(mine[mine["metric"] == metric], metric))
+            rows.append(told | {"metric": metric, "unit": unit} | _row(mine[mine["metric"] == metric], metric))
+        for metric in EXACT:
+            rows.append(told | {"metric": metric, "unit": "parameters", "n": 1, "mean": getattr(variant, metric)})
     table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
     return table.astype({"reached": "Int64"}).fillna({"seeds": ""})
 
@@ -261,11 +245,10 @@ def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
     """The statistics of one variant's values of one metric, as columns of the summary."""
     row: dict[str, Any] = {"n": len(sample), "seeds": " ".join(str(seed) for seed in sample["seed"])}
     reached = sample["value"].dropna()
-    if metric in TO_BASELINE:
+    if metric.endswith("_to_baseline"):
         row["reached"] = len(reached)
     if len(reached) == len(sample):
-        result = estimate(reached.tolist())
-        row |= {"mean": result.mean, "low": result.low, "high": result.high, "std": result.std}
+        row |= asdict(estimate(reached.tolist()))
     return row
 
 
@@ -277,16 +260,14 @@ def _reasons(runs: pd.DataFrame) -> str:
     return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds.items())
 
 
-def _curves_by_run(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], "pd.Series[float]"]:
-    """For each (variant, seed) the metric as a series over ascending steps."""
-    rows = curves[(curves["split"] == split) & (curves["metric"] == metric)]
-    grouped: Any = rows.groupby(["variant", "seed"], sort=False)
-    return {run: group.set_index("step")["value"].sort_index() for run, group in grouped}
+def _curves_of(curves: pd.DataFrame, split: str, metric: str) -> dict[str, dict[int, "pd.Series[float]"]]:
+    """For each variant and seed the metric as a series over ascending steps; of another variant there is nothing."""
+    found: dict[str, dict[int, pd.Series[float]]] = defaultdict(dict)
+    rows: Any = curves[(curves["split"] == split) & (curves["metric"] == metric)]
+    for (variant, seed), group in rows.groupby(["variant", "seed"], sort=False):
+        found[variant][seed] = group.set_index("step")["value"].sort_index()
+    return found
 
 
-def _values(curves: pd.DataFrame, split: str, metric: str) -> dict[tuple[str, int], float]:
-    return {run: curve.iloc[-1] for run, curve in _curves_by_run(curves, split, metric).items()}
-
-
-def _of(by_run: Mapping[tuple[str, int], Any], variant: str) -> dict[int, Any]:
-    return {seed: value for (name, seed), value in by_run.items() if name == variant}
+def _ends(of_seed: "dict[int, pd.Series[float]]") -> dict[int, float]:
+    return {seed: curve.iloc[-1] for seed, curve in of_seed.items()}

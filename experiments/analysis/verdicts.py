@@ -1,11 +1,12 @@
 """The rule that turns what was measured for a claim into a verdict; nothing else makes one."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import nan
+from dataclasses import replace
+from math import isnan, nan
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from experiments.analysis.claims import Claim, Sample
@@ -26,8 +27,7 @@ RULE: tuple[str, ...] = tuple(read_toml(Path(__file__).with_suffix(".toml"))["po
 """how verdicts are made, a point each"""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A claim beside what one comparison says about it."""
 
     claim: Claim
@@ -67,7 +67,8 @@ class Row:
             number = mean if low == high else f"{mean} on average ({low} to {high})"
             return f"{number}, n = {found.n} {self.unit}, exact"
         number = f"{mean} [{low}, {high}]" if found.has_interval else mean
-        return f"{number}, n = {found.n} {self.unit}" + ("" if np.isnan(self.p) else f", {_show_p(self.p)}")
+        p = "" if isnan(self.p) else ", adjusted p < 0.0001" if self.p < 1e-4 else f", adjusted p = {self.p:.2g}"
+        return f"{number}, n = {found.n} {self.unit}{p}"
 
 
 def evaluate(
@@ -84,9 +85,9 @@ def evaluate(
     Raises:
         ValueError: two claims share a key, or a file that a sample is read from is damaged.
     """
-    keys = [claim.key for claim in claims]
-    if len(set(keys)) < len(keys):
-        raise ValueError(f"CLAIMS has a key twice: {', '.join(sorted({key for key in keys if keys.count(key) > 1}))}")
+    for key, number in Counter(claim.key for claim in claims).items():
+        if number > 1:
+            raise ValueError(f"CLAIMS has a key twice: {key}")
     samples: list[Sample | None] = [None] * len(claims)
     if comparison is not None and curves is not None:
         runs = Runs(root, comparison, curves)
@@ -98,23 +99,13 @@ def evaluate(
         members = [index for index, claim in enumerate(claims) if claim.family == family]
         adjusted |= zip(members, adjust([sides[index] for index in members]), strict=True)
     data = ", ".join(each.name for each in comparison.data) if comparison else ""
+    of_comparison = size(comparison) if comparison else ""
     rows = []
     for index, (claim, sample) in enumerate(zip(claims, samples, strict=True)):
-        verdict, p, remark = _judge(claim, sample, None if sides[index] is None else adjusted[index])
-        rows.append(
-            Row(
-                claim=claim,
-                reference=reference,
-                data=claim.data or data,
-                size=claim.size or (size(comparison) if comparison else ""),
-                estimate=estimate_of(claim, sample),
-                unit=sample.unit_of_sample if sample else "seeds",
-                p=p,
-                verdict=verdict,
-                remark=remark,
-                command=command,
-            )
-        )
+        verdict, p, remark = _judge(claim, sample, adjusted[index] if sides[index] else None)
+        found, unit = estimate_of(claim, sample), sample.unit_of_sample if sample else "seeds"
+        where = reference, claim.data or data, claim.size or of_comparison
+        rows.append(Row(claim, *where, found, unit, p, verdict, remark, command))
     return rows
 
 
@@ -203,7 +194,3 @@ def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | Non
         within = ["it lies in the range, but by less than the smallest amount that matters"] if inside < ALPHA else []
         return NOT_SUPPORTED, outside, ". ".join([*within, *notes])
     return SUPPORTED if inside < ALPHA else INCONCLUSIVE, min(inside, outside), ". ".join(notes)
-
-
-def _show_p(p: float) -> str:
-    return "adjusted p < 0.0001" if p < 1e-4 else f"adjusted p = {p:.2g}"

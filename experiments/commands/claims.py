@@ -12,6 +12,7 @@ def claims(options: ClaimsOptions) -> int:
     """
     say_that_it_loads("claims")
     from experiments.report.claims_page import claims as judge
+    from experiments.studies.registry import STUDIES
 
-    judge(options.results, options.out)
+    judge(STUDIES, options.results, options.out)
     return 0

@@ -21,7 +21,7 @@ from experiments.records.store import (
     new_comparison,
     refuse_if_differing,
 )
-from experiments.report.report import write_report
+from experiments.report.report import check_places, write_report
 from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
@@ -47,6 +47,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     console = make_console()
     root = options.directory
     check_directory(root)
+    check_places(root)
     comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
     comparison.config = msgspec.json.decode(msgspec.json.encode(config))
@@ -71,7 +72,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
         # Of what failed before, some may have succeeded now.
         comparison.notes = continued + notes_of(root, config)
         write_record(root / "comparison.json", comparison)
-        report = write_report(root)
+        report = write_report(root, study)
     for failure in failures:
         console.print(f"failed: {failure}", soft_wrap=True)
     console.print(f"report: {report}", soft_wrap=True)

@@ -36,7 +36,7 @@ from experiments.records.store import (
     merge_with_existing,
     new_comparison,
 )
-from experiments.report.report import remove_unfinished_reports, result_table, write_report
+from experiments.report.report import check_places, remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
 from experiments.training import tuning
 from experiments.training.models import (
@@ -63,6 +63,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
     check_directory(root)
+    check_places(root)
     device = resolve_device(options.device)
     workers = options.workers
     if workers is None:
@@ -166,7 +167,7 @@ def _train_and_report(
     comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
     add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, objective)])
     write_record(root / "comparison.json", comparison)
-    report = write_report(root)
+    report = write_report(root, study)
     console.print(result_table(root))
     for (at, run), failure in failures.items():
         console.print(f"{failure.ended.state}: {run}: {failure.reason}", markup=False, soft_wrap=True)

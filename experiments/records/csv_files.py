@@ -58,9 +58,7 @@ def number(least: float = -1e100, most: float = 1e100) -> Column:
 def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:
     """The named columns of a CSV file that has one row or more, no two of them alike in all columns of ``key``.
 
-    Raises:
-        ValueError: the file cannot be read, lacks a column, has no rows or two with the same key, or a value is not of
-            its column's type and range; the message names the file, and the column.
+    Raises ValueError that names the file, and the column, if it is not so, or a value not of its type and range.
     """
     return _parsed(path, read_file(path, REMEDY), tuple(columns.items()), tuple(key)).copy()
 

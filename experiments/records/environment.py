@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,13 +17,8 @@ PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplo
 OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
 """named only where they are installed"""
 ROOT = Path(__file__).parents[2]
-CODE = (
-    "linear_rope/**/*.py",
-    "experiments/training/**/*.py",
-    "experiments/data/**/*.py",
-    "experiments/config.py",
-    "experiments/variants.py",
-)
+CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
+CODE += ["experiments/config.py", "experiments/variants.py"]
 """what can change a number of a training run; figures, claims and commands cannot"""
 
 
@@ -51,32 +47,25 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def git() -> GitRecord:
     """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
+
+    def told(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
     try:
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no")
+        commit = told("rev-parse", "HEAD")
+        changed = told("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         commit, changed = "unknown", ""
-    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=_code_sha256())
-
-
-def _code_sha256() -> str:
-    """Of every Python file that a number can depend on, with its path: what a commit does not tell of changes."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256()  # what a commit does not tell of changes
     for path in sorted(path for place in CODE for path in ROOT.glob(place)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=digest.hexdigest())
 
 
 def _processor() -> str:
     information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search(r"(?m)^model name.*?: *(.*)$", information.read_text() if information.exists() else "")
+    return named[1].strip() if named else platform.processor() or platform.machine()

@@ -15,23 +15,27 @@ def check_links(directory: Path) -> None:
     Raises:
         ValueError: a link leads out of it, or something is neither a file nor a directory (a pipe never ends).
     """
-    inside = os.path.realpath(directory)
     places = [os.fspath(directory)]
     while places:
         # Another process may be at work here, and what it removes is no longer there.
         with suppress(FileNotFoundError), os.scandir(places.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    target = os.path.realpath(entry.path)
-                    if not Path(target).is_relative_to(inside):
-                        raise ValueError(
-                            f"{entry.path} is a link to {target}, outside of {directory}; "
-                            "remove the link, or move what it leads to into its place"
-                        )
+                    check_link(entry, directory)
                 elif entry.is_dir(follow_symlinks=False):
                     places.append(entry.path)
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     raise ValueError(f"{entry.path} is neither a file nor a directory; remove it")
+
+
+def check_link(link: os.PathLike[str], directory: Path) -> None:
+    """Raises ValueError if a link leads out of a directory."""
+    target = os.path.realpath(link)
+    if not Path(target).is_relative_to(os.path.realpath(directory)):
+        raise ValueError(
+            f"{os.fspath(link)} is a link to {target}, outside of {directory}; remove the link, or move what it "
+            "leads to into its place"
+        )
 
 
 def create(path: Path) -> BinaryIO:

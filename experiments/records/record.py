@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +21,6 @@ from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split,
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""
-PLACE = ("step", "tokens", "split")
-"""keys of a metrics row that are no metrics"""
 
 T = TypeVar("T")
 
@@ -35,8 +34,6 @@ def decoded(content: bytes, kind: type[T], where: str, remedy: str) -> T:
     try:
         try:
             return msgspec.json.decode(content, type=kind)
-        except msgspec.ValidationError:
-            raise
         except msgspec.DecodeError:
             # A file's name need not be text; half of a pair of surrogates in a record becomes its escape as text.
             return msgspec.json.decode(re.sub(rb"(?i)(?=\\ud[89a-f])", rb"\\", content), type=kind)
@@ -70,7 +67,7 @@ def read_comparison(root: Path) -> Comparison:
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[bytes, str, str]]:
-    """Each line of a JSON lines file, where it stands in words, and what to do if it is wrong; nothing without a file.
+    """Each line of a JSON lines file, if there is one, where it stands in words, and what to do if it is wrong.
 
     An unfinished last line (its writer was killed) is left out.
     """
@@ -80,15 +77,12 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[bytes, str, str]]:
 
 
 def read_metrics(path: Path, remedy: str = "remove the run's directory") -> list[MetricsRow]:
-    """The rows of a metrics.jsonl; an unfinished last line is left out.
-
-    Raises ValueError that names a damaged line, or one whose step and split were there before, and says what to do.
-    """
+    """The rows of a metrics.jsonl. Raises ValueError that names a damaged line, or one that is there twice."""
     rows: dict[tuple[int, str], MetricsRow] = {}
     for line, where, then in read_lines(path, remedy):
         values = decoded(line, dict[str, Any], where, then)
         try:
-            place = {name: values.pop(name) for name in PLACE}
+            place = {name: values.pop(name) for name in ("step", "tokens", "split")}
             row = msgspec.convert({**place, "metrics": values}, MetricsRow)
         except KeyError as error:
             raise wrong_file(where, f"lacks {error.args[0]}", then) from None
@@ -106,24 +100,16 @@ def run_status(root: Path, variant: str, seed: int) -> Status:
 
 
 def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:
-    """Whether a run's status is done and its test figure, after ``steps`` steps, is on record.
-
-    Raises ValueError that names the file if its status is damaged.
-    """
-    if run_status(root, variant, seed).state != "done":
-        return False
-    try:
-        rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
-    except ValueError:
-        return False
-    return any((row.step, row.split) == (steps, "test") for row in rows)
+    """Whether a run is done and its test figure is on record. Raises ValueError if its status is damaged."""
+    if run_status(root, variant, seed).state == "done":
+        with suppress(ValueError):
+            rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
+            return any((row.step, row.split) == (steps, "test") for row in rows)
+    return False
 
 
 def run_config(root: Path, variant: str, seed: int) -> RunConfig | None:
-    """The config.json of a run; None if there is none.
-
-    Raises ValueError that names the file if it is damaged, or is that of another run.
-    """
+    """The config.json of a run, if there is one. Raises ValueError if it is damaged, or is that of another run."""
     path = run_directory(root, variant, seed) / "config.json"
     if not path.exists():
         return None
@@ -165,8 +151,7 @@ class MetricsLog:
         if (step, split) in self._written:
             self._compare(row, self._written[step, split])
             return
-        values = {"step": step, "tokens": tokens, "split": split, **metrics}
-        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        line = json.dumps({"step": step, "tokens": tokens, "split": split, **metrics}, allow_nan=False).encode() + b"\n"
         end = os.fstat(self._file.fileno()).st_size
         try:
             while line:
@@ -178,14 +163,11 @@ class MetricsLog:
         self._written[step, split] = row
 
     def _compare(self, row: MetricsRow, recorded: MetricsRow) -> None:
-        differing = [
-            key for key, value in row.metrics.items() if key not in WALL_CLOCK and value != recorded.metrics.get(key)
-        ]
-        if row.tokens != recorded.tokens:
-            differing.append("tokens")
+        found, before = ({**each.metrics, "tokens": each.tokens} for each in (row, recorded))
+        differing = [key for key in found if key not in WALL_CLOCK and found[key] != before.get(key)]
         if differing and not self._differed:
             self._differed = True
-            now, then = ({**each.metrics, "tokens": each.tokens}.get(differing[0]) for each in (row, recorded))
+            now, then = (each.get(differing[0]) for each in (found, before))
             self._note(
                 f"step {row.step} was trained again from a checkpoint and did not repeat exactly: {row.split} "
                 f"{differing[0]} {now!r}, on record {then!r}; the curve is of two trajectories"

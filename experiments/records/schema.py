@@ -1,17 +1,11 @@
 """The format of the record files, as types: what is read is one of these, and what is written was one.
 
 Keys that are not named here are passed over: an older or newer version may not know them, or know more.
-
-=====================================  ================================================
-comparison.json                        ``Comparison``
-<variant>/seed<k>/config.json          ``RunConfig``
-<variant>/seed<k>/status.json          ``Status``
-<variant>/seed<k>/metrics.jsonl        a ``MetricsRow`` a line
-=====================================  ================================================
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -26,8 +20,6 @@ Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 State = Literal["queued", "running", "done", "failed"]
 Split = Literal["train", "validation", "test"]
 
-LONGEST_NAME = 200
-"""bytes of a variant's name; it is the name of a directory"""
 TRAINING = ("steps", "batch_size", "context", "log_every", "evaluate_every")
 """what a report needs of the configuration of a comparison that trains; positive whole numbers"""
 
@@ -69,8 +61,8 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
             raise ValueError(f"name is {name!r}, which has control characters")
         if {"", ".", ".."} & set(name.split("/")) or ".." in re.split(r"[/\\]", name):
             raise ValueError(f"name is {name!r}, which is no path inside the comparison's directory")
-        if len(name.encode()) > LONGEST_NAME:
-            raise ValueError(f"name is {name[:60]!r}..., which is longer than {LONGEST_NAME} bytes")
+        if len(name.encode()) > 200:  # it is the name of a directory
+            raise ValueError(f"name is {name[:60]!r}..., which is longer than 200 bytes")
 
 
 class DataRecord(Struct, kw_only=True):
@@ -157,9 +149,10 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
             self.objective = ANSWERS
-        for what, values in (("seeds", self.seeds), ("variants", [variant.name for variant in self.variants])):
-            for value in repeated(values):
-                raise ValueError(f"{what} holds {value!r} twice")
+        counts = Counter[str | int](self.seeds)
+        counts.update(variant.name for variant in self.variants)
+        for each in (each for each, count in counts.items() if count > 1):
+            raise ValueError(f"{'variants' if isinstance(each, str) else 'seeds'} holds {each!r} twice")
         if not self.variants:
             return
         for name in TRAINING:
@@ -198,21 +191,11 @@ class Status(Struct, kw_only=True):
 
 
 class MetricsRow(Struct):
-    """A line of metrics.jsonl, where the metrics stand beside the other keys. One row per step and split.
-
-    ``step`` counts optimiser steps and ``tokens`` what they saw.
-    """
+    """A line of metrics.jsonl, where the metrics stand beside the other keys: one for each step and split."""
 
     step: Natural
+    """of the optimiser"""
     tokens: Natural
+    """that these steps saw"""
     split: Split
     metrics: dict[str, Number]
-
-
-def repeated(values: Iterable[Hashable]) -> Iterator[Hashable]:
-    """The values that were there before."""
-    seen: set[Hashable] = set()
-    for value in values:
-        if value in seen:
-            yield value
-        seen.add(value)

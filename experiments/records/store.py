@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from msgspec.structs import replace
 from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.records import environment
-from experiments.records.files import visible
+from experiments.records.files import is_there, visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
-from experiments.records.schema import Comparison, GitRecord, VariantRecord
+from experiments.records.schema import Comparison
 from experiments.variants import VARIANTS, is_variant
 
 CONTINUED = "continued with another"
@@ -27,8 +28,6 @@ CONTINUED = "continued with another"
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
 """what a run writes, besides tables (.csv) and the directories of the variants"""
 DEFAULTS = asdict(Config())
-LONGEST_PATH_BELOW = f"{'x' * 100}/{'x' * 100}"
-"""as long as any path of a comparison below its directory"""
 
 
 def check_directory(root: Path) -> None:
@@ -39,7 +38,7 @@ def check_directory(root: Path) -> None:
     """
     try:
         with contextlib.suppress(FileNotFoundError):
-            (root / LONGEST_PATH_BELOW).stat()
+            (root / f"{'x' * 100}/{'x' * 100}").stat()  # as long as any path of a comparison
         # Of a path that is not there yet, the system does not look at the rest.
         nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
         for name in root.relative_to(nearest).parts:
@@ -52,10 +51,10 @@ def check_directory(root: Path) -> None:
     except (OSError, ValueError) as error:
         raise _cannot_be_written(root, error) from None
     try:
-        names = [name for name in os.listdir(root) if not name.startswith(".")]
+        names = os.listdir(root)
     except OSError:  # not there yet, or not readable; make_directory tells whether it can be written
         return
-    taken = [name for name in names if name in WRITTEN or name in VARIANTS or name.endswith(".csv")]
+    taken = [name for name in names if name in WRITTEN or name in VARIANTS or re.fullmatch(r"[^.].*\.csv", name)]
     if taken and "comparison.json" not in names:
         raise ValueError(
             f"--out {root} holds {min(taken)!r} and no comparison.json, so it is not a comparison's, and what is in it "
@@ -95,15 +94,19 @@ def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """For each setting that two configurations do not share: its name and both values."""
 
     def value(settings: dict[str, Any], name: str) -> str:
-        if name not in settings and name in DEFAULTS:
-            return repr(DEFAULTS[name])  # a record from before there was such a setting
-        return repr(settings[name]) if name in settings else "nothing"
+        known = DEFAULTS | settings  # a record from before there was such a setting has its default
+        return repr(known[name]) if name in known else "nothing"
 
     return [
         f"{name} ({value(there, name)} there, {value(now, name)} now)"
         for name in {**now, **there}
         if value(there, name) != value(now, name)
     ]
+
+
+def _differing_data(there: str, now: str) -> list[str]:
+    told = f"the content of the data set (sha256 {there[:12]}... there, {now[:12]}... now)"
+    return [told] if there[:12] != now[:12] else []
 
 
 def refuse_if_differing(root: Path, differing: list[str]) -> None:
@@ -118,38 +121,34 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     Raises:
         ValueError: the one there has another study, configuration or data, so the two cannot be one.
     """
-    path = root / "comparison.json"
-    if not path.is_file():
+    if not (root / "comparison.json").is_file():
         return comparison
     there = read_comparison(root)
     check_same_study(root, there, comparison)
     differing = differing_settings(there.config, comparison.config)
-    grids = there.learning_rates, comparison.learning_rates
-    if grids[0] != grids[1]:
-        differing.append(f"learning_rates ({grids[0]} there, {grids[1]} now)")
-    contents = [record.data[0].sha256[:12] for record in (there, comparison)]
-    if contents[0] != contents[1]:
-        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
-    kinds = [f"{record.objective.name} {record.objective.tokenizer_sha256[:12]}" for record in (there, comparison)]
+    if there.learning_rates != comparison.learning_rates:
+        differing.append(f"learning_rates ({there.learning_rates} there, {comparison.learning_rates} now)")
+    differing += _differing_data(there.data[0].sha256, comparison.data[0].sha256)
     if there.objective != comparison.objective:
+        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
         differing.append("what is trained ({} there, {} now)".format(*kinds))
     refuse_if_differing(root, differing)
     unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
     recorded = {variant.name: variant for variant in there.variants}
+    new = []
     for variant in comparison.variants:
-        if variant.name in recorded:
-            if grids[0]:
-                _adopt_learning_rate(recorded[variant.name], variant)
-            settings = (described.settings for described in (recorded[variant.name], variant))
-            refuse_if_differing(root / variant.name, differing_settings(*settings))
-    new = [variant for variant in comparison.variants if variant.name not in recorded]
+        if variant.name not in recorded:
+            new.append(variant)
+            continue
+        before = recorded[variant.name].settings
+        if there.learning_rates and "learning_rate" in before:  # what was found when the comparison was run before
+            variant.settings = variant.settings | {"learning_rate": before["learning_rate"]}
+        refuse_if_differing(root / variant.name, differing_settings(before, variant.settings))
     merged = replace(there, variants=there.variants + new, seeds=sorted({*there.seeds, *comparison.seeds}))
-    runs = list(merged.runs)
-    for run in runs:
-        _check_run(root, run, merged)
-    all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in runs)
+    check_runs(root, merged)
+    all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
     devices = [record.machine.get("device") for record in (there, comparison)]
     if not all_done and (devices[0] == "cpu") != (devices[1] == "cpu"):
         refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
@@ -157,31 +156,18 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     return merged
 
 
-def _adopt_learning_rate(recorded: VariantRecord, variant: VariantRecord) -> None:
-    """The rate that was chosen when the comparison was run before."""
-    if "learning_rate" in recorded.settings:
-        variant.settings = variant.settings | {"learning_rate": recorded.settings["learning_rate"]}
-
-
 def check_runs(root: Path, comparison: Comparison) -> None:
-    """Raises ValueError if a run that has records was made with something else than the comparison says."""
-    for run in comparison.runs:
-        _check_run(root, run, comparison)
-
-
-def _check_run(root: Path, run: tuple[str, int], comparison: Comparison) -> None:
     """Raises ValueError if a run was made with something else: copied from another comparison, or edited."""
-    made_with, directory = run_config(root, *run), run_directory(root, *run)
-    if made_with is None:
-        if (directory / "metrics.jsonl").exists():
+    settings = {variant.name: variant.settings for variant in comparison.variants}
+    for run in comparison.runs:
+        made_with, directory = run_config(root, *run), run_directory(root, *run)
+        if made_with is not None:
+            differing = differing_settings(made_with.config, comparison.config | settings[run[0]])
+            refuse_if_differing(
+                directory, differing + _differing_data(made_with.data_sha256, comparison.data[0].sha256)
+            )
+        elif is_there(directory / "metrics.jsonl"):
             raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")
-        return
-    variant = next(variant for variant in comparison.variants if variant.name == run[0])
-    differing = differing_settings(made_with.config, comparison.config | variant.settings)
-    contents = made_with.data_sha256[:12], comparison.data[0].sha256[:12]
-    if contents[0] != contents[1]:
-        differing.append("the content of the data set (sha256 {}... there, {}... now)".format(*contents))
-    refuse_if_differing(directory, differing)
 
 
 def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> None:
@@ -189,13 +175,19 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
 
     When all of it was done before, only the code and the versions still matter: they measured and reported.
     """
-    kinds = {"command": "command", "versions": "set of versions", "machine": "machine"}
-    for key, kind in kinds.items():
-        there, now = getattr(merged, key), getattr(comparison, key)
-        if there != now and (key == "versions" or not all_done):
-            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(there, now)}"])
-    if merged.git != comparison.git and merged.git != replace(comparison.git, code_sha256=""):
-        add_notes(merged, [_code_change(merged.git, comparison.git)])
+    for key, kind in {"command": "command", "versions": "set of versions", "machine": "machine"}.items():
+        before, now = getattr(merged, key), getattr(comparison, key)
+        if before != now and (key == "versions" or not all_done):
+            add_notes(merged, [f"{CONTINUED} {kind}: {_difference(before, now)}"])
+    before, now = merged.git, comparison.git
+    if before != now and before != replace(now, code_sha256=""):
+        commits = [git.commit[:12] + (" with uncommitted changes" if git.dirty else "") for git in (now, before)]
+        same = before.code_sha256 == now.code_sha256
+        told = (
+            "the files of the code are the same" if same else "what was measured before and since then may not compare"
+        )
+        changed = "commit {}, begun with {}".format(*commits)
+        add_notes(merged, [f"{CONTINUED} state of the code: {changed}; {told}"])
 
 
 def _difference(there: Any, now: Any) -> str:
@@ -203,17 +195,6 @@ def _difference(there: Any, now: Any) -> str:
         return str(now)
     names = [name for name in {**there, **now} if there.get(name) != now.get(name)]
     return ", ".join(f"{name} {now.get(name)} (before: {there.get(name)})" for name in names)
-
-
-def _code_change(there: GitRecord, now: GitRecord) -> str:
-    def named(git: GitRecord) -> str:
-        return git.commit[:12] + (" with uncommitted changes" if git.dirty else "")
-
-    same = there.code_sha256 == now.code_sha256
-    consequence = (
-        "the files of the code are the same" if same else "what was measured before and since then may not compare"
-    )
-    return f"{CONTINUED} state of the code: commit {named(now)}, begun with {named(there)}; {consequence}"
 
 
 def add_notes(comparison: Comparison, notes: list[str]) -> None:

@@ -1,8 +1,9 @@
 """The claims of all experiments, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,16 +18,14 @@ from experiments.console import make_console
 from experiments.errors import why
 from experiments.records.files import visible, write_atomically
 from experiments.records.record import read_comparison
-from experiments.report.report import template_environment
-from experiments.studies.registry import STUDIES
+from experiments.report.report import template
 from experiments.study import Study
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
 
 
-@dataclass(frozen=True)
-class Section:
-    """The claims of one experiment, on each of its references."""
+class Section(NamedTuple):
+    """The claims of a study, on each of its references."""
 
     name: str
     question: str
@@ -37,7 +36,7 @@ class Section:
     """reference -> the command that makes it"""
 
 
-def claims(results: Path, out: Path | None) -> None:
+def claims(studies: Mapping[str, Study], results: Path, out: Path | None) -> None:
     """Print the table of all claims; write it to ``out`` as Markdown too, if that is given.
 
     Raises:
@@ -45,10 +44,14 @@ def claims(results: Path, out: Path | None) -> None:
     """
     if not results.is_dir():
         raise ValueError(f"--results {results} is no directory; give one that holds comparisons, as results/reference")
-    sections = read_sections(results)
+    sections = read_sections(studies, results)
     if out is not None:
+        rows = [row for section in sections for row in section.rows]
+        page = template("claims_page.md").render(
+            sections=sections, rows=rows, count=count, counts=count(rows), rule=RULE
+        )
         try:
-            write_atomically(out, page(sections))
+            write_atomically(out, page)
         except OSError as error:
             raise ValueError(
                 f"--out {out} cannot be written ({why(error)}); give a file in a directory that can"
@@ -58,24 +61,16 @@ def claims(results: Path, out: Path | None) -> None:
         print(out)
 
 
-def read_sections(results: Path) -> list[Section]:
-    """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
+def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
+    """Every claim on every reference of its study, in the order of the studies; without those that have none."""
     sections = []
-    for name, study in STUDIES.items():
-        references = [reference for reference, made in REFERENCES.items() if made.study == name]
-        rows = [row for reference in references for row in _rows(results / reference, study)]
-        commands = {reference: command(reference) for reference in references}
+    for name, study in studies.items():
+        commands = {reference: command(reference) for reference, made in REFERENCES.items() if made.study == name}
+        rows = [row for reference in commands for row in _rows(results / reference, study)]
         if rows:
             question, method, not_shown = map(study.said, (study.question, study.method, study.not_shown))
             sections.append(Section(name, question, method, not_shown, rows, commands))
     return sections
-
-
-def page(sections: list[Section]) -> str:
-    """The page in Markdown."""
-    rows = [row for section in sections for row in section.rows]
-    template = template_environment(escape_html=False).get_template("claims_page.md")
-    return template.render(sections=sections, rows=rows, count=count, counts=count(rows), rule=RULE)
 
 
 def count(rows: list[Row]) -> dict[str, int]:

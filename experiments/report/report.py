@@ -20,55 +20,82 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE, evaluate
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
+from experiments.records.paths import check_link
 from experiments.records.record import read_comparison
-from experiments.records.schema import Comparison
 from experiments.records.store import check_runs
-from experiments.report.tables import happenings, main_table, repeatability, terminal_table, unfinished_runs
-from experiments.studies.registry import STUDIES
+from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
-TEMPLATES = Path(__file__).parent / "templates"
+FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
 UNFINISHED_REPORT = ".report-"
 """how the directory that a report is made in begins; the number of the process follows"""
 
 
-def write_report(root: Path, study: Study | None = None) -> Path:
+def write_report(root: Path, study: Study) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
-    ``study`` draws the figures; by default it is the one that comparison.json names. Equal records give equal
-    files. Raises ValueError, and changes nothing, if ``root`` is not a comparison or one of its files is not as
-    schema.py says.
+    ``study`` draws the figures. Equal records give equal files. Raises ValueError, and changes nothing, if ``root`` is
+    not a comparison, one of its files is not as schema.py says, or something is in the way of what is written.
     """
     comparison = read_comparison(root)
-    study = study or STUDIES[comparison.study]
+    check_places(root)
     check_runs(root, comparison)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
-    runs = {"unfinished": unfinished_runs(root, comparison, curves), "happenings": happenings(root, comparison)}
+    unfinished = unfinished_runs(root, comparison, curves)
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
-        content = _content(output, comparison, summary, entries) | runs | _words(study)
-        claims = declared_claims(claims_of(study), comparison.name, study.name)
-        content["claims"] = evaluate(
-            claims, root, comparison, curves, reference=comparison.name, command=comparison.command
-        )
-        write_atomically(output / "curves.csv", to_csv(curves))
-        write_atomically(output / "summary.csv", to_csv(summary))
-        write_atomically(
-            output / "report.md", template_environment(escape_html=False).get_template("report.md").render(content)
-        )
-        html = template_environment(escape_html=True).get_template("report.html").render(content)
+        name = comparison.name
+        claims = declared_claims(claims_of(study), name, study.name)
+        tested = summary.drop_duplicates("variant")  # the first row of each tells of the test split
+        content = {
+            **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
+            "comparison": comparison,
+            "table": _rows(main_table(summary, comparison)),
+            "finished": int(tested["n"].sum()),
+            "planned": int(tested["planned"].sum()),
+            "unfinished": unfinished,
+            "happenings": happenings(root, comparison),
+            "claims": evaluate(claims, root, comparison, curves, reference=name, command=comparison.command),
+            "rule": RULE,
+            "entries": [_shown(output, entry) for entry in entries],
+            "repeatability": template("repeatability.txt").render(comparison=comparison),
+            "git": comparison.git,
+            "environment": {**comparison.machine, **comparison.versions},
+        }
+        made = {
+            "curves.csv": to_csv(curves),
+            "summary.csv": to_csv(summary),
+            "report.md": template("report.md").render(content),
+            "report.html": template("report.html").render(content),
+        }
+        for file, text in made.items():
+            write_atomically(output / file, text)
         (root / "figures").mkdir(exist_ok=True)
-        for path in sorted(path for path in output.rglob("*") if path.is_file()):
+        files = [path for path in output.rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
-    path = root / "report.html"
-    write_atomically(path, html)
-    return path
+    return root / "report.html"
+
+
+def check_places(root: Path) -> None:
+    """Raises ValueError if a report cannot be written: told before the work begins, not when it is done."""
+    figures = root / "figures"
+    if figures.is_symlink():
+        check_link(figures, root)
+    if os.path.lexists(figures) and not figures.is_dir():
+        raise ValueError(f"{figures} is no directory, and figures are written there; move it elsewhere, or remove it")
+    for path in (*(root / name for name in FILES), *figures.glob("*.png"), *figures.glob("*.svg")):
+        if path.is_dir():
+            raise ValueError(f"{path} is a directory, and a file is written there; move it elsewhere, or remove it")
+    for directory in (root, figures):
+        if directory.is_dir() and not os.access(directory, os.W_OK | os.X_OK):
+            raise ValueError(f"{directory} cannot be written; make it writable, or report a copy of the comparison")
 
 
 def remove_unfinished_reports(root: Path) -> None:
@@ -85,28 +112,6 @@ def result_table(root: Path) -> Table:
     return terminal_table(summarise(root, comparison), comparison)
 
 
-def _content(
-    output: Path, comparison: Comparison, summary: pd.DataFrame, entries: list[FigureEntry | TableEntry]
-) -> dict[str, Any]:
-    """What the two templates show of the numbers, besides the claims and what became of the runs."""
-    tested = summary.drop_duplicates("variant")  # the first row of each tells of the test split
-    return {
-        "comparison": comparison,
-        "table": _rows(main_table(summary, comparison)),
-        "finished": int(tested["n"].sum()),
-        "planned": int(tested["planned"].sum()),
-        "rule": RULE,
-        "entries": [_shown(output, entry) for entry in entries],
-        "repeatability": repeatability(comparison),
-        "git": comparison.git,
-        "environment": {**comparison.machine, **comparison.versions},
-    }
-
-
-def _words(study: Study) -> dict[str, str]:
-    return {name: study.said(getattr(study, name)) for name in ("question", "method", "not_shown")}
-
-
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
     if isinstance(entry, TableEntry):
@@ -117,14 +122,14 @@ def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
 
 def _rows(table: pd.DataFrame) -> list[list[str]]:
     """The header and the rows of a table, as strings."""
-    return [[str(run) for run in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
+    return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
 
 
-def template_environment(*, escape_html: bool) -> jinja2.Environment:
-    """Where the templates are read: with filters that make text literal in Markdown, and HTML escaped if asked for."""
+def template(name: str) -> jinja2.Template:
+    """A template, with filters that make text literal in Markdown; in HTML everything is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=escape_html,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=name.endswith(".html"),
         undefined=jinja2.StrictUndefined,
         finalize=_visible,
         trim_blocks=True,
@@ -133,9 +138,9 @@ def template_environment(*, escape_html: bool) -> jinja2.Environment:
     )
     environment.filters["markdown"] = _escape_markdown
     environment.filters["code"] = _markdown_code
-    environment.filters["code_block"] = _markdown_code_block
+    environment.filters["code_block"] = lambda text: "{0}\n{1}\n{0}".format(_fence(text, 3), text)
     environment.filters["number"] = lambda value: f"{value:,}"
-    return environment
+    return environment.get_template(name)
 
 
 def _escape_markdown(text: object) -> str:
@@ -145,26 +150,19 @@ def _escape_markdown(text: object) -> str:
 
 
 def _markdown_code(text: str) -> str:
-    """The text as inline code, between more backticks than it has in a row."""
-    one_line = " ".join(text.split())
-    fence = "`" * _longer_than_backticks(one_line, 1)
-    space = " " if "`" in one_line else ""
+    one_line, fence = " ".join(text.split()), _fence(text, 1)
+    space = " " if "`" in text else ""
     return f"{fence}{space}{one_line}{space}{fence}"
 
 
-def _markdown_code_block(text: str) -> str:
-    fence = "`" * _longer_than_backticks(text, 3)
-    return f"{fence}\n{text}\n{fence}"
-
-
-def _longer_than_backticks(text: str, least: int) -> int:
-    return max([least, *(len(run) + 1 for run in re.findall("`+", text))])
+def _fence(text: str, least: int) -> str:
+    """More backticks than the text has in a row."""
+    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
 def _visible(value: object) -> object:
     """What a template writes, with nothing invisible in it: texts come from files, and numbers need no check."""
     if isinstance(value, (jinja2.Undefined, int, float)):
         return value
-    text = str(value)
-    shown = visible(text)
-    return value if shown == text else shown
+    shown = visible(str(value))
+    return value if shown == str(value) else shown

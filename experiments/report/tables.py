@@ -11,8 +11,8 @@ from rich.text import Text
 
 from experiments.analysis.statistics import run_states
 from experiments.records.files import visible
-from experiments.records.record import run_directory, run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.record import run_status
+from experiments.records.schema import Comparison
 
 NOTHING = "-"
 
@@ -34,7 +34,8 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             difference = _with_interval(metrics.loc[name, f"test_{objective.metric}_minus_baseline"], "+.4f")
         else:
             difference = f"{baseline} was not run"
-        speed = metrics.loc[name, "tokens_per_second"]["mean"]
+        speed, table = metrics.loc[name, "tokens_per_second"]["mean"], variant.position_parameters
+        counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
         rows.append(
             {
                 "variant": name,
@@ -43,48 +44,26 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 "minus baseline": difference,
                 "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
-                "parameters": _parameters(variant),
-                "not finished": _fate(test),
+                "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
+                "not finished": f"{', '.join(counts)}: {test['reasons']}" if counts else "",
             }
         )
     return pd.DataFrame(rows)
 
 
 def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> list[dict[Any, Any]]:
-    """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every cell that is not done."""
+    """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every run that is not done."""
     states = run_states(root, comparison, curves)
     return [
-        run
-        | {"reason": run["reason"] or "no reason recorded"}
-        | {"log": (run_directory(root, run["variant"], run["seed"]) / "log.txt").relative_to(root).as_posix()}
+        run | {"reason": run["reason"] or "no reason recorded", "log": f"{run['variant']}/seed{run['seed']}/log.txt"}
         for run in states[states["state"] != "done"].to_dict("records")
     ]
 
 
 def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """What the cells' processes noted on the way (resumptions, damaged files): each cell's name and its sentences."""
+    """What the runs' processes noted on the way (resumptions, damaged files): each run's name and its sentences."""
     noted = [(f"{variant}, seed {seed}", run_status(root, variant, seed).notes) for variant, seed in comparison.runs]
     return [(run, notes) for run, notes in noted if notes]
-
-
-def repeatability(comparison: Comparison) -> str:
-    """Whether the same command gives the same numbers again."""
-    if comparison.machine.get("device") == "cpu":
-        return (
-            "Trained on a CPU: the same command gives the same metrics and weights bit for bit on the same machine "
-            "with the same versions, with any number of workers and whether or not it was stopped on the way. "
-            "tokens_per_second and seconds are wall-clock times and differ; another processor or version sums in "
-            "another order, and so differs in the last bits at first and visibly later."
-        )
-    found = comparison.nondeterministic
-    named = f" PyTorch names in a training step of these variants: {'; '.join(found)}." if found else ""
-    return (
-        "Trained on a GPU: metrics are not the same bit for bit when the command is run again. Gradients that several "
-        "threads add to one place (those of the token embedding and of attention) are added in an order that is not "
-        "fixed, and matrix products may choose another algorithm. Batches, initial weights and feature draws are the "
-        "same again. A resumed cell repeats the steps after its last checkpoint with such differences; where that "
-        f"changed a recorded number, it is noted above.{named}"
-    )
 
 
 def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
@@ -108,11 +87,6 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     return table
 
 
-def _parameters(variant: VariantRecord) -> str:
-    table = variant.position_parameters
-    return f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else "")
-
-
 def _with_interval(row: "pd.Series[Any]", pattern: str) -> str:
     if pd.isna(row["mean"]):
         return NOTHING
@@ -126,8 +100,3 @@ def _steps(row: "pd.Series[Any]") -> str:
     if row["reached"] < row["n"]:
         return f"reached by {row['reached']} of {row['n']}"
     return _with_interval(row, ".0f")
-
-
-def _fate(row: "pd.Series[Any]") -> str:
-    counts = [f"{row[word]} of {row['planned']} {word}" for word in ("failed", "unfinished") if row[word]]
-    return f"{', '.join(counts)}: {row['reasons']}" if counts else ""

@@ -32,7 +32,7 @@ def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, na
     monkeypatch.setattr(plots, "save_figure", save_nothing)
     copy = tmp_path / name
     shutil.copytree(REFERENCE / name, copy)
-    tables = ("curves.csv", "summary.csv", "report.md")
+    tables = ("summary.csv", "report.md")
     for table in tables:
         (copy / table).unlink()
     assert main(["report", str(copy)]) == 0
@@ -43,13 +43,13 @@ def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, na
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_the_reference_says_how_it_was_made(name):
     comparison = read_comparison(REFERENCE / name)
-    assert comparison["command"] in (REFERENCE.parent / "README.md").read_text()
-    assert comparison["git"]["commit"] != "unknown"
-    assert not comparison["git"]["dirty"]
+    assert comparison.command in (REFERENCE.parent / "README.md").read_text()
+    assert comparison.git.commit != "unknown"
+    assert not comparison.git.dirty
     reference = REFERENCES[name]
     given = re.search(r"--data (\S+)", reference.options)
     data = given[1] if given else get_preset("cpu", STUDIES[reference.study]).config.data
-    assert [each["name"] for each in comparison["data"]] == [data] * bool(comparison["variants"])
+    assert [each.name for each in comparison.data] == [data] * bool(comparison.variants)
 
 
 def test_the_convergence_reference_has_three_seeds_of_the_default_variants():

@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
 from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically, wrong_file
+from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
@@ -153,7 +153,7 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
 def read(root: Path, name: str) -> pd.DataFrame | None:
     """One of ``COLUMNS``' tables; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / f"{name}.csv"
-    if not path.exists():
+    if not is_there(path):
         return None
     table = read_csv(path, COLUMNS[name], key=KEYS[name])
     if name == "mask":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically
+from experiments.records.files import is_there, write_atomically
 from experiments.records.schema import Comparison
 from experiments.training.objectives import NextToken
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
@@ -67,7 +67,7 @@ def initial_table(draws: int = INITIAL_DRAWS) -> pd.DataFrame:
 def read_initial(root: Path) -> pd.DataFrame | None:
     """The table of initial.csv; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / "initial.csv"
-    return read_csv(path, COLUMNS, key=["feature_map", "sees", "draw"]) if path.exists() else None
+    return read_csv(path, COLUMNS, key=["feature_map", "sees", "draw"]) if is_there(path) else None
 
 
 class _Health(NamedTuple):

@@ -12,7 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically, wrong_file
+from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.training.objectives import NextToken
@@ -237,7 +237,7 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
 def read_table(root: Path, name: str) -> pd.DataFrame | None:
     """The table "random" or "trained"; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / f"{name}.csv"
-    if not path.exists():
+    if not is_there(path):
         return None
     table = read_csv(path, COLUMNS[name], key=_KEYS[name])
     for column, known in _KNOWN.items():

@@ -32,7 +32,8 @@ def ratio_over_draws(
 
     def quantity(table: pd.DataFrame) -> "pd.Series[float]":
         first, second = (np.log10(_made(table, each)[column]) for each in (one, other))
-        return (first - second)[first.index.isin(second.index)]
+        both = first.index.intersection(second.index)
+        return first[both] - second[both]
 
     return _over_draws(part, {"head_dim": head_dim, "scale": scale, "num_features": num_features}, quantity)
 

@@ -10,7 +10,7 @@ import torch
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically
+from experiments.records.files import is_there, write_atomically
 from experiments.records.schema import Comparison
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
@@ -92,7 +92,7 @@ def read_losses(root: Path) -> pd.DataFrame | None:
     """length.csv, or None where there is none yet. Raises ValueError for a file that is not as it should be."""
     path = root / "length.csv"
     key = ["variant", "seed", "method", "length", "first"]
-    return read_csv(path, COLUMNS, key=key) if path.exists() else None
+    return read_csv(path, COLUMNS, key=key) if is_there(path) else None
 
 
 def by_position(measured: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import torch
 
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically
+from experiments.records.files import is_there, write_atomically
 from experiments.records.schema import Comparison
 from experiments.training.loop import evaluate
 from experiments.training.objectives import NextToken
@@ -47,7 +47,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
 def read_redrawn(root: Path) -> pd.DataFrame | None:
     """The table of redrawn.csv; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / "redrawn.csv"
-    return read_csv(path, COLUMNS, key=["variant", "seed", "draw"]) if path.exists() else None
+    return read_csv(path, COLUMNS, key=["variant", "seed", "draw"]) if is_there(path) else None
 
 
 def _redraw(model: CausalLM, draw_number: int) -> None:

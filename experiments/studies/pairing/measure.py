@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import write_atomically
+from experiments.records.files import is_there, write_atomically
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing.variance import rotated_score_table
@@ -37,4 +37,4 @@ def read_variance(root: Path) -> pd.DataFrame | None:
     """The table of variance.csv; None if there is none. Raises ValueError if it is not as it should be."""
     path = root / "variance.csv"
     key = ["map", "directions", "num_features", "scale", "distance", "draw"]
-    return read_csv(path, COLUMNS, key=key) if path.exists() else None
+    return read_csv(path, COLUMNS, key=key) if is_there(path) else None

@@ -1,6 +1,5 @@
 """From values with known effects to verdicts; and no file that is missing makes one."""
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.references import command
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
-from experiments.records.files import write_json
 from experiments.report.claims_page import read_sections
 from experiments.studies.registry import STUDIES
 from tests.made_up import make_record
@@ -27,8 +25,8 @@ SMALL_NOISE = (0.001, -0.001, 0.0005, -0.0005, 0.0)
 
 def rows_of(results):
     """key → row of the reference convergence"""
-    rows = [row for section in read_sections(results) for row in section.rows if row.reference == "convergence"]
-    return {row.claim.key: row for row in rows}
+    sections = read_sections({"convergence": STUDIES["convergence"]}, results)
+    return {row.claim.key: row for section in sections for row in section.rows if row.reference == "convergence"}
 
 
 def shifted(mean, noise=SMALL_NOISE):
@@ -59,54 +57,35 @@ def test_the_verdict_follows_the_rule(make_reference, differences, verdict, rema
     assert row.estimate.mean == pytest.approx(sum(differences) / len(differences), abs=1e-12)
 
 
-def test_one_failed_seed_is_named_and_there_is_no_verdict(make_reference):
-    fates = {(AFTER, 3): ("failed", "the loss is nan at step 41")}
-    row = rows_of(make_reference(shifted(-0.3), fates=fates))[KEY]
-    assert (row.verdict, row.estimate.n) == ("inconclusive", 4)
-    assert row.remark == f"1 of 5 seeds have no value: seed 3: {AFTER} failed: the loss is nan at step 41"
-    assert math.isnan(row.p)
+@pytest.mark.parametrize(
+    ("run", "fate", "verdict", "remark"),
+    [
+        ((AFTER, 3), ("failed", "why"), "inconclusive", f"1 of 5 seeds have no value: seed 3: {AFTER} failed: why"),
+        (
+            (BASELINE, 0),
+            ("failed", "why"),
+            "inconclusive",
+            f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why",
+        ),
+        ((AFTER, 1), ("running", None), "not run", "1 of 5 seeds are missing or unfinished"),
+    ],
+)
+def test_a_seed_that_did_not_finish_leaves_no_verdict(make_reference, run, fate, verdict, remark):
+    row = rows_of(make_reference(shifted(-0.3), fates={run: fate}))[KEY]
+    assert (row.verdict, row.remark, row.estimate.n) == (verdict, remark, 4)
+    assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
+    assert (row.data, "100 steps of 64 tokens, context 32, " in row.size) == ("made-up-text", True)
 
 
-def test_a_seed_that_failed_in_the_baseline_counts_as_well(make_reference):
-    row = rows_of(make_reference(shifted(-0.3), fates={(BASELINE, 0): ("failed", "why")}))[KEY]
-    assert (row.verdict, row.remark) == ("inconclusive", f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why")
-
-
-def lacks_run(root):
-    shutil.rmtree(root / AFTER / "seed2")
-
-
-def lacks_comparison(root):
-    (root / "comparison.json").unlink()
-
-
-def lacks_variant(root):
-    comparison = json.loads((root / "comparison.json").read_text())
-    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] != AFTER]
-    write_json(root / "comparison.json", comparison)
-    shutil.rmtree(root / AFTER)
-
-
-def lacks_everything(root):
-    shutil.rmtree(root)
-
-
-@pytest.mark.parametrize("damage", [lacks_run, lacks_comparison, lacks_variant, lacks_everything])
-def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, capsys, damage):
+@pytest.mark.parametrize("gone", [f"convergence/{AFTER}/seed2", "convergence/comparison.json", "convergence"])
+def test_what_is_missing_is_not_run_and_the_command_is_told(make_reference, capsys, gone):
     results = make_reference(shifted(-0.3))
-    damage(results / "convergence")
+    path = results / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     row = rows_of(results)[KEY]
-    assert row.verdict == "not run"
-    assert row.command == command("convergence")
+    assert (row.verdict, row.command) == ("not run", command("convergence"))
     assert main(["claims", "--results", str(results)]) == 0
     assert command("convergence") in capsys.readouterr().out
-
-
-def test_an_unfinished_seed_is_not_run(make_reference):
-    row = rows_of(make_reference(shifted(-0.3), fates={(AFTER, 1): ("running", None)}))[KEY]
-    assert (row.verdict, row.remark) == ("not run", "1 of 5 seeds are missing or unfinished")
-    assert row.estimate.n == 4
-    assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
 
 
 @pytest.mark.parametrize(("split", "step"), [("validation", 0), ("validation", 40), ("train", 60), ("validation", 100)])
@@ -133,7 +112,6 @@ def nearly_decided(name, seed, step):
     ("variants", "fates", "verdict"),
     [
         (f"{BASELINE},{AFTER},{BEFORE},softmax-rope", {}, "inconclusive"),
-        (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why")}, "inconclusive"),
         (f"{BASELINE},{AFTER}", {(AFTER, 1): ("failed", "why"), (BASELINE, 2): ("running", None)}, "not run"),
     ],
 )
@@ -226,12 +204,6 @@ def test_the_resolution_is_the_least_standard_deviation():
     assert judged([0.96] * 3, (0.5, math.inf), 0.02, {"resolution": 0.01}).verdict == "supported"
 
 
-def test_the_resolution_may_follow_from_the_comparison_s_configuration():
-    given = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution": 0.01})
-    found = judged([0.96] * 3, (0.95, math.inf), 0.02, {"resolution_of": lambda config: 1 / config["answers"]})
-    assert (found.p, found.estimate) == (given.p, given.estimate)
-
-
 @pytest.mark.parametrize(
     ("study", "key", "config", "resolution"),
     [
@@ -291,14 +263,6 @@ def test_what_was_not_measured_on_the_comparison_names_its_own_data():
     row = judged(shifted(0.3), (0.0, math.inf), 0.1, {"data": "N(0, 1) inputs", "size": "one head"})
     assert row.source == "made-up; N(0, 1) inputs; one head"
     assert judged(shifted(0.3), (0.0, math.inf), 0.1).source == "made-up; preset cpu"
-
-
-def test_the_size_of_a_comparison_has_its_context(make_reference):
-    row = rows_of(make_reference(shifted(-0.3)))[KEY]
-    assert (row.data, "100 steps of 64 tokens, context 32, " in row.size) == ("made-up-text", True)
-
-
-def test_a_sample_of_draws_says_so():
     assert judged([0.5, 0.6], (0.0, math.inf), 0.1, unit_of_sample="draws").remark.startswith("too few draws: 2")
     assert judged([0.5], (0.0, math.inf), 0.1, planned=4).remark == "3 of 4 seeds are missing or unfinished"
 
@@ -307,32 +271,19 @@ def test_a_sample_of_draws_says_so():
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match=r"values\[1\] is .*; give a finite number"):
         Sample({0: 0.5, 1: value}, planned=2)
-
-
-def test_more_values_than_planned_are_refused():
     with pytest.raises(ValueError, match="planned is 2, and there are 2 values and 1 lost ones"):
         Sample({0: 0.5, 1: 0.5}, planned=2, lost=("seed 2: why",))
 
 
 @pytest.mark.parametrize(
-    ("region", "margin", "said"),
-    [
-        ((-math.inf, math.inf), 0.1, "region is"),
-        ((1.0, 1.0), 0.1, "region is"),
-        ((math.nan, 1.0), 0.1, "region is"),
-        ((0.0, 1.0), 0.5, "margin is 0.5"),
-        ((0.0, math.inf), 0.0, "margin is 0.0"),
-        ((0.0, math.inf), math.inf, "margin is inf"),
-    ],
-)
-def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
-    with pytest.raises(ValueError, match=said):
-        Claim("key", "It is so.", "none found", "amount", region, margin, lambda *_: None)
-
-
-@pytest.mark.parametrize(
     ("fields", "said"),
     [
+        ({"region": (-math.inf, math.inf)}, "region is"),
+        ({"region": (1.0, 1.0)}, "region is"),
+        ({"region": (math.nan, 1.0)}, "region is"),
+        ({"region": (0.0, 1.0), "margin": 0.5}, "margin is 0.5"),
+        ({"margin": 0.0}, "margin is 0.0"),
+        ({"margin": math.inf}, "margin is inf"),
         ({"kind": "guessed"}, "kind is 'guessed'; give one of measured, count, exact"),
         ({"kind": "count", "region": (0.1, math.inf)}, "region is .*for a count"),
         ({"resolution": -1.0}, "resolution is -1.0"),
@@ -341,7 +292,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(region, margin, said):
         ({"kind": "exact", "resolution": 1.0}, "resolution is 1.0; give .* 0 if not measured"),
     ],
 )
-def test_a_claim_whose_kind_and_resolution_do_not_fit_is_refused(fields, said):
+def test_a_claim_that_cannot_be_judged_is_refused(fields, said):
     given = {"region": (0, math.inf), "margin": 1, "sample": lambda *_: None} | fields
     with pytest.raises(ValueError, match=said):
         Claim("key", "It is so.", "none found", "amount", **given)

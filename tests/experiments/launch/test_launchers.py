@@ -52,7 +52,7 @@ def text(tmp_path_factory):
 def run(out, text, *options, variants=VARIANT):
     command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
-        patch.setattr(run_training, "write_report", lambda there: there / "report.html")
+        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
         return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
 
 

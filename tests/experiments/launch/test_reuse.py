@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     """The directory of comparisons in which one of a single finished run is."""
     root = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
-        patch.setattr(run_training, "write_report", lambda there: there / "report.html")
+        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
         assert main([*COMMAND, "--out", str(root / "there"), "--seeds", "1"]) == 0
     return root
 

@@ -2,12 +2,13 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from experiments.cli import main
 from experiments.launch.worker import train_directory
-from experiments.records.files import read_file, write_atomically
+from experiments.records.files import LARGEST_RECORD, read_file, write_atomically
 from experiments.records.paths import check_links, open_to_append
 
 VARIANT = "elu+1-none"
@@ -25,7 +26,7 @@ def made(tmp_path_factory):
     text = out.with_name("text")
     text.write_text("to be or not to be\n" * 500)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.commands.run_training.write_report", lambda there: there / "report.html")
+        patch.setattr("experiments.commands.run_training.write_report", lambda there, study: there / "report.html")
         patch.setattr("experiments.launch.local.Local.run", lambda self, jobs: iter(()))
         assert main([*COMMAND, "--seeds", "1", "--data-file", str(text), "--out", str(out)]) == 1
     return out
@@ -106,16 +107,12 @@ def test_only_regular_files_are_read_and_appended_to(tmp_path, make):
         read_file(tmp_path / "file", "remove it")
     with pytest.raises(OSError, match="it is a link or no file; remove it"):
         open_to_append(tmp_path / "file")
-
-
-def test_what_is_too_large_or_of_the_kernel_is_not_read(tmp_path):
     with open(tmp_path / "large", "wb") as file:
-        file.truncate(2**31)
+        file.truncate(LARGEST_RECORD + 1)
     with pytest.raises(ValueError, match="larger than"):
         read_file(tmp_path / "large", "remove it")
-    (tmp_path / "log of the kernel").symlink_to("/proc/kmsg")
     if os.access("/proc/kmsg", os.R_OK):
-        assert read_file(tmp_path / "log of the kernel", "remove it") == b""
+        assert read_file(Path("/proc/kmsg"), "remove it") == b""
 
 
 def test_a_link_in_the_way_of_a_new_file_is_replaced(tmp_path):

@@ -99,6 +99,7 @@ def test_a_run_s_file_that_is_wrong_is_refused(kind, value, place, new):
         (ROW | {"loss": 1e101}, "metrics"),
         (ROW | {"loss": None}, "metrics"),
         ([], "is wrong"),
+        (ROW | {"loss": 3.0}, "the train split has a row for step 10 already"),
     ],
 )
 def test_a_row_that_is_wrong_is_named_with_its_line(tmp_path, row, said):
@@ -133,7 +134,9 @@ def test_every_committed_record_is_read_and_would_be_written_as_it_is(name):
     root = REFERENCE / name
     comparison = read_comparison(root)
     there = json.loads((root / "comparison.json").read_text(encoding="utf-8"))
-    assert msgspec.to_builtins(comparison) == {key: value for key, value in there.items() if key != "unrecorded"}
+    written = msgspec.to_builtins(comparison)
+    assert there == {key: written.get(key, there[key]) for key in there}  # a newer version says more
+    assert written.keys() - there.keys() <= {"objective"}
     for run in list(comparison.runs)[:3]:
         assert run_status(root, *run).state == "done"
         assert run_config(root, *run).config["steps"] == comparison.config["steps"]

@@ -7,9 +7,10 @@ from experiments.config import Config
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison
-from experiments.records.store import add_notes, merge_with_existing
+from experiments.records.store import merge_with_existing
 from experiments.report.report import write_report
-from tests.made_up import DATA, make_record
+from experiments.studies.registry import STUDIES
+from tests.made_up import DATA
 
 GIT = {"commit": "0123abcd" * 5, "dirty": False, "code_sha256": "aa"}
 
@@ -96,7 +97,7 @@ def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
     (note,) = merged.notes
     assert said in note
     write_record(there / "comparison.json", merged)
-    write_report(there)
+    write_report(there, STUDIES["convergence"])
     assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
     assert f"**Note:** {note}" in (there / "report.md").read_text()
 
@@ -118,13 +119,6 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     ]
 
 
-def test_a_note_is_there_once():
-    comparison = make_record(notes=["a"])
-    add_notes(comparison, ["a", "b", "b"])
-    add_notes(comparison, ["b"])
-    assert comparison.notes == ["a", "b"]
-
-
 @pytest.mark.parametrize("change", ["learning_rate", "steps", "data", "missing"])
 def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change):
     path = run_directory(there, "elu+1-none", 1) / "config.json"
@@ -136,5 +130,5 @@ def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change)
     else:
         path.write_text(json.dumps(made_with | {"config": made_with["config"] | {change: 7}}))
     with pytest.raises(ValueError, match=r"elu\+1-none/seed1 (holds|has records)"):
-        write_report(there)
+        write_report(there, STUDIES["convergence"])
     assert not (there / "report.html").exists()

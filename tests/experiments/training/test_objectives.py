@@ -215,7 +215,7 @@ class TestSubwords:
     def test_a_comparison_trains_one_tokenizer_and_keeps_it(self, tmp_path, capsys, monkeypatch):
         out, file = tmp_path / "out", tmp_path / "text.txt"
         file.write_bytes(TEXT)
-        monkeypatch.setattr("experiments.commands.run_training.write_report", lambda root: root / "report.html")
+        monkeypatch.setattr("experiments.commands.run_training.write_report", lambda root, study: root / "report.html")
         monkeypatch.setattr("experiments.commands.run_training.result_table", lambda root: "")
         arguments = ["run", "convergence", "--preset", "smoke", "--data", "text", "--data-file", str(file)]
         arguments += ["--tokenizer", "bpe", "--vocabulary-size", "280", "--steps", "2", "--context", "16"]

@@ -155,7 +155,7 @@ def copied(tuned, tmp_path):
 @pytest.fixture
 def _without_report(monkeypatch):
     """Figures take most of the time of so small a run."""
-    monkeypatch.setattr(run_training, "write_report", lambda root: root / "report.html")
+    monkeypatch.setattr(run_training, "write_report", lambda root, study: root / "report.html")
     monkeypatch.setattr(run_training, "result_table", lambda root: "")
     monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
