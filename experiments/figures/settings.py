@@ -2,16 +2,19 @@
 setting.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.analysis.statistics import finished_values
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import head, legend_below, seeds_and_mean
-from experiments.figures.style import kernel_colour, label, label_powers_of_ten
+from experiments.figures.panels import head, legend_below, lines_by_seed
+from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.study import FigureEntry, Study, TableEntry
 
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -29,6 +32,26 @@ WORDS = {
 }
 """how a figure says a setting; others by their name and value"""
 MARKS = 6
+
+
+def final_entries(
+    study: Study, root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    """Its figure "final-loss", if a run finished."""
+    values = finished_values(root, comparison, curves)
+    if values.empty:
+        return []
+    return [draw(directory, study.figure("final-loss"), final_by_setting, values, summary, comparison)]
+
+
+def loss_entries(
+    study: Study, root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
+) -> list[FigureEntry | TableEntry]:
+    """Its figures "final-loss" and "validation", if a run finished."""
+    entries = final_entries(study, root, directory, comparison, curves, summary)
+    what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
+    tables = (curves, summary, comparison)
+    return entries and [*entries, draw(directory, study.figure("validation"), curves_by_setting, *tables, **what)]
 
 
 def base_name(variant: VariantRecord) -> str:
@@ -84,13 +107,18 @@ def curves_by_setting(
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
     for axes in grid.flat[len(groups) :]:
         axes.set_visible(False)
+    failed, finished = failures(summary), finished_seeds(summary)
     labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
     for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
         axes.set_title(label(name))
         for place, variant in enumerate(variants):
             text = setting_label(variant, comparison)
             look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
-            _draw(axes, variant, look, recorded, summary, text)
+            mine, remark = recorded[recorded["variant"] == variant.name], failed.get(variant.name)
+            if len(mine) or remark:
+                named = f"{text} ({remark})" if remark else text
+                seeds = finished.get(variant.name, set())
+                lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
     _legends(figure, list(grid.flat[: len(groups)]))
     if logarithmic:
         grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
@@ -137,23 +165,3 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     axes.set_xlabel(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)")
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure
-
-
-def _draw(
-    axes: Axes,
-    variant: VariantRecord,
-    look: dict[str, Any],
-    recorded: pd.DataFrame,
-    summary: pd.DataFrame,
-    name: str,
-) -> None:
-    mine = recorded[recorded["variant"] == variant.name]
-    failed = failures(summary).get(variant.name)
-    if mine.empty and not failed:
-        return
-    finished = finished_seeds(summary).get(variant.name, set())
-    by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
-    whole = [curve for seed, curve in by_seed.items() if seed in finished]
-    every = max(1, min(map(len, whole), default=0) // MARKS)
-    text = f"{name} ({failed})" if failed else name
-    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markersize=4.5, markevery=every)
