@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import Estimate
 from experiments.figures.style import MUTED, label
 from experiments.records.schema import Comparison
 
@@ -67,7 +66,7 @@ def seeds_and_mean(
 
 
 def marks_with_intervals(
-    axes: Axes, places: Any, estimates: Sequence[Estimate], scale: Callable[[Any], Any] = lambda x: x, **look: Any
+    axes: Axes, places: Any, estimates: Sequence[Any], scale: Callable[[Any], Any] = lambda x: x, **look: Any
 ) -> None:
     """Marks at the means with their intervals, where there are some; all of them as ``scale`` makes of them."""
     mean, low, high = (

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import finished_values
 from experiments.figures.curves import failures, finished_seeds
 from experiments.figures.panels import head, legend_below, lines_by_seed
 from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
@@ -34,24 +33,19 @@ WORDS = {
 MARKS = 6
 
 
-def final_entries(
-    study: Study, root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
-    """Its figure "final-loss", if a run finished."""
-    values = finished_values(root, comparison, curves)
+def loss_entries(
+    study: Study, directory: Path, values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison,
+    curves: pd.DataFrame | None = None,
+) -> list[FigureEntry | TableEntry]:  # fmt: skip
+    """Its figures "final-loss" and, with curves, "validation", if there are values of finished runs."""
     if values.empty:
         return []
-    return [draw(directory, study.figure("final-loss"), final_by_setting, values, summary, comparison)]
-
-
-def loss_entries(
-    study: Study, root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
-    """Its figures "final-loss" and "validation", if a run finished."""
-    entries = final_entries(study, root, directory, comparison, curves, summary)
-    what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
-    tables = (curves, summary, comparison)
-    return entries and [*entries, draw(directory, study.figure("validation"), curves_by_setting, *tables, **what)]
+    entries = [draw(directory, study.figure("final-loss"), final_by_setting, values, summary, comparison)]
+    if curves is not None:
+        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
+        entry = study.figure("validation")
+        entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, **what))
+    return [*entries]
 
 
 def base_name(variant: VariantRecord) -> str:

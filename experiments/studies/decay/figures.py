@@ -126,12 +126,12 @@ def scores_figure(means: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> 
 
 def mask_figure(mask: pd.DataFrame) -> Figure:
     """c(Δ) as lines, means over draws as marks with intervals, a panel per number of features."""
-    groups = dict(list(mask.groupby("num_features")))
+    groups: dict[Any, pd.DataFrame] = dict(list(mask.groupby("num_features")))
     figure = Figure(figsize=(3.4 * len(groups) + 0.8, 3.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(groups), sharey=True))
     for axes, (num_features, rows) in zip(panels, groups.items(), strict=True):
         axes.axhline(0, color=MUTED, linewidth=0.8)
-        _expected_line(axes, rows, int(num_features), "expected, c(Δ)")
+        _expected_line(axes, rows, num_features, "expected, c(Δ)")
         _marks_by_distance(axes, rows, "", "mean of real draws")
         axes.set_title(f"M = {num_features} features")
     panels[0].set_ylabel("rotated score / softmax kernel (ratio)")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.analysis.statistics import estimate, run_states
-from experiments.figures.settings import curves_by_setting, final_entries
+from experiments.analysis.statistics import estimate, finished_values, run_states
+from experiments.figures.settings import curves_by_setting, loss_entries
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
 from experiments.studies.denominator.measure import ALL_KEYS, BEFORE, INITIAL, INITIAL_LENGTH, spike_share
@@ -28,7 +28,7 @@ def figures(
     if initial is not None:
         entries.append(STUDY.table("initial", _initial_shown(initial)))
     directory = output / "figures"
-    entries += final_entries(STUDY, root, directory, comparison, curves, summary)
+    entries += loss_entries(STUDY, directory, finished_values(root, comparison, curves), summary, comparison)
     for stem, words in STUDY.words["figures"].items():
         metric = words.get("metric")
         if metric and (curves["metric"] == metric).any():

@@ -63,14 +63,13 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     torch.set_num_threads(1)
     try:
         draws, few_draws = (planned_draws(comparison, part) for part in ("curves", "few features"))
-        published = (PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,), ("orthogonal",)
-        few = (FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), DIRECTIONS, ("positive",)
-        RANDOM.write(
-            root,
-            random_table("curves", draws=draws),
-            random_table("figure 4", *published, length=PUBLISHED_LENGTH, draws=draws),
-            random_table("few features", *few, draws=few_draws),
-        )
+        published = random_table(
+            "figure 4", (PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,), ("orthogonal",),
+            length=PUBLISHED_LENGTH, draws=draws,
+        )  # fmt: skip
+        few = (FEW_FEATURES,)
+        few_features = random_table("few features", few, (0.25, 0.5), few, estimators=("positive",), draws=few_draws)
+        RANDOM.write(root, random_table("curves", draws=draws), published, few_features)
         return measure_trained_models(root, comparison, objective)
     finally:
         torch.set_num_threads(threads)
@@ -202,8 +201,8 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
 def read_checked(table: Table, root: Path) -> pd.DataFrame | None:
     """``table.read``, whose names have to be known, too."""
     rows = table.read(root)
-    for column, known in _KNOWN.items() if rows is not None else ():
-        unknown = sorted(set(rows.get(column, ())) - set(known))
+    for column, known in _KNOWN.items():
+        unknown = [] if rows is None else sorted(set(rows.get(column, ())) - set(known))
         if unknown:
             problem = f"has the {column} {unknown[0]!r}, expected one of {', '.join(known)}"
             raise wrong_file(str(root / f"{table.name}.csv"), problem, REMEDY)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.analysis.statistics import estimate
+from experiments.analysis.statistics import estimate, finished_values
 from experiments.figures.settings import loss_entries
 from experiments.records.schema import Comparison
 from experiments.studies.mask.measure import REDRAWN
@@ -16,7 +16,8 @@ STUDY = read_study(Path(__file__).parent)
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    entries = loss_entries(STUDY, root, output / "figures", comparison, curves, summary)
+    values = finished_values(root, comparison, curves)
+    entries = loss_entries(STUDY, output / "figures", values, summary, comparison, curves)
     redrawn = REDRAWN.read(root)
     return entries if redrawn is None else [*entries, STUDY.table("redrawn", redrawn_table(redrawn))]
 

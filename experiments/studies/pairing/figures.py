@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimate
+from experiments.analysis.statistics import estimate, finished_values
 from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
 from experiments.figures.settings import loss_entries
 from experiments.figures.style import MUTED, draw, label_powers_of_ten
@@ -29,7 +29,8 @@ def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
-    entries = loss_entries(STUDY, root, directory, comparison, curves, summary)
+    values = finished_values(root, comparison, curves)
+    entries = loss_entries(STUDY, directory, values, summary, comparison, curves)
     variance = VARIANCE.read(root)
     if variance is not None:
         entries.append(draw(directory, STUDY.figure("variance"), variance_figure, variance, SHOWN_FEATURES))

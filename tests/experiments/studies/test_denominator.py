@@ -11,9 +11,8 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
 from experiments.studies.denominator import measure as denominator
-from experiments.studies.denominator.figures import figures, stability_table
-from experiments.studies.denominator.quantities import KERNELS
-from experiments.studies.denominator.study import STUDY
+from experiments.studies.denominator.figures import STUDY, figures, stability_table
+from experiments.studies.denominator.measure import KERNELS
 from experiments.training.loop import DIVERGED
 from tests.made_up import metrics_rows
 
@@ -78,7 +77,7 @@ def made_up(make_comparison, tmp_path):
             for name, (*sums, denominators) in expected.items()
             for draw in range(denominator.INITIAL_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(denominator.COLUMNS)).to_csv(root / "initial.csv", index=False)
+        pd.DataFrame(rows, columns=denominator.INITIAL.columns).to_csv(root / "initial.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 

@@ -14,8 +14,7 @@ from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.records.record import read_comparison
 from experiments.studies.length import measure as length
-from experiments.studies.length.figures import figures
-from experiments.studies.length.study import STUDY
+from experiments.studies.length.figures import STUDY, figures
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte, evenly_spaced, make_objective
@@ -149,7 +148,7 @@ def made_up(make_comparison, tmp_path):
                         place = (variant, seed, method, 32 * factor)
                         rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
                 rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
+        pd.DataFrame(rows, columns=length.LOSSES.columns).to_csv(root / "length.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 

@@ -12,8 +12,7 @@ from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.records.record import read_comparison
 from experiments.studies.mask import measure as mask
-from experiments.studies.mask.figures import figures, redrawn_table
-from experiments.studies.mask.study import STUDY
+from experiments.studies.mask.figures import STUDY, figures, redrawn_table
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
 from experiments.variants import get_variant
@@ -57,7 +56,7 @@ def made_up(make_comparison, tmp_path):
         for seed in range(3)
         for draw in range(mask.NEW_DRAWS + 1)
     ]
-    pd.DataFrame(rows, columns=list(mask.COLUMNS)).to_csv(root / "redrawn.csv", index=False)
+    pd.DataFrame(rows, columns=mask.REDRAWN.columns).to_csv(root / "redrawn.csv", index=False)
     comparison = read_comparison(root)
     return root, comparison, read_curves(root, comparison)
 

@@ -9,8 +9,7 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
 from experiments.studies.pairing import measure, variance
-from experiments.studies.pairing.figures import figures
-from experiments.studies.pairing.study import STUDY
+from experiments.studies.pairing.figures import STUDY, figures
 
 NOISE = (0.0, 0.001, -0.001)
 SQUARED_ERROR = {variance.PLAIN: 1, variance.EQUAL_DRAWS: 2, variance.PAIRED: 10}
@@ -42,7 +41,7 @@ def made_up(make_comparison, tmp_path):
             for distance in (8, 64, 512)
             for draw in range(measure.VARIANCE_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(measure.COLUMNS)).to_csv(root / "variance.csv", index=False)
+        pd.DataFrame(rows, columns=measure.VARIANCE.columns).to_csv(root / "variance.csv", index=False)
         comparison = read_comparison(root)
         return root, comparison, read_curves(root, comparison)
 
