@@ -16,6 +16,8 @@ from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES
 from tests.made_up import metrics_rows
 
+RECALL, COPYING = STUDIES["recall"], STUDIES["copying"]
+
 ALL_OF_RECALL = REFERENCES["recall"].options.removeprefix("--variants ")
 SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)
 
@@ -27,7 +29,7 @@ def judge(tmp_path, make_comparison):
     """
 
     def rows(study, accuracies, otherwise, seeds=5, damage=lambda root: None, **other):
-        variants = ALL_OF_RECALL if study is STUDIES["recall"] else ",".join(study.variants)
+        variants = ALL_OF_RECALL if study is RECALL else ",".join(study.variants)
         root = make_comparison(tmp_path / f"made-up-{len([*tmp_path.iterdir()])}", variants, seeds, **other)
         for path in root.glob("*/*/metrics.jsonl"):
             variant, seed = path.parts[-3], int(path.parts[-2].removeprefix("seed"))
@@ -45,7 +47,7 @@ def judge(tmp_path, make_comparison):
 
 
 def test_recall_that_only_softmax_has_learnt(judge):
-    found = judge(STUDIES["recall"], {"softmax-rope": 1.0, "favor+-none": 0.5}, otherwise=0.25)
+    found = judge(RECALL, {"softmax-rope": 1.0, "favor+-none": 0.5}, otherwise=0.25)
     assert found["softmax-rope-solves"].verdict == "supported"
     assert found["softmax-learned-solves"].verdict == "not supported"
     assert {row.verdict for key, row in found.items() if key.endswith("-behind")} == {"supported"}
@@ -57,23 +59,21 @@ def test_recall_that_only_softmax_has_learnt(judge):
 
 
 def test_recall_that_no_variant_has_learnt_says_nothing_of_any(judge):
-    found = judge(STUDIES["recall"], {}, otherwise=0.25)
+    found = judge(RECALL, {}, otherwise=0.25)
     rest = {row.verdict for key, row in found.items() if not key.endswith("-solves")}
     assert rest == {"inconclusive"}
     assert "softmax-rope has not learnt the task (" in found["elu+1-none-behind"].remark
 
 
 def test_a_variant_that_recalls_more(judge):
-    found = judge(
-        STUDIES["recall"], {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25
-    )
+    found = judge(RECALL, {"softmax-rope": 1.0, "elu+1-rope-after": 0.9, "relu-rope-after": 1.0}, otherwise=0.25)
     assert found["elu+1-order"].verdict == found["elu+1-rope-after-helps"].verdict == "supported"
     assert found["relu-rope-after-behind"].verdict == "not supported"
 
 
 def test_recall_by_width(judge):
     wide = {"softmax-learned": 1.0, "elu+1-none": 0.9, "favor+-none": 0.6}
-    found = judge(STUDIES["recall"], wide | {"softmax-rope@dim=32": 1.0, "favor+-none@dim=32": 0.7}, otherwise=0.25)
+    found = judge(RECALL, wide | {"softmax-rope@dim=32": 1.0, "favor+-none@dim=32": 0.7}, otherwise=0.25)
     solves = {key: row.verdict for key, row in found.items() if key.endswith("-solves")}
     assert solves == {
         "softmax-learned-solves": "supported",
@@ -88,7 +88,7 @@ def test_recall_by_width(judge):
 
 
 def test_copying_is_compared_with_softmax_attention_that_copies(judge):
-    found = judge(STUDIES["copying"], {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
+    found = judge(COPYING, {"softmax-rope": 1.0, "elu+1-rope-after": 1.0}, otherwise=0.1)
     as_well = {
         variant: found[f"{variant}-copies-as-well"].verdict for variant in ("elu+1-rope-after", "favor+-rope-after")
     }
@@ -117,14 +117,14 @@ SPREAD_WITHIN = math.sqrt(sum(map(statistics.variance, ALL_OR_NOTHING.values()))
 
 
 def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_variants(judge):
-    found = judge(STUDIES["recall"], ALL_OR_NOTHING, otherwise=GUESSES, seeds=3)
+    found = judge(RECALL, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3)
     solves, order = found["softmax-rope-solves"], found["elu+1-order"]
     half = stats.t.ppf(0.975, 2 * RECALLING) * SPREAD_WITHIN / math.sqrt(3)
     assert (solves.estimate.low, solves.estimate.high) == pytest.approx((1 - half, 1.0))
     assert (order.estimate.mean, order.estimate.high) == pytest.approx((-0.75, -0.75 + half * math.sqrt(2)))
     # Equal accuracies of 256 windows, of an answer each, have a spread of their own, with two degrees of freedom.
     # The larger p counts.
-    family = sum(claim.family == "rope" for claim in claims_of(STUDIES["recall"]))
+    family = sum(claim.family == "rope" for claim in claims_of(RECALL))
     t = [0.76 * math.sqrt(3) / std for std in (1 / 256, SPREAD_WITHIN * math.sqrt(2))]
     p = max(stats.t.sf(t[0], 2), stats.t.sf(t[1], 2 * RECALLING))
     assert order.p == pytest.approx(family * 2 * p, rel=1e-9)
@@ -132,7 +132,7 @@ def test_three_seeds_that_agree_are_judged_by_the_spread_of_all_variants(judge):
 
 
 def test_agreement_of_all_variants_decides(judge):
-    found = judge(STUDIES["recall"], {"softmax-rope": SOLVED}, otherwise=GUESSES, seeds=3)
+    found = judge(RECALL, {"softmax-rope": SOLVED}, otherwise=GUESSES, seeds=3)
     assert found["softmax-rope-solves"].verdict == "supported"
     assert found["elu+1-rope-after-behind"].verdict == "supported"
 
@@ -149,7 +149,7 @@ def lacks_an_accuracy(root):
 
 @pytest.mark.parametrize("damage", [lacks_a_run, lacks_an_accuracy])
 def test_without_a_run_of_another_variant_nothing_is_judged(judge, damage):
-    found = judge(STUDIES["recall"], ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, damage=damage)
+    found = judge(RECALL, ALL_OR_NOTHING, otherwise=GUESSES, seeds=3, damage=damage)
     assert {row.verdict for row in found.values()} == {"not run"}
     assert "it is judged when all variants have finished" in found["softmax-rope-solves"].remark
 
@@ -158,9 +158,9 @@ def test_a_failed_run_of_another_variant_leaves_the_spread_unknown(judge):
     # Without the one seed at which elu+1-learned differs every variant agrees, and softmax-rope would be sure to solve
     # it.
     unreliable = {"softmax-rope": SOLVED, "elu+1-learned": (0.25, 1.0, 1.0)}
-    whole = judge(STUDIES["recall"], unreliable, otherwise=GUESSES, seeds=3)["softmax-rope-solves"]
+    whole = judge(RECALL, unreliable, otherwise=GUESSES, seeds=3)["softmax-rope-solves"]
     fates = {("elu+1-learned", 0): ("failed", "why")}
-    found = judge(STUDIES["recall"], unreliable, otherwise=GUESSES, seeds=3, fates=fates)
+    found = judge(RECALL, unreliable, otherwise=GUESSES, seeds=3, fates=fates)
     assert {whole.verdict} | {row.verdict for row in found.values()} == {"inconclusive"}
     assert (
         found["softmax-rope-solves"].remark

@@ -1,5 +1,6 @@
 """The claims about decay read the quantities that they name."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,10 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES
-from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_comparison
 from experiments.studies.decay.measure import (
     ATTENTION,
     BOUND_BY_WIDTH,
@@ -26,7 +24,10 @@ from experiments.studies.decay.measure import (
 )
 from experiments.studies.registry import STUDIES
 
-CLAIMS, VARIANTS = claims_of(STUDIES["decay"]), STUDIES["decay"].variants
+from .conftest import judged, opened
+
+STUDY = STUDIES["decay"]
+VARIANTS = STUDY.variants
 CONTEXT = 256
 FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
 STEPS = {"softmax-none": -0.3}
@@ -57,17 +58,10 @@ def root(tmp_path, make_comparison):
     columns = ["variant", "seed", "layer", "distance", "signed", "absolute"]
     ATTENTION.write(root, pd.DataFrame(weights, columns=columns))
     edges = [(0, 15), (16, 31), (32, 63), (64, 127), (128, 255)]
-    losses = [
-        (
-            variant,
-            seed,
-            first,
-            last,
-            4 + (first == 0) + seed / 100 + (STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0),
-        )
-        for variant, seed in runs
-        for first, last in edges
-    ]
+    losses = []
+    for (variant, seed), (first, last) in itertools.product(runs, edges):
+        step = STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0
+        losses.append((variant, seed, first, last, 4 + (first == 0) + seed / 100 + step))
     POSITION_LOSS.write(root, pd.DataFrame(losses, columns=["variant", "seed", "first", "last", "bits_per_byte"]))
     return root
 
@@ -77,10 +71,9 @@ def noise(draw):
 
 
 def rows_of(root):
-    comparison = read_comparison(root)
+    root, comparison, curves = opened(root)
     comparison.config |= {"context": CONTEXT}
-    rows = evaluate(CLAIMS, root, comparison, read_curves(root, comparison), reference="decay", command="run")
-    return {row.claim.key: row for row in rows}
+    return judged(STUDY, root, comparison, curves)
 
 
 def test_every_claim_reads_the_quantity_that_it_names(root):
@@ -133,5 +126,5 @@ def test_the_command_of_the_reference_trains_enough_of_every_variant_that_is_jud
     options = REFERENCES["decay"].options.split()
     assert int(options[options.index("--seeds") + 1]) >= 3
     assert set(VARIANTS) <= set(options[options.index("--variants") + 1].split(","))
-    keys = {claim.key for claim in CLAIMS}
+    keys = {claim.key for claim in claims_of(STUDY)}
     assert {f"{variant}-position-loss" for variant in VARIANTS} < keys

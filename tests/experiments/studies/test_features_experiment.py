@@ -28,14 +28,7 @@ from experiments.studies.features.measure import (
 from linear_rope.model import CausalLM, ModelConfig
 from tests.made_up import make_record
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other make matrices as small as these many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normal(*shape, scale=0.25, seed=0):
