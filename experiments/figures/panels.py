@@ -37,9 +37,16 @@ def panels_for(figure: Figure, rows: int, columns: int, number: int, **options: 
 
 
 def lines_by_seed(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, look: dict[str, Any], text: str, finished: set[int] | None = None,
-    marks: int = 0, first_mark: int = 0,
-) -> None:  # fmt: skip
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    look: dict[str, Any],
+    text: str,
+    finished: set[int] | None = None,
+    marks: int = 0,
+    first_mark: int = 0,
+) -> None:
     """``seeds_and_mean`` of the seeds in a table; the mean is that of the ``finished``, or of all, with that many
     ``marks`` along it, or all; nothing if there are no rows and all seeds count.
     """

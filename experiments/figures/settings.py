@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import failures, finished_seeds
@@ -34,9 +33,13 @@ MARKS = 6
 
 
 def loss_entries(
-    study: Study, directory: Path, values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison,
+    study: Study,
+    directory: Path,
+    values: pd.DataFrame,
+    summary: pd.DataFrame,
+    comparison: Comparison,
     curves: pd.DataFrame | None = None,
-) -> list[FigureEntry | TableEntry]:  # fmt: skip
+) -> list[FigureEntry | TableEntry]:
     """Its figures "final-loss" and, with curves, "validation", if there are values of finished runs."""
     if values.empty:
         return []
@@ -113,7 +116,12 @@ def curves_by_setting(
                 named = f"{text} ({remark})" if remark else text
                 seeds = finished.get(variant.name, set())
                 lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
-    _legends(figure, list(grid.flat[: len(groups)]))
+    panels = list(grid.flat[: len(groups)])
+    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
+        legend_below(figure, panels, 3, handlelength=3)  # one, as a look means the same in each
+    else:
+        for axes in panels:
+            axes.legend(fontsize=8, loc="best", handlelength=3)
     if logarithmic:
         grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
         label_powers_of_ten(grid[0, 0])
@@ -122,15 +130,6 @@ def curves_by_setting(
     figure.supylabel(quantity, fontsize=10)
     head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
     return figure
-
-
-def _legends(figure: Figure, panels: list[Axes]) -> None:
-    """One below all panels if a look means the same in each, or else one in each panel."""
-    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
-        legend_below(figure, panels, 3, handlelength=3)
-        return
-    for axes in panels:
-        axes.legend(fontsize=8, loc="best", handlelength=3)
 
 
 def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:

@@ -64,9 +64,14 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     try:
         draws, few_draws = (planned_draws(comparison, part) for part in ("curves", "few features"))
         published = random_table(
-            "figure 4", (PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,), ("orthogonal",),
-            length=PUBLISHED_LENGTH, draws=draws,
-        )  # fmt: skip
+            "figure 4",
+            (PUBLISHED_HEAD_DIM,),
+            (0.5, 1.0),
+            (PUBLISHED_FEATURES,),
+            ("orthogonal",),
+            length=PUBLISHED_LENGTH,
+            draws=draws,
+        )
         few = (FEW_FEATURES,)
         few_features = random_table("few features", few, (0.25, 0.5), few, estimators=("positive",), draws=few_draws)
         RANDOM.write(root, random_table("curves", draws=draws), published, few_features)

@@ -74,7 +74,6 @@ def test_how_often_features_were_redrawn_is_told(made_up):
 )
 def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
     root = make_comparison(tmp_path, ",".join(STUDY.variants), 3, loss=made_up_loss, steps=steps, every=steps)
-    comparison = read_comparison(root)
     found = verdicts(STUDY, *opened(root))
     of_redraws = {key for key in MEANS if not key.startswith("new-features")}
     assert {key for key in of_redraws if found[key] == "not run"} == not_run & of_redraws
