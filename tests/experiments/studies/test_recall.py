@@ -24,17 +24,8 @@ def test_the_variants_are_every_kernel_with_every_kind_of_position():
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "recall"
-    variants = [
-        "--variants",
-        "softmax-rope,elu+1-none",
-        "--steps",
-        "4",
-        "--evaluate-every",
-        "2",
-        "--checkpoint-every",
-        "2",
-    ]
-    assert main(["run", "recall", "--preset", "smoke", *variants, "--workers", "1", "--out", str(root)]) == 0
+    options = "--preset smoke --variants softmax-rope,elu+1-none --steps 4 --evaluate-every 2 --checkpoint-every 2"
+    assert main(["run", "recall", *options.split(), "--workers", "1", "--out", str(root)]) == 0
     return root
 
 
