@@ -69,13 +69,12 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
-    by_variant, finished = gains(curves, summary, comparison), finished_seeds(summary)
+    runs = gains(curves, summary, comparison)
     shown = replace(comparison, variants=[v for v in comparison.variants if v.baseline != v.name])
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
-    return _panels(
-        by_variant, summary, shown, _vertical_range(by_variant, finished, 0), quantity, note, references=False
-    )
+    scale = _vertical_range(runs, finished_seeds(summary), 0)
+    return _panels(runs, summary, shown, scale, quantity, note, references=False)
 
 
 def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Runs:
@@ -84,14 +83,11 @@ def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -
     finished = finished_seeds(summary)
     found: Runs = {}
     for variant in comparison.variants:
-        name, baseline = variant.name, variant.baseline
-        if baseline == name:
-            continue
-        paired = finished.get(baseline, set()) & runs.get(name, {}).keys() & runs.get(baseline, {}).keys()
-        differences = {seed: (runs[name][seed] - runs[baseline][seed]).dropna() for seed in sorted(paired)}
-        differences = {seed: difference for seed, difference in differences.items() if len(difference)}
-        if differences:
-            found[name] = differences
+        mine, base = runs.get(variant.name, {}), runs.get(variant.baseline, {})
+        for seed in sorted(finished.get(variant.baseline, set()) & mine.keys() & base.keys()):
+            difference = (mine[seed] - base[seed]).dropna()
+            if variant.baseline != variant.name and len(difference):
+                found.setdefault(variant.name, {})[seed] = difference
     return found
 
 
@@ -110,11 +106,10 @@ def _panels(
     for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
         axes.set_title(label(kernel))
         axes.set_ylim(vertical_range)
-        if references:
-            _draw_variants(axes, _references(variants, comparison.variants), variants, runs, summary)
-        else:
+        if not references:
             axes.axhline(0, color=MUTED, linewidth=1.0)
-            _draw_variants(axes, [], variants, runs, summary)
+        others = _references(variants, comparison.variants) if references else []
+        _draw_variants(axes, others, variants, runs, summary)
     last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     panels[-1].set_xlim(0, 1.02 * max(last, 1))
     panels[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
@@ -124,11 +119,7 @@ def _panels(
 
 
 def _draw_variants(
-    axes: Axes,
-    references: list[VariantRecord],
-    variants: list[VariantRecord],
-    runs: Runs,
-    summary: pd.DataFrame,
+    axes: Axes, references: list[VariantRecord], variants: list[VariantRecord], runs: Runs, summary: pd.DataFrame
 ) -> None:
     """Draw the variants of a kernel and, thinner, the variants of other panels that it is measured against."""
     finished, failed = finished_seeds(summary), failures(summary)
@@ -139,21 +130,18 @@ def _draw_variants(
         for seed, curve in {} if is_reference else runs.get(name, {}).items():
             if len(whole) > 1 or seed not in finished[name]:
                 axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.45)
-            if seed not in finished[name]:
-                _mark_end(axes, curve, look["color"])
+            if seed not in finished[name]:  # a cross where it ends, at the panel's edge if that is outside
+                height = min(max(float(curve.iloc[-1]), axes.get_ylim()[0]), axes.get_ylim()[1])
+                cross: Any = {"color": look["color"], "markersize": 9, "markeredgecolor": "white", "zorder": 4}
+                axes.plot([curve.index[-1]], [height], "X", clip_on=False, **cross)
         mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
         interval = max(1, len(mean) // MARKS)
         weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
         shown = f"{label(name)} (reference)" if is_reference else label(name)
         remark = failed.get(name) or ("" if name in runs else "nothing to compare")
-        (line,) = axes.plot(
-            mean.index,
-            mean,
-            label=f"{shown}\n({remark})" if remark else shown,
-            markevery=(number % interval, interval),
-            **look,
-            **(weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}),
-        )
+        text = f"{shown}\n({remark})" if remark else shown
+        look |= weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}
+        (line,) = axes.plot(mean.index, mean, label=text, markevery=(number % interval, interval), **look)
         entries.append((mean.iloc[-1] if len(mean) else float("-inf"), line))
     entries.sort(key=lambda entry: -entry[0])
     handles = [line for _, line in entries]
@@ -169,15 +157,6 @@ def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> li
     softmax = sorted((v for v in every if v.kernel == "softmax"), key=lambda v: v.position != "rope-before")
     baselines = {variant.baseline for variant in variants}
     return softmax[:1] + [v for v in every if v.name in baselines and v not in variants and v not in softmax[:1]]
-
-
-def _mark_end(axes: Axes, curve: "pd.Series[float]", colour: str) -> None:
-    """A cross where a curve that was not finished ends, at the panel's edge if the end is outside it."""
-    low, high = axes.get_ylim()
-    height = min(max(float(curve.iloc[-1]), low), high)
-    axes.plot(
-        [curve.index[-1]], [height], "X", color=colour, markersize=9, markeredgecolor="white", zorder=4, clip_on=False
-    )
 
 
 def _runs(curves: pd.DataFrame, split: str, width: int, metric: str) -> Runs:

@@ -17,6 +17,7 @@ SEED_OFFSET = 0.24
 """seeds are drawn this part of a row below the mean, so that neither hides the other"""
 EQUAL_OFFSET = 0.1
 """and those of equal value this part of a row below each other"""
+NOTE: Any = {"va": "center", "color": MUTED, "fontsize": 8.5}
 
 
 class Rows:
@@ -65,8 +66,8 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
         )
         for variant, height in zip(rows.variants, rows.heights, strict=True):
             if variant.name in rows.baselines:
-                look: Any = {"va": "center", "color": MUTED, "fontsize": 8.5, "backgroundcolor": "white"}
-                panels[1].annotate("baseline", (0, height), (5, 0), textcoords="offset points", **look)
+                look: Any = NOTE | {"backgroundcolor": "white", "textcoords": "offset points"}
+                panels[1].annotate("baseline", (0, height), (5, 0), **look)
     return figure
 
 
@@ -131,7 +132,7 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
         if row["n"] == 0:
             is_compared = metric.endswith(("_minus_baseline", "_to_baseline"))
             text = "nothing to compare" if is_compared else "no finished seed"
-            axes.text(0.03, height, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=8.5)
+            axes.text(0.03, height, text, transform=axes.get_yaxis_transform(), **NOTE)
 
 
 def _beside(axes: Axes, height: float, text: str, va: str = "center") -> None:
@@ -139,11 +140,10 @@ def _beside(axes: Axes, height: float, text: str, va: str = "center") -> None:
 
 
 def _note(comparison: Comparison, what: str) -> str:
-    seeds = len(comparison.seeds)
-    if seeds < 3:
-        marks = "One seed: no interval." if seeds == 1 else "Small dots: seeds; marker: mean. Two seeds: no interval."
-    else:
-        marks = "Small dots: seeds; marker: mean; line: 95 % interval of the mean (Student's t)."
+    marks = {
+        1: "One seed: no interval.",
+        2: "Small dots: seeds; marker: mean. Two seeds: no interval.",
+    }.get(len(comparison.seeds), "Small dots: seeds; marker: mean; line: 95 % interval of the mean (Student's t).")
     return f"{data_names(comparison)}, {what}. {marks}"
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import Estimate
 from experiments.figures.style import MUTED, label
 from experiments.records.schema import Comparison
 
@@ -29,6 +28,36 @@ def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
 
 
+def panels_for(figure: Figure, rows: int, columns: int, number: int, **options: Any) -> list[Axes]:
+    """The first ``number`` panels of a grid; there are no others."""
+    grid = figure.subplots(rows, columns, squeeze=False, **options).ravel()
+    for axes in grid[number:]:
+        axes.remove()
+    return list(grid[:number])
+
+
+def lines_by_seed(
+    axes: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    look: dict[str, Any],
+    text: str,
+    finished: set[int] | None = None,
+    marks: int = 0,
+    first_mark: int = 0,
+) -> None:
+    """``seeds_and_mean`` of the seeds in a table; the mean is that of the ``finished``, or of all, with that many
+    ``marks`` along it, or all; nothing if there are no rows and all seeds count.
+    """
+    by_seed = {seed: mine.set_index(x)[y].sort_index() for seed, mine in rows.groupby("seed")}
+    if not by_seed and finished is None:
+        return
+    whole = [curve for seed, curve in by_seed.items() if finished is None or seed in finished]
+    every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
+    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markevery=(first_mark % every, every))
+
+
 def seeds_and_mean(
     axes: Axes,
     seeds: Sequence["pd.Series[float]"],
@@ -44,7 +73,7 @@ def seeds_and_mean(
 
 
 def marks_with_intervals(
-    axes: Axes, places: Any, estimates: Sequence[Estimate], scale: Callable[[Any], Any] = lambda x: x, **look: Any
+    axes: Axes, places: Any, estimates: Sequence[Any], scale: Callable[[Any], Any] = lambda x: x, **look: Any
 ) -> None:
     """Marks at the means with their intervals, where there are some; all of them as ``scale`` makes of them."""
     mean, low, high = (

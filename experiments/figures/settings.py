@@ -2,16 +2,17 @@
 setting.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import head, legend_below, seeds_and_mean
-from experiments.figures.style import kernel_colour, label, label_powers_of_ten
+from experiments.figures.panels import head, legend_below, lines_by_seed
+from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.study import FigureEntry, Study, TableEntry
 
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
@@ -29,6 +30,25 @@ WORDS = {
 }
 """how a figure says a setting; others by their name and value"""
 MARKS = 6
+
+
+def loss_entries(
+    study: Study,
+    directory: Path,
+    values: pd.DataFrame,
+    summary: pd.DataFrame,
+    comparison: Comparison,
+    curves: pd.DataFrame | None = None,
+) -> list[FigureEntry | TableEntry]:
+    """Its figures "final-loss" and, with curves, "validation", if there are values of finished runs."""
+    if values.empty:
+        return []
+    entries = [draw(directory, study.figure("final-loss"), final_by_setting, values, summary, comparison)]
+    if curves is not None:
+        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
+        entry = study.figure("validation")
+        entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, **what))
+    return [*entries]
 
 
 def base_name(variant: VariantRecord) -> str:
@@ -84,14 +104,24 @@ def curves_by_setting(
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
     for axes in grid.flat[len(groups) :]:
         axes.set_visible(False)
+    failed, finished = failures(summary), finished_seeds(summary)
     labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
     for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
         axes.set_title(label(name))
         for place, variant in enumerate(variants):
             text = setting_label(variant, comparison)
             look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
-            _draw(axes, variant, look, recorded, summary, text)
-    _legends(figure, list(grid.flat[: len(groups)]))
+            mine, remark = recorded[recorded["variant"] == variant.name], failed.get(variant.name)
+            if len(mine) or remark:
+                named = f"{text} ({remark})" if remark else text
+                seeds = finished.get(variant.name, set())
+                lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
+    panels = list(grid.flat[: len(groups)])
+    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
+        legend_below(figure, panels, 3, handlelength=3)  # one, as a look means the same in each
+    else:
+        for axes in panels:
+            axes.legend(fontsize=8, loc="best", handlelength=3)
     if logarithmic:
         grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
         label_powers_of_ten(grid[0, 0])
@@ -100,15 +130,6 @@ def curves_by_setting(
     figure.supylabel(quantity, fontsize=10)
     head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
     return figure
-
-
-def _legends(figure: Figure, panels: list[Axes]) -> None:
-    """One below all panels if a look means the same in each, or else one in each panel."""
-    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
-        legend_below(figure, panels, 3, handlelength=3)
-        return
-    for axes in panels:
-        axes.legend(fontsize=8, loc="best", handlelength=3)
 
 
 def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
@@ -137,23 +158,3 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     axes.set_xlabel(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)")
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure
-
-
-def _draw(
-    axes: Axes,
-    variant: VariantRecord,
-    look: dict[str, Any],
-    recorded: pd.DataFrame,
-    summary: pd.DataFrame,
-    name: str,
-) -> None:
-    mine = recorded[recorded["variant"] == variant.name]
-    failed = failures(summary).get(variant.name)
-    if mine.empty and not failed:
-        return
-    finished = finished_seeds(summary).get(variant.name, set())
-    by_seed = {seed: rows.set_index("step")["value"].sort_index() for seed, rows in mine.groupby("seed")}
-    whole = [curve for seed, curve in by_seed.items() if seed in finished]
-    every = max(1, min(map(len, whole), default=0) // MARKS)
-    text = f"{name} ({failed})" if failed else name
-    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markersize=4.5, markevery=every)

@@ -143,16 +143,12 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
         for kind, metadata in no_dates.items():
             content = io.BytesIO()
             figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
-            data = _with_few_colours(content) if kind == "png" else content.getvalue()
-            write_atomically(directory / f"{stem}.{kind}", data)
-
-
-def _with_few_colours(png: io.BytesIO) -> bytes:
-    """The picture with a palette: a quarter of the bytes, and the same to the eye."""
-    small = io.BytesIO()
-    image = Image.open(png).convert("RGB")
-    image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    return small.getvalue()
+            if kind == "png":  # with a palette: a quarter of the bytes, and the same to the eye
+                image = Image.open(content).convert("RGB")
+                image = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+                content = io.BytesIO()
+                image.save(content, "png", optimize=True)
+            write_atomically(directory / f"{stem}.{kind}", content.getvalue())
 
 
 def draw(

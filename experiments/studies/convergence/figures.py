@@ -9,16 +9,17 @@ from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
-from experiments.studies.convergence.study import STUDY
 from experiments.studies.decay.figures import attention_figures
-from experiments.studies.decay.measure import read
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.decay.measure import ATTENTION
+from experiments.study import FigureEntry, TableEntry, read_study
+
+STUDY = read_study(Path(__file__).parent)
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    attention = read(root, "attention")
+    attention = ATTENTION.read(root)
     directory = output / "figures"
     drawn = convergence_figures(curves, summary, comparison, directory)
     return [*drawn, *attention_figures(directory, comparison, attention)]
@@ -53,16 +54,9 @@ def convergence_figures(
     if "train" in recorded:
         width, better = smoothing(curves, "train", comparison), plotted(curves, "train", comparison).better
         smoothed = f"Smoothed: each point is the mean of {width} consecutive records." if width > 1 else "Not smoothed."
-        words = {"seeds": seeds, "number": number, "smoothed": smoothed, "better": better}
-        entries.append(
-            draw(
-                directory,
-                STUDY.figure("training", **words, log_every=config["log_every"]),
-                curve_figure,
-                *tables,
-                "train",
-            )
-        )
+        words = {"smoothed": smoothed, "better": better, "log_every": config["log_every"]}
+        entry = STUDY.figure("training", seeds=seeds, number=number, **words)
+        entries.append(draw(directory, entry, curve_figure, *tables, "train"))
     if not values.empty:
         every = config["evaluate_every"]
         steps = STUDY.figure("steps-to-baseline", evaluate_every=every, tokens=every * comparison.tokens_per_step)

@@ -1,6 +1,8 @@
 """The figures and tables of the decay study."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,22 +10,19 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import Estimate, estimate
-from experiments.figures.panels import head, legend_below, seeds_and_mean
+from experiments.analysis.statistics import estimate
+from experiments.figures.panels import head, legend_below, lines_by_seed, panels_for
 from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.studies.decay.measure import HEAD_DIM, read
-from experiments.studies.decay.study import STUDY
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, POSITION_LOSS, SCORES, read_mask
+from experiments.study import FigureEntry, TableEntry, read_study
 from linear_rope.diagnostics import expected_rope_mask
 
+STUDY = read_study(Path(__file__).parent)
 BINS = 24
 DISTANCE = "distance Δ (tokens)"
-
-
 EXPECTED_BOUND = {0: "32.5", 1: "31.5", 50: "12.63", 100: "10.23", 200: "7.24", 256: "6.54"}
 """what RoFormer's Figure 2 shows by distance, worked out from its definition; the paper prints no numbers"""
-
 EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
 """c(Δ) at d = 64 where it rises again with distance, worked out from its definition; no paper prints numbers"""
 
@@ -31,22 +30,16 @@ EXPECTED_SIMILARITY = {128: "0.284", 256: "0.354", 512: "0.185", 1024: "0.263"}
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    bound, scores, mask, attention, losses = (
-        read(root, name) for name in ("bound", "scores", "mask", "attention", "position_loss")
-    )
+    bound, scores, mask, losses = BOUND.read(root), SCORES.read(root), read_mask(root), POSITION_LOSS.read(root)
+    attention = ATTENTION.read(root)  # all are read before anything is drawn
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
     if bound is not None:
         entries.append(draw(directory, STUDY.figure("bound"), bound_figure, bound, EXPECTED_BOUND))
         shown = bound[bound["distance"].isin(EXPECTED_BOUND)]
-        values = pd.DataFrame(
-            {
-                "distance": shown["distance"],
-                "computed here": shown["bound"].map("{:.2f}".format),
-                "expected": shown["distance"].map(EXPECTED_BOUND),
-            }
-        )
-        entries.append(STUDY.table("bound", values))
+        computed, expected = shown["bound"].map("{:.2f}".format), shown["distance"].map(EXPECTED_BOUND)
+        cells = {"distance": shown["distance"], "computed here": computed, "expected": expected}
+        entries.append(STUDY.table("bound", pd.DataFrame(cells)))
     if scores is not None:
         means = score_means(scores)
         entries.append(draw(directory, STUDY.figure("scores"), scores_figure, means, HEAD_DIM, EXPECTED_SIMILARITY))
@@ -66,8 +59,8 @@ def attention_figures(
     if attention is None:
         return []
     return [
-        draw(directory, STUDY.figure("attention"), attention_figure, attention, comparison),
-        draw(directory, STUDY.figure("attention-layers"), layers_figure, attention, comparison),
+        draw(directory, STUDY.figure(stem), make, attention, comparison)
+        for stem, make in (("attention", attention_figure), ("attention-layers", layers_figure))
     ]
 
 
@@ -75,15 +68,12 @@ def score_means(scores: pd.DataFrame) -> pd.DataFrame:
     """Over draws, by distance: columns distance, expected (c(Δ)), and mean, low and high of equal and of gaussian."""
     rows = []
     for distance, of_distance in scores.groupby("distance"):
-        equal, gaussian = (estimate(list(of_distance[name])) for name in ("equal", "gaussian"))
-        expected = expected_rope_mask(torch.tensor(distance), HEAD_DIM).item()
-        rows.append((distance, expected, *_ends(equal), *_ends(gaussian)))
-    names = [f"{kind}_{end}" for kind in ("equal", "gaussian") for end in ("mean", "low", "high")]
-    return pd.DataFrame.from_records(rows, columns=["distance", "expected", *names])
-
-
-def _ends(found: Estimate) -> tuple[float, float, float]:
-    return found.mean, found.low, found.high
+        row = {"distance": distance, "expected": expected_rope_mask(torch.tensor(distance), HEAD_DIM).item()}
+        for kind in ("equal", "gaussian"):
+            found = estimate(list(of_distance[kind]))
+            row |= {f"{kind}_mean": found.mean, f"{kind}_low": found.low, f"{kind}_high": found.high}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def _score_cells(means: pd.DataFrame) -> pd.DataFrame:
@@ -107,10 +97,7 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(bound["distance"], bound["bound"], color="black", linewidth=1.2, label="computed here")
-    axes.plot(
-        list(expected), [float(value) for value in expected.values()], "o", markersize=7, markerfacecolor="none",
-        markeredgecolor="#D55E00", label="what Figure 2 of RoFormer must show", clip_on=False,
-    )  # fmt: skip
+    _rings(axes, expected, "what Figure 2 of RoFormer must show", color="#D55E00", markersize=7, clip_on=False)
     axes.set(xlabel=DISTANCE, ylabel="bound, (2/d)·Σ|Sᵢ| (no unit)")
     axes.set(xlim=(0, max(bound["distance"].max(), 1)), ylim=(0, None))
     axes.legend(loc="upper right", frameon=False)
@@ -121,21 +108,11 @@ def scores_figure(means: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> 
     """Equal content beside its expectation c(Δ), the distances ``risen`` marked, and independent content."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    every = torch.linspace(0, means["distance"].max(), 2049, dtype=torch.float64).round().long().unique()
-    expected = expected_rope_mask(every, head_dim).numpy()
-    left.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected: c(Δ); 0")
+    _expected_line(left, means, head_dim, "expected: c(Δ); 0")
     right.axhline(0, color="black", linewidth=0.9)
-    for axes, kind in ((left, "equal"), (right, "gaussian")):
-        error = (means[f"{kind}_mean"] - means[f"{kind}_low"], means[f"{kind}_high"] - means[f"{kind}_mean"])
-        axes.errorbar(
-            means["distance"], means[f"{kind}_mean"], yerr=error, fmt="o", color="#D55E00", markersize=4, capsize=2.5,
-            label="mean over draws",
-        )  # fmt: skip
-        _distance_axis(axes)
-    left.plot(
-        list(risen), [float(value) for value in risen.values()], "o", markersize=11, markerfacecolor="none",
-        markeredgecolor="#0072B2", label="c(Δ) worked out by hand where it rises again",
-    )  # fmt: skip
+    for axes, kind in ((left, "equal_"), (right, "gaussian_")):
+        _marks_by_distance(axes, means, kind, "mean over draws")
+    _rings(left, risen, "c(Δ) worked out by hand where it rises again", color="#0072B2", markersize=11)
     left.axhline(0, color=MUTED, linewidth=0.8)
     left.set_title("a key equal to its query")
     left.set_ylabel("score / score at distance 0 (ratio)")
@@ -149,44 +126,49 @@ def scores_figure(means: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> 
 
 def mask_figure(mask: pd.DataFrame) -> Figure:
     """c(Δ) as lines, means over draws as marks with intervals, a panel per number of features."""
-    groups = [(int(count), mask[mask["num_features"] == count]) for count in sorted(mask["num_features"].unique())]
+    groups: dict[Any, pd.DataFrame] = dict(list(mask.groupby("num_features")))
     figure = Figure(figsize=(3.4 * len(groups) + 0.8, 3.8), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(groups), sharey=True))
-    for axes, (num_features, rows) in zip(panels, groups, strict=True):
-        error = (rows["mean"] - rows["low"], rows["high"] - rows["mean"])
+    for axes, (num_features, rows) in zip(panels, groups.items(), strict=True):
         axes.axhline(0, color=MUTED, linewidth=0.8)
-        # All distances where they are few.
-        every = torch.linspace(0, rows["distance"].max(), 2049, dtype=torch.float64).round().long().unique()
-        expected = expected_rope_mask(every, num_features).numpy()
-        axes.plot(every.numpy(), expected, color="black", linewidth=0.9, label="expected, c(Δ)")
-        axes.errorbar(
-            rows["distance"], rows["mean"], yerr=error, fmt="o", color="#D55E00", markersize=4, capsize=2.5,
-            label="mean of real draws",
-        )  # fmt: skip
+        _expected_line(axes, rows, num_features, "expected, c(Δ)")
+        _marks_by_distance(axes, rows, "", "mean of real draws")
         axes.set_title(f"M = {num_features} features")
-        _distance_axis(axes)
     panels[0].set_ylabel("rotated score / softmax kernel (ratio)")
     panels[-1].legend(loc="upper right", frameon=False)
     return figure
 
 
+def _rings(axes: Axes, values: dict[int, str], text: str, color: str, **look: Any) -> None:
+    heights = [float(value) for value in values.values()]
+    axes.plot(list(values), heights, "o", markerfacecolor="none", markeredgecolor=color, label=text, **look)
+
+
+def _expected_line(axes: Axes, rows: pd.DataFrame, width: int, text: str) -> None:
+    """c(Δ) at many distances, or all where they are few."""
+    every = torch.linspace(0, rows["distance"].max(), 2049, dtype=torch.float64).round().long().unique()
+    axes.plot(every.numpy(), expected_rope_mask(every, width).numpy(), color="black", linewidth=0.9, label=text)
+
+
+def _marks_by_distance(axes: Axes, rows: pd.DataFrame, kind: str, text: str) -> None:
+    mean, low, high = (rows[f"{kind}{end}"] for end in ("mean", "low", "high"))
+    look: dict[str, Any] = {"fmt": "o", "color": "#D55E00", "markersize": 4, "capsize": 2.5}
+    axes.errorbar(rows["distance"], mean, yerr=(mean - low, high - mean), label=text, **look)
+    _distance_axis(axes, (0, 1, 10, 100, 1000))
+    axes.set_xlabel(DISTANCE)
+
+
 def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """A row per kernel: absolute weights on logarithmic axes, and signed weights."""
-    averaged = attention.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
     groups = by_kernel(comparison.variants)
     figure = Figure(figsize=(10, 2.7 * len(groups) + 0.8), layout="constrained")
     grid = figure.subplots(len(groups), 2, sharex=True, sharey="col", squeeze=False)
     for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
-        _variants(left, averaged, variants, "absolute")
         left.set_title(f"{label(kernel)}, absolute weights")
-        left.set_yscale("log")
-        _variants(right, averaged, variants, "signed")
+        _weights(left, attention, variants, "absolute", {"value": "log"})
         right.set_title(f"{label(kernel)}, signed weights")
-        right.axhline(0, color=MUTED, linewidth=0.8)
-        right.set_yscale("symlog", linthresh=1e-3)
+        _weights(right, attention, variants, "signed", {"value": "symlog", "linthresh": 1e-3})
         right.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)
-        for axes in (left, right):
-            label_powers_of_ten(axes)
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean weight (signed: linear\nwithin ±0.001, logarithmic beyond)", fontsize=10)
@@ -201,13 +183,9 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     figure = Figure(figsize=(max(2.9 * len(groups) + 0.8, 7), 2.7 * len(layers) + 1.6), layout="constrained")
     grid = figure.subplots(len(layers), len(groups), sharex=True, sharey=True, squeeze=False)
     for row, layer in zip(grid, layers, strict=True):
-        of_layer = attention[attention["layer"] == layer]
-        averaged = of_layer.groupby(["variant", "distance"], as_index=False)[["signed", "absolute"]].mean()
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
-            _variants(axes, averaged, variants, "absolute")
             axes.set_title(f"{label(kernel)}, layer {layer}")
-            axes.set_yscale("log")
-            label_powers_of_ten(axes)
+            _weights(axes, attention[attention["layer"] == layer], variants, "absolute", {"value": "log"})
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean absolute weight (logarithmic axis)", fontsize=10)
@@ -222,18 +200,13 @@ def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
     figure = Figure(figsize=(max(4.9 * columns, 7), 3.3 * rows + 1.2), layout="constrained")
-    grid = np.atleast_1d(figure.subplots(rows, columns, sharey=True, squeeze=False)).ravel()
-    for axes in grid[len(groups) :]:
-        axes.remove()
-    middle = (losses["first"] + losses["last"] + 1) / 2
-    ticks = sorted(middle.unique())
-    for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
+    grid = panels_for(figure, rows, columns, len(groups), sharey=True)
+    losses = losses.assign(middle=(losses["first"] + losses["last"] + 1) / 2)
+    ticks = sorted(losses["middle"].unique())
+    for axes, (kernel, variants) in zip(grid, groups.items(), strict=True):
         for variant in variants:
-            mine = losses.assign(middle=middle)[losses["variant"] == variant.name]
-            if mine.empty:
-                continue
-            seeds = [rows.set_index("middle")["bits_per_byte"].sort_index() for _, rows in mine.groupby("seed")]
-            seeds_and_mean(axes, seeds, seeds, variant_style(variant), label=label(variant.name))
+            mine = losses[losses["variant"] == variant.name]
+            lines_by_seed(axes, mine, "middle", "bits_per_byte", variant_style(variant), label(variant.name))
         axes.set_title(label(kernel))
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
@@ -241,41 +214,35 @@ def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure
         axes.set_xlabel("position in the window (tokens)")
     figure.supylabel("bits per byte", fontsize=10)
     head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    legend_below(figure, grid[: len(groups)], 4)
+    legend_below(figure, grid, 4)
     return figure
 
 
-def _distance_axis(axes: Axes) -> None:
+def _distance_axis(axes: Axes, ticks: Sequence[int]) -> None:
     axes.set_xscale("symlog", linthresh=1)
-    axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set_xlabel(DISTANCE)
 
 
-def _variants(axes: Axes, averaged: pd.DataFrame, variants: list[VariantRecord], column: str) -> None:
+def _weights(
+    axes: Axes, attention: pd.DataFrame, variants: list[VariantRecord], column: str, scale: dict[str, Any]
+) -> None:
+    averaged = attention.groupby(["variant", "distance"], as_index=False)[column].mean()
+    furthest = int(averaged["distance"].max())
     for variant in variants:
         rows = averaged[averaged["variant"] == variant.name]
-        if rows.empty:
-            continue
-        distance, value = _binned(rows["distance"].to_numpy(), rows[column].to_numpy())
-        axes.plot(distance, value, label=label(variant.name), markevery=3, markersize=4.5, **variant_style(variant))
+        if len(rows):
+            # Means over ranges of distance that grow by a fixed factor; 0 has a range of its own.
+            edges = np.unique(np.geomspace(1, rows["distance"].max() + 1, BINS).astype(int))
+            binned = rows.groupby(np.digitize(rows["distance"], edges))[["distance", column]].mean()
+            look = variant_style(variant) | {"markevery": 3, "markersize": 4.5}
+            axes.plot(binned["distance"], binned[column], label=label(variant.name), **look)
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
-    half = int(averaged["distance"].max()) + 1
-    uniform = (1 / np.arange(half + 1, 2 * half + 1)).mean()
+    uniform = (1 / np.arange(furthest + 2, 2 * furthest + 3)).mean()
     axes.axhline(uniform, color=MUTED, linewidth=2, alpha=0.5, label="uniform attention")
-    axes.set_xscale("symlog", linthresh=1)
-    ticks = [tick for tick in (0, 1, 10, 100, 1000) if tick <= averaged["distance"].max()]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    axes.set_xlim(-0.15, 1.1 * averaged["distance"].max())
-    axes.minorticks_off()
-
-
-def _binned(distance: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means over ranges of distance that grow by a fixed factor; 0 has a range of its own."""
-    edges = np.unique(np.geomspace(1, distance.max() + 1, BINS).astype(int))
-    bins = np.digitize(distance, edges)
-    chosen = np.unique(bins)
-    return (
-        np.array([distance[bins == index].mean() for index in chosen]),
-        np.array([value[bins == index].mean() for index in chosen]),
-    )
+    if column == "signed":
+        axes.axhline(0, color=MUTED, linewidth=0.8)
+    _distance_axis(axes, [tick for tick in (0, 1, 10, 100, 1000) if tick <= furthest])
+    axes.set_xlim(-0.15, 1.1 * furthest)
+    axes.set_yscale(**scale)
+    label_powers_of_ten(axes)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
-from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically, wrong_file
+from experiments.records.csv_files import REMEDY, number, whole
+from experiments.records.files import wrong_file
 from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import by_bin, losses_by_position, overlapping
 from experiments.training.trained_models import trained_models
@@ -43,74 +44,35 @@ WINDOWS = 8
 SPANS, SPAN_CONTEXTS = 8, 16
 """stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
-_DISTANCE = whole(0, 2**20)
-_SEED = whole(0, 10**6)
-COLUMNS: dict[str, dict[str, Column]] = {
-    "bound": {"distance": _DISTANCE, "bound": number()},
-    "bound_widths": {"width": whole(2, 4096), "near": number(0), "far": number(0)},
-    "mask": {
-        "num_features": whole(2, 4096),
-        "distance": _DISTANCE,
-        "mean": number(),
-        "low": number(),
-        "high": number(),
-    },
-    "mask_draws": {"distance": _DISTANCE, "draw": whole(0, 10**6), "expected": number(), "ratio": number()},
-    "scores": {
-        "draw": whole(0, 10**6),
-        "distance": _DISTANCE,
-        "equal": number(),
-        "gaussian": number(),
-        "over_bound": number(0),
-    },
-    "attention": {
-        "variant": TEXT,
-        "seed": _SEED,
-        "layer": whole(0, 255),
-        "distance": _DISTANCE,
-        "signed": number(),
-        "absolute": number(0),
-    },
-    "position_loss": {
-        "variant": TEXT,
-        "seed": _SEED,
-        "first": whole(0, 2**30),
-        "last": whole(0, 2**30),
-        "bits_per_byte": number(0),
-    },
-}
-"""what is read of each CSV file; what they hold besides is for other readers"""
-
-
-KEYS = {
-    "bound": ["distance"],
-    "bound_widths": ["width"],
-    "mask": ["num_features", "distance"],
-    "mask_draws": ["distance", "draw"],
-    "scores": ["draw", "distance"],
-    "attention": ["variant", "seed", "layer", "distance"],
-    "position_loss": ["variant", "seed", "first"],
-}
-"""what no two rows of a table have in common"""
+_DISTANCE, _DRAW = {"distance": whole(0, 2**20)}, {"draw": whole(0, 10**6)}
+BOUND = Table("bound", _DISTANCE, {"bound": number()})
+BOUND_BY_WIDTH = Table("bound_widths", {"width": whole(2, 4096)}, {"near": number(0), "far": number(0)})
+MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, dict.fromkeys(("mean", "low", "high"), number()))
+KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": number(), "ratio": number()})
+SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": number(), "gaussian": number(), "over_bound": number(0)})
+ATTENTION = Table("attention", RUN | {"layer": whole(0, 255)} | _DISTANCE, {"signed": number(), "absolute": number(0)})
+POSITION_LOSS = Table(
+    "position_loss", RUN | {"first": whole(0, 2**30)}, {"last": whole(0, 2**30), "bits_per_byte": number(0)}
+)
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
-    """Write the CSV files of ``COLUMNS``; returns sentences about what could not be measured."""
-    write(root, "bound", bound_table())
-    write(root, "bound_widths", bound_widths_table())
-    write(root, "scores", scores_table())
-    of_draws = mask_draws_table()
-    write(root, "mask", mask_table(of_draws))
-    write(root, "mask_draws", kept_draws(of_draws))
+    """Write all of these tables; returns sentences about what could not be measured."""
+    BOUND.write(root, bound_table())
+    BOUND_BY_WIDTH.write(root, bound_widths_table())
+    SCORES.write(root, scores_table())
+    draws = mask_draws_table()
+    MASK.write(root, mask_table(draws))
+    kept = (draws["num_features"] == KEPT_FEATURES) & draws["distance"].isin(KEPT_DISTANCES)
+    KEPT_MASK.write(root, draws[kept])
     notes = measure_trained_models(root, comparison, objective)
     return notes + measure_position_loss(root, comparison, objective)
 
 
 def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
-    """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained cell.
+    """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained run.
 
-    Columns variant, seed, layer, distance, signed, absolute; over evenly spaced validation windows. Returns a sentence
-    for each cell whose final weights are not there.
+    Over evenly spaced validation windows. Returns a sentence for each run whose final weights are not there.
     """
     tokens = objective.windows("validation", WINDOWS)[0]
     tables: list[pd.DataFrame] = []
@@ -121,17 +83,16 @@ def measure_trained_models(root: Path, comparison: Comparison, objective: NextTo
             signed, absolute = weight_by_distance(weights.cpu())
             columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
             tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
-    if tables:
-        write(root, "attention", pd.concat(tables))
+    ATTENTION.write(root, *tables)
     return notes
 
 
 def measure_position_loss(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
-    """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained cell.
+    """Write position_loss.csv: bits per byte over ranges of positions that double, for every trained run.
 
-    Columns variant, seed, first, last, bits_per_byte; over overlapping windows of the test split, so that the
-    ranges differ in their past and not in what is to be predicted. Returns a sentence for each cell whose final weights
-    are not there, or one that says why there is no table.
+    Over overlapping windows of the test split, so that the ranges differ in their past and not in what is to be
+    predicted. Returns a sentence for each run whose final weights are not there, or one that says why there is no
+    table.
     """
     config = Config(**comparison.config)
     if not isinstance(objective, NextByte):
@@ -144,26 +105,20 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
     notes: list[str] = []
     for name, seed, model in trained_models(root, comparison, objective, "the loss by position", notes):
         losses = by_bin(losses_by_position(model, windows, config, counted))
-        tables.append(losses.assign(variant=name, seed=seed)[list(COLUMNS["position_loss"])])
-    if tables:
-        write(root, "position_loss", pd.concat(tables))
+        tables.append(losses.assign(variant=name, seed=seed)[POSITION_LOSS.columns])
+    POSITION_LOSS.write(root, *tables)
     return notes
 
 
-def read(root: Path, name: str) -> pd.DataFrame | None:
-    """One of ``COLUMNS``' tables; None if there is none. Raises ValueError if it is not as it should be."""
-    path = root / f"{name}.csv"
-    if not is_there(path):
-        return None
-    table = read_csv(path, COLUMNS[name], key=KEYS[name])
-    if name == "mask":
-        _check_mask(table, path)
-    return table
-
-
-def write(root: Path, name: str, table: pd.DataFrame) -> None:
-    """Write a table to its CSV file."""
-    write_atomically(root / f"{name}.csv", to_csv(table, "%.9g"))
+def read_mask(root: Path) -> pd.DataFrame | None:
+    """The table of mask.csv; None if there is none. Raises ValueError if it is not as it should be."""
+    mask = MASK.read(root)
+    if mask is not None:
+        if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
+            raise wrong_file(str(root / "mask.csv"), "has a mean that is not between low and high", REMEDY)
+        if (mask["num_features"] % 2).any():
+            raise wrong_file(str(root / "mask.csv"), "has an odd num_features", REMEDY)
+    return mask
 
 
 def bound_table() -> pd.DataFrame:
@@ -190,24 +145,16 @@ def mask_draws_table(draws: int = MASK_DRAWS, seed: int = 0) -> pd.DataFrame:
     q, k = torch.randn(2, MASK_PAIRS, HEAD_DIM, generator=generator).double() / 2
     exact = ((q * k).sum(-1) / math.sqrt(HEAD_DIM)).exp()
     positions = torch.tensor(DISTANCES)
-    rows: list[tuple[float, ...]] = []
+    parts = []
     for num_features in MASK_FEATURES:
-        expected = expected_rope_mask(positions, num_features).tolist()
+        expected = expected_rope_mask(positions, num_features).numpy()
         for draw in range(draws):
             feature_map = FavorPlus(HEAD_DIM, num_features, seed=draw)
-            mapped_q, mapped_k = feature_map(q), feature_map(k)
-            scores = (_at_distances(mapped_q) * mapped_k.unsqueeze(1)).sum(-1)
-            ratios = (scores / exact.unsqueeze(-1)).mean(0).tolist()
-            rows += [
-                (num_features, distance, draw, c, ratio)
-                for distance, c, ratio in zip(DISTANCES, expected, ratios, strict=True)
-            ]
-    return pd.DataFrame.from_records(rows, columns=["num_features", "distance", "draw", "expected", "ratio"])
-
-
-def kept_draws(of_draws: pd.DataFrame) -> pd.DataFrame:
-    """The draws that mask_draws.csv holds."""
-    return of_draws[(of_draws["num_features"] == KEPT_FEATURES) & of_draws["distance"].isin(KEPT_DISTANCES)]
+            scores = (_at_distances(feature_map(q)) * feature_map(k).unsqueeze(1)).sum(-1)
+            ratio = (scores / exact.unsqueeze(-1)).mean(0).numpy()
+            place = {"num_features": num_features, "distance": DISTANCES, "draw": draw}
+            parts.append(pd.DataFrame(place | {"expected": expected, "ratio": ratio}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def mask_table(of_draws: pd.DataFrame) -> pd.DataFrame:
@@ -215,14 +162,12 @@ def mask_table(of_draws: pd.DataFrame) -> pd.DataFrame:
 
     Columns num_features, distance, expected, mean, low, high, draws.
     """
+    place = ["num_features", "distance", "expected"]
     rows = []
-    for (num_features, distance, expected), values in of_draws.groupby(
-        ["num_features", "distance", "expected"], sort=False
-    )["ratio"]:
+    for key, values in of_draws.groupby(place, sort=False)["ratio"]:
         found = estimate(list(values))
-        rows.append((num_features, distance, expected, found.mean, found.low, found.high, found.n))
-    columns = ["num_features", "distance", "expected", "mean", "low", "high", "draws"]
-    return pd.DataFrame.from_records(rows, columns=columns)
+        rows.append((*key, found.mean, found.low, found.high, found.n))
+    return pd.DataFrame.from_records(rows, columns=[*place, "mean", "low", "high", "draws"])
 
 
 def scores_table(draws: int = SCORE_DRAWS, seed: int = 0) -> pd.DataFrame:
@@ -237,16 +182,16 @@ def scores_table(draws: int = SCORE_DRAWS, seed: int = 0) -> pd.DataFrame:
     generator = torch.Generator().manual_seed(seed)
     positions = torch.tensor(DISTANCES)
     sums = rope_decay_bound(positions, HEAD_DIM) * (HEAD_DIM / 2)
-    rows: list[tuple[float, ...]] = []
+    parts = []
     for draw in range(draws):
         q, k = torch.randn(2, SCORE_PAIRS, HEAD_DIM, generator=generator, dtype=torch.float64)
         rotated = _at_distances(q)
         equal = ((rotated * q.unsqueeze(1)).sum(-1) / q.square().sum(-1, keepdim=True)).mean(0)
         gaussian = ((rotated * k.unsqueeze(1)).sum(-1) / math.sqrt(HEAD_DIM)).mean(0)
-        over_bound = _over_bound(q, k, positions, sums).amax(0)
-        columns = (equal.tolist(), gaussian.tolist(), over_bound.tolist())
-        rows += [(draw, *of_distance) for of_distance in zip(DISTANCES, *columns, strict=True)]
-    return pd.DataFrame.from_records(rows, columns=["draw", "distance", "equal", "gaussian", "over_bound"])
+        means = {"equal": equal, "gaussian": gaussian, "over_bound": _over_bound(q, k, positions, sums).amax(0)}
+        of_draw = {name: values.numpy() for name, values in means.items()}
+        parts.append(pd.DataFrame({"draw": draw, "distance": DISTANCES} | of_draw))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _over_bound(q: Tensor, k: Tensor, positions: Tensor, sums: Tensor) -> Tensor:
@@ -264,10 +209,3 @@ def _over_bound(q: Tensor, k: Tensor, positions: Tensor, sums: Tensor) -> Tensor
 def _at_distances(x: Tensor) -> Tensor:
     """(pairs, width) → (pairs, distances, width): rotated to each of ``DISTANCES``."""
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
-
-
-def _check_mask(mask: pd.DataFrame, path: Path) -> None:
-    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-        raise wrong_file(str(path), "has a mean that is not between low and high", REMEDY)
-    if (mask["num_features"] % 2).any():
-        raise wrong_file(str(path), "has an odd num_features", REMEDY)

@@ -6,25 +6,29 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.statistics import estimate, finished_values, run_states
-from experiments.figures.settings import curves_by_setting, final_by_setting
+from experiments.figures.settings import curves_by_setting, loss_entries
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
-from experiments.studies.denominator.measure import ALL_KEYS, BEFORE, INITIAL_LENGTH, read_initial, spike_share
-from experiments.studies.denominator.study import STUDY
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.denominator.measure import ALL_KEYS, BEFORE, INITIAL, INITIAL_LENGTH, spike_share
+from experiments.study import FigureEntry, TableEntry, read_study
+
+STUDY = read_study(Path(__file__).parent)
+EXPECTED: dict[Any, str] = {
+    ("favor+", ALL_KEYS): "29.8 % negative, sums -0.61 to 1.41, 112 of 1024 denominators",
+    ("elu+1", ALL_KEYS): "3.4 % negative, sums 0.15 to 0.46, no denominator",
+}
+"""one draw of our own, worked out before this code was written; nothing was published"""
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     entries: list[FigureEntry | TableEntry] = []
-    initial = read_initial(root)
+    initial = INITIAL.read(root)
     if initial is not None:
         entries.append(STUDY.table("initial", _initial_shown(initial)))
     directory = output / "figures"
-    values = finished_values(root, comparison, curves)
-    if not values.empty:
-        entries.append(draw(directory, STUDY.figure("final-loss"), final_by_setting, values, summary, comparison))
+    entries += loss_entries(STUDY, directory, finished_values(root, comparison, curves), summary, comparison)
     for stem, words in STUDY.words["figures"].items():
         metric = words.get("metric")
         if metric and (curves["metric"] == metric).any():
@@ -38,14 +42,15 @@ def figures(
 def stability_table(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """A row of strings per variant: runs, failures, spikes in the training loss."""
     states = run_states(root, comparison, curves)
+    losses = curves[(curves["split"] == "train") & (curves["metric"] == "bits_per_byte")]
     rows = []
     for variant in comparison.variants:
         mine = states[states["variant"] == variant.name]
         shares = []
         for seed in mine[mine["state"] == "done"]["seed"]:
-            losses = _training_losses(curves, variant.name, seed)
-            if len(losses) > BEFORE:
-                shares.append(spike_share(losses))
+            rows_of_run = losses[(losses["variant"] == variant.name) & (losses["seed"] == seed)]
+            if len(rows_of_run) > BEFORE:
+                shares.append(spike_share(rows_of_run.set_index("step")["value"].sort_index()))
         found = estimate(shares)
         rows.append(
             {
@@ -59,36 +64,17 @@ def stability_table(root: Path, comparison: Comparison, curves: pd.DataFrame) ->
 
 
 def _initial_shown(initial: pd.DataFrame) -> pd.DataFrame:
-    def shown(values: "pd.Series[float]", pattern: str) -> str:
-        return f"{values.mean():{pattern}} ({values.min():{pattern}} to {values.max():{pattern}})"
-
+    columns = {
+        "negative weights": ("negative_weights", ".1%"),
+        "smallest row sum": ("smallest_row_sum", ".2f"),
+        "largest row sum": ("largest_row_sum", ".2f"),
+        f"rotated denominators ≤ 0, of {INITIAL_LENGTH}": ("rotated_denominators_not_above_zero", ".0f"),
+    }
     rows = []
     for (name, sees), mine in initial.groupby(["feature_map", "sees"], sort=False):
-        rows.append(
-            {
-                "feature map": name,
-                "a query sees": sees,
-                "draws": str(len(mine)),
-                "negative weights": shown(mine["negative_weights"], ".1%"),
-                "smallest row sum": shown(mine["smallest_row_sum"], ".2f"),
-                "largest row sum": shown(mine["largest_row_sum"], ".2f"),
-                f"rotated denominators ≤ 0, of {INITIAL_LENGTH}": shown(
-                    mine["rotated_denominators_not_above_zero"], ".0f"
-                ),
-                "expected": EXPECTED.get((name, sees), "-"),
-            }
-        )
+        row = {"feature map": name, "a query sees": sees, "draws": str(len(mine))}
+        for title, (column, pattern) in columns.items():
+            mean, least, most = (f"{value:{pattern}}" for value in mine[column].agg(["mean", "min", "max"]))
+            row[title] = f"{mean} ({least} to {most})"
+        rows.append(row | {"expected": EXPECTED.get((name, sees), "-")})
     return pd.DataFrame(rows)
-
-
-EXPECTED: dict[Any, str] = {
-    ("favor+", ALL_KEYS): "29.8 % negative, sums -0.61 to 1.41, 112 of 1024 denominators",
-    ("elu+1", ALL_KEYS): "3.4 % negative, sums 0.15 to 0.46, no denominator",
-}
-"""one draw of our own, worked out before this code was written; nothing was published"""
-
-
-def _training_losses(curves: pd.DataFrame, variant: str, seed: int) -> "pd.Series[float]":
-    rows = curves[(curves["variant"] == variant) & (curves["seed"] == seed)]
-    rows = rows[(rows["split"] == "train") & (rows["metric"] == "bits_per_byte")]
-    return rows.set_index("step")["value"].sort_index()

@@ -1,15 +1,21 @@
-"""Eq. 19 before any training (signs, row sums and denominators for random queries and keys), and spikes of a loss."""
+"""Eq. 19 before any training (signs, row sums and denominators of random queries and keys), and what claims compare."""
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically
+from experiments.analysis.runs import NotRecorded, RunRecord, Runs
+from experiments.analysis.samples import ReadSample, Sample, per_seed
+from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
+from experiments.studies.tables import Table
+from experiments.training.loop import DIVERGED
 from experiments.training.objectives import NextToken
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
@@ -21,20 +27,26 @@ BEFORE = 10
 """records whose mean a record is compared with"""
 HEIGHT = 0.5
 """bits per byte above that mean"""
-COLUMNS = {
-    "feature_map": TEXT,
-    "sees": TEXT,
-    "draw": whole(0, 10**6),
-    "negative_weights": number(0),
-    "smallest_row_sum": number(),
-    "largest_row_sum": number(),
-    "rotated_denominators_not_above_zero": whole(0, INITIAL_LENGTH),
-}
+KERNELS = ("favor+", "elu+1", "relu")
+DENOMINATORS = 100_000
+"""that are looked at in a run, at least: 17 evaluations of 4 windows of 256 tokens in 2 layers of 4 heads"""
+LEAST_SHARE = math.log10(0.001)
+"""what we call some of them"""
+ONE_DENOMINATOR = math.log10(1 + 1 / (0.001 * DENOMINATORS))
+"""what one more of them adds to that share, in its logarithm"""
+ONE_ROW, ONE_WEIGHT = 1 / INITIAL_LENGTH, 1 / INITIAL_LENGTH**2
+
+INITIAL = Table(
+    "initial",
+    {"feature_map": TEXT, "sees": TEXT, "draw": whole(0, 10**6)},
+    {"negative_weights": number(0), "smallest_row_sum": number(), "largest_row_sum": number()}
+    | {"rotated_denominators_not_above_zero": whole(0, INITIAL_LENGTH)},
+)
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write initial.csv; returns nothing, as all of it can be measured."""
-    write_atomically(root / "initial.csv", to_csv(initial_table(), "%.9g"))
+    INITIAL.write(root, initial_table())
     return []
 
 
@@ -60,24 +72,12 @@ def initial_table(draws: int = INITIAL_DRAWS) -> pd.DataFrame:
         }
         for name, feature_map in maps.items():
             for sees in (ALL_KEYS, CAUSAL):
-                rows.append((name, sees, draw_number, *_health(feature_map, q, k, causal=sees == CAUSAL)))
-    return pd.DataFrame.from_records(rows, columns=list(COLUMNS))
+                rows.append((name, sees, draw_number, *_signs(feature_map, q, k, causal=sees == CAUSAL)))
+    return pd.DataFrame.from_records(rows, columns=INITIAL.columns)
 
 
-def read_initial(root: Path) -> pd.DataFrame | None:
-    """The table of initial.csv; None if there is none. Raises ValueError if it is not as it should be."""
-    path = root / "initial.csv"
-    return read_csv(path, COLUMNS, key=["feature_map", "sees", "draw"]) if is_there(path) else None
-
-
-class _Health(NamedTuple):
-    negative_weights: float
-    smallest_row_sum: float
-    largest_row_sum: float
-    rotated_denominators_not_above_zero: int
-
-
-def _health(feature_map: FeatureMap, q: Tensor, k: Tensor, *, causal: bool) -> _Health:
+def _signs(feature_map: FeatureMap, q: Tensor, k: Tensor, *, causal: bool) -> tuple[float, float, float, int]:
+    """The values of ``INITIAL``."""
     identity = torch.eye(q.shape[-2], dtype=q.dtype).expand(1, 1, -1, -1)
     weights = linear_attention(
         q, k, identity, feature_map=feature_map, rope="after", causal=causal, implementation="reference"
@@ -92,9 +92,94 @@ def _health(feature_map: FeatureMap, q: Tensor, k: Tensor, *, causal: bool) -> _
         rotated_k = rotated_k * (keys.log_scale - keys.log_scale.amax()).exp()
     denominators = (rotated_q @ rotated_k.mT * visible).sum(-1)
     row_sums = weights.sum(-1)
-    return _Health(
+    return (
         ((weights < 0) & visible).sum().item() / visible.sum().item(),
         row_sums.min().item(),
         row_sums.max().item(),
         int((denominators <= 0).sum()),
     )
+
+
+def initially(feature_map: str, column: str, pattern: str, divided_by: str = "1") -> ReadSample:
+    """A column of initial.csv by draw, of queries that see all keys."""
+
+    def quantity(initial: pd.DataFrame) -> "pd.Series[float]":
+        mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
+        return mine.set_index("draw")[column] / int(divided_by)
+
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        found = INITIAL.over_draws(quantity, INITIAL_DRAWS)(root, comparison, runs)
+        if found is None:
+            return None
+        least, most = (format(pick(found.values.values(), default=0.0), pattern) for pick in (min, max))
+        return replace(found, notes=(f"single draws: {least} to {most}",))
+
+    return sample
+
+
+def failed_more() -> ReadSample:
+    """By kernel and seed, 1 where a rotated denominator diverged and the unrotated did not, -1 for the reverse, else 0.
+
+    Of seeds at which both ended. A run that failed for another reason (it was killed, say) tells nothing of the
+    variant, and counts as lost.
+    """
+    pairs = [_rotated_and_plain(kernel) for kernel in KERNELS]
+
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        trained = {variant.name for variant in comparison.variants}
+        if not {variant for pair in pairs for variant in pair} <= trained:
+            return None
+        places = [(pair, seed) for pair in pairs for seed in comparison.seeds]
+        values, lost = {}, []
+        for place, (pair, seed) in enumerate(places):
+            ended = [runs.fates[name, seed] for name in pair]
+            diverged = [state == "failed" and reason.startswith(DIVERGED) for state, reason in ended]
+            if all(state == "done" or gone for (state, _), gone in zip(ended, diverged, strict=True)):
+                values[place] = float(diverged[0]) - float(diverged[1])
+            elif any(state == "failed" for state, _ in ended):
+                lost.append(f"{pair[0]}, seed {seed} failed: {'; '.join(reason for _, reason in ended if reason)}")
+        return Sample(values, len(places), tuple(lost), unit_of_sample="pairs of runs")
+
+    return sample
+
+
+def larger_gradients(kernel: str) -> ReadSample:
+    """By seed, log10 of the largest recorded gradient norm, rotated minus unrotated."""
+
+    def largest(run: RunRecord) -> float:
+        return math.log10(max(float(run.curve("train_gradient_norm").max()), 1e-30))
+
+    return per_seed(_rotated_and_plain(kernel), lambda mine, theirs: largest(mine) - largest(theirs))
+
+
+def more_spikes(kernel: str) -> ReadSample:
+    """By seed, the share of the records that are spikes, rotated minus unrotated."""
+
+    def spikes(run: RunRecord) -> float:
+        losses = run.curve("train_bits_per_byte")
+        if len(losses) <= BEFORE:
+            raise NotRecorded("as many records as a spike is told from")
+        return spike_share(losses)
+
+    return per_seed(_rotated_and_plain(kernel), lambda mine, theirs: spikes(mine) - spikes(theirs))
+
+
+def one_spike(config: Mapping[str, Any]) -> float:
+    """As a share of the records of the training loss that can be spikes."""
+    return 1 / max(1, config["steps"] // config["log_every"] - BEFORE)
+
+
+def nonpositive(kernel: str) -> ReadSample:
+    """log10 of the share, which differs by orders of magnitude between seeds; no less than one of ``DENOMINATORS``."""
+
+    def share(run: RunRecord) -> float:
+        in_training = run.curve("validation_nonpositive_denominators").drop(0, errors="ignore")
+        if in_training.empty:
+            raise NotRecorded("an evaluation after the start")
+        return math.log10(max(float(in_training.mean()), 1 / DENOMINATORS))
+
+    return per_seed(_rotated_and_plain(kernel)[:1], share)
+
+
+def _rotated_and_plain(kernel: str) -> tuple[str, str]:
+    return f"{kernel}-rope-after@denominator=rotated", f"{kernel}-rope-after"

@@ -1,5 +1,6 @@
 """The figures of the features study."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from experiments.analysis.statistics import estimate
 from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
-from experiments.studies.features.measure import read_table
-from experiments.studies.features.study import STUDY
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.features.measure import RANDOM, TRAINED, read_checked
+from experiments.study import FigureEntry, TableEntry, read_study
 
+STUDY = read_study(Path(__file__).parent)
 STYLES: dict[str, dict[str, Any]] = {
     "positive": {"color": "#D55E00", "marker": "o"},
     "hyperbolic": {"color": "#CC79A7", "marker": "D"},
@@ -27,8 +28,6 @@ OFFSET = 1.09
 NUM_FEATURES = "features M"
 AS_ZEROS = "error of an estimate that is 0"
 AS_ZEROS_STYLE: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "linestyle": (0, (4, 2))}
-
-
 DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "trigonometric"): "1e-05"}
 """what was worked out by others of us for this point; the paper prints no numbers"""
 
@@ -36,7 +35,7 @@ DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "tri
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    random, trained = read_table(root, "random"), read_table(root, "trained")
+    random, trained = read_checked(RANDOM, root), read_checked(TRAINED, root)
     directory = output / "figures"
     entries: list[FigureEntry | TableEntry] = []
     if random is not None:
@@ -68,29 +67,24 @@ def _published_point(random: pd.DataFrame) -> pd.DataFrame:
 
 def kernel_figure(rows: pd.DataFrame) -> Figure:
     """Marks with intervals over draws and the expectation as lines: a column per scale, a row per kind of direction."""
-    figure, panels = _panels(rows)
-    for (directions, scale), axes in panels.items():
-        shown = rows[(rows["directions"] == directions) & (rows["scale"] == scale)]
+    figure, panels = _panels(rows, "relative squared error of the kernel")
+    for place, (axes, shown) in panels.items():
         for estimator in STYLES:
             mine = shown[shown["estimator"] == estimator].groupby("num_features")
-            expected = mine["expected_kernel_error"].mean()
-            _line(axes, estimator, expected.index, expected, linestyle="-", linewidth=1)
-            _marks(axes, estimator, [(count, estimate(list(values))) for count, values in mine["kernel_error"]])
-        if directions == "independent" and scale == rows["scale"].min():
+            _line(axes, estimator, mine["expected_kernel_error"].mean(), linestyle="-", linewidth=1)
+            _marks(axes, estimator, mine["kernel_error"])
+        if place == ("independent", rows["scale"].min()):
             axes.plot([], [], color=MUTED, linewidth=1, label="expected of independent directions")
-    _finish(figure, panels, "relative squared error of the kernel")
-    return figure
+    return _finished(figure, panels)
 
 
 def attention_figure(rows: pd.DataFrame) -> Figure:
     """Geometric means over draws: a column per scale, a row per kind of direction."""
-    figure, panels = _panels(rows)
-    for (directions, scale), axes in panels.items():
-        shown = rows[(rows["directions"] == directions) & (rows["scale"] == scale)]
+    figure, panels = _panels(rows, "relative error of the attention matrix")
+    for axes, shown in panels.values():
         axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
         _geometric_means(axes, shown.assign(logarithm=np.log10(shown["attention_error"].clip(lower=1e-30))))
-    _finish(figure, panels, "relative error of the attention matrix")
-    return figure
+    return _finished(figure, panels)
 
 
 def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
@@ -104,8 +98,7 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
         grid[0, column].set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
         for row, quantity in enumerate(("kernel", "attention")):
             axes = grid[row, column]
-            by_seed: Any = rows.groupby([*keys, "seed"], as_index=False)[f"log10_{quantity}_error"].mean()
-            by_seed = by_seed.rename(columns={f"log10_{quantity}_error": "logarithm"})
+            by_seed = rows.groupby([*keys, "seed"])[f"log10_{quantity}_error"].mean().reset_index(name="logarithm")
             for directions in ("orthogonal", "independent"):
                 _geometric_means(axes, by_seed[by_seed["directions"] == directions], hollow=directions == "independent")
             axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
@@ -117,17 +110,32 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     return figure
 
 
-def _panels(rows: pd.DataFrame) -> tuple[Figure, dict[tuple[str, float], Axes]]:
-    """Axes by (directions, scale), those of a column with the same vertical axis."""
+Panels = dict[tuple[str, float], tuple[Axes, pd.DataFrame]]
+
+
+def _panels(rows: pd.DataFrame, measured: str) -> tuple[Figure, Panels]:
+    """Axes and their rows by (directions, scale); those of a column have the same vertical axis."""
     scales = sorted(rows["scale"].unique())
     kinds = [kind for kind in ("independent", "orthogonal") if kind in set(rows["directions"])]
     figure = Figure(figsize=(3.5 * len(scales) + 0.6, 3.3 * len(kinds) + 0.7))
     grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
-    panels = {(kind, scale): grid[i, j] for i, kind in enumerate(kinds) for j, scale in enumerate(scales)}
-    for (kind, scale), axes in panels.items():
+    panels = {}
+    for axes, (kind, scale) in zip(grid.flat, itertools.product(kinds, scales), strict=True):
         axes.set_title(f"{kind}, scale {scale:g}")
         _scales(axes, sorted(rows["num_features"].unique()))
+        panels[kind, scale] = axes, rows[(rows["directions"] == kind) & (rows["scale"] == scale)]
+    for axes in grid[:, 0]:
+        axes.set_ylabel(measured)
+    for axes in grid[-1]:
+        axes.set_xlabel(NUM_FEATURES)
     return figure, panels
+
+
+def _finished(figure: Figure, panels: Panels) -> Figure:
+    for scale in {scale for _, scale in panels}:
+        end_below_the_lowest([axes for place, (axes, _) in panels.items() if place[1] == scale])
+    legend_below(figure, [next(iter(panels.values()))[0]], 4)
+    return figure
 
 
 def _scales(axes: Axes, num_features: list[int]) -> None:
@@ -142,38 +150,22 @@ def _geometric_means(axes: Axes, rows: pd.DataFrame, hollow: bool = False) -> No
     """Marks at ten to the mean of the column ``logarithm``, joined by a line."""
     for estimator in STYLES:
         groups = rows[rows["estimator"] == estimator].groupby("num_features")["logarithm"]
-        means = groups.mean()
-        _line(axes, estimator, means.index, 10**means, linestyle="--" if hollow else "-", linewidth=0.9)
-        points = []
-        for count, values in groups:
-            over = estimate(list(values))
-            points.append((count, over))
-        _marks(axes, estimator, points, logarithms=True, hollow=hollow)
+        _line(axes, estimator, 10 ** groups.mean(), linestyle="--" if hollow else "-", linewidth=0.9)
+        _marks(axes, estimator, groups, logarithms=True, hollow=hollow)
 
 
-def _line(axes: Axes, estimator: str, num_features: Any, values: Any, **kwargs: Any) -> None:
-    place = OFFSET ** (list(STYLES).index(estimator) - 1)
-    axes.plot(place * np.asarray(num_features, dtype=float), values, color=STYLES[estimator]["color"], **kwargs)
+def _places(estimator: str, num_features: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    return OFFSET ** (list(STYLES).index(estimator) - 1) * np.asarray(num_features, dtype=float)
 
 
-def _marks(axes: Axes, estimator: str, points: list[Any], *, logarithms: bool = False, hollow: bool = False) -> None:
-    """Means with their intervals, from (number of features, Estimate) pairs."""
-    place = OFFSET ** (list(STYLES).index(estimator) - 1)
+def _line(axes: Axes, estimator: str, values: "pd.Series[float]", **look: Any) -> None:
+    axes.plot(_places(estimator, values.index), values, color=STYLES[estimator]["color"], **look)
+
+
+def _marks(axes: Axes, estimator: str, groups: Any, *, logarithms: bool = False, hollow: bool = False) -> None:
+    """The means of values by number of features, with their intervals."""
     look = STYLES[estimator] | ({"markerfacecolor": "white"} if hollow else {})
     look |= {"label": f"{estimator}, independent" if hollow else estimator, "elinewidth": 1}
+    points = {count: estimate(list(values)) for count, values in groups}
     scale = (lambda x: 10**x) if logarithms else (lambda x: x)
-    estimates = [over for _, over in points]
-    marks_with_intervals(axes, [count * place for count, _ in points], estimates, scale, **look)
-
-
-def _finish(figure: Figure, panels: dict[tuple[str, float], Axes], measured: str) -> None:
-    scales, last = [scale for _, scale in panels], list(panels)[-1][0]
-    for (kind, scale), axes in panels.items():
-        if scale == min(scales):
-            axes.set_ylabel(measured)
-        if kind == last:
-            axes.set_xlabel(NUM_FEATURES)
-    for scale in set(scales):
-        column = [axes for (_, of_axes), axes in panels.items() if of_axes == scale]
-        end_below_the_lowest(column)
-    legend_below(figure, [next(iter(panels.values()))], 4)
+    marks_with_intervals(axes, _places(estimator, list(points)), list(points.values()), scale, **look)

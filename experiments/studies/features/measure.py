@@ -1,8 +1,7 @@
 """What the features study measures: errors of random-feature estimates, on random and on trained inputs."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,10 +10,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from experiments.records.csv_files import REMEDY, TEXT, Column, number, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically, wrong_file
+from experiments.records.csv_files import REMEDY, TEXT, number, whole
+from experiments.records.files import wrong_file
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
+from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
 from linear_rope.attention.multi_head import RoPEAttention
@@ -40,55 +40,30 @@ TRAINED_DRAWS = 5
 TRAINED_FEATURES = (16, 64, 256, 1024)
 LARGEST_LOGARITHM = 300.0
 
-FEATURES = whole(2, 2**16)
-COLUMNS: dict[str, dict[str, Column]] = {
-    "random": {
-        "part": TEXT,
-        "length": whole(1, 2**20),
-        "head_dim": whole(1, 2**16),
-        "scale": number(0),
-        "estimator": TEXT,
-        "directions": TEXT,
-        "num_features": FEATURES,
-        "draw": whole(0, MOST_DRAWS),
-        "kernel_error": number(0),
-        "expected_kernel_error": number(0),
-        "attention_error": number(0),
-        "output_error": number(0),
-    },
-    "trained": {
-        "variant": TEXT,
-        "seed": whole(0, 2**63),
-        "layer": whole(0, 2**14),
-        "estimator": TEXT,
-        "directions": TEXT,
-        "num_features": FEATURES,
-        "log10_kernel_error": number(),
-        "log10_attention_error": number(),
-        "input_scale": number(0),
-    },
-}
-"""what is read of each CSV file"""
-_MADE = ["estimator", "directions", "num_features"]
-_KEYS = {
-    "random": ["part", "length", "head_dim", "scale", *_MADE, "draw"],
-    "trained": ["variant", "seed", "layer", *_MADE],
-}
+_MADE = {"estimator": TEXT, "directions": TEXT, "num_features": whole(2, 2**16)}
+RANDOM = Table(
+    "random",
+    {"part": TEXT, "length": whole(1, 2**20), "head_dim": whole(1, 2**16), "scale": number(0)}
+    | _MADE
+    | {"draw": whole(0, MOST_DRAWS)},
+    dict.fromkeys(("kernel_error", "expected_kernel_error", "attention_error", "output_error"), number(0)),
+)
+TRAINED = Table(
+    "trained",
+    RUN | {"layer": whole(0, 2**14)} | _MADE,
+    {"log10_kernel_error": number(), "log10_attention_error": number(), "input_scale": number(0)},
+)
 _KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write random.csv and trained.csv; returns sentences about what could not be measured."""
-    with _one_thread():
-        _write(root / "random.csv", _all_random_tables(comparison))
-        return measure_trained_models(root, comparison, objective)
-
-
-def _all_random_tables(comparison: Comparison) -> pd.DataFrame:
-    draws, few_draws = planned_draws(comparison, "curves"), planned_draws(comparison, "few features")
-    parts = [
-        random_table("curves", draws=draws),
-        random_table(
+    # These matrices are small: on a busy machine, threads that wait for each other make them 30 times slower.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        draws, few_draws = (planned_draws(comparison, part) for part in ("curves", "few features"))
+        published = random_table(
             "figure 4",
             (PUBLISHED_HEAD_DIM,),
             (0.5, 1.0),
@@ -96,12 +71,13 @@ def _all_random_tables(comparison: Comparison) -> pd.DataFrame:
             ("orthogonal",),
             length=PUBLISHED_LENGTH,
             draws=draws,
-        ),
-        random_table(
-            "few features", (FEW_FEATURES,), (0.25, 0.5), (FEW_FEATURES,), estimators=("positive",), draws=few_draws
-        ),
-    ]
-    return pd.concat(parts)
+        )
+        few = (FEW_FEATURES,)
+        few_features = random_table("few features", few, (0.25, 0.5), few, estimators=("positive",), draws=few_draws)
+        RANDOM.write(root, random_table("curves", draws=draws), published, few_features)
+        return measure_trained_models(root, comparison, objective)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def planned_draws(comparison: Comparison, part: Part) -> int:
@@ -122,7 +98,7 @@ def random_table(
     length: int = LENGTH,
     draws: int = DRAWS,
 ) -> pd.DataFrame:
-    """Errors of every estimator on normal inputs; the columns of random.csv, a row per draw.
+    """Errors of every estimator on normal inputs: random.csv, a row per draw.
 
     ``part`` says what the rows are for. ``expected_kernel_error`` is the expectation for independent directions and
     the inputs of that very draw.
@@ -134,16 +110,14 @@ def random_table(
             q, k, v = torch.randn(3, length, head_dim, generator=generator, dtype=torch.float64)
             factors = torch.tensor(scales, dtype=torch.float64)[:, None, None]
             q, k = factors * q, factors * k
-            for estimator, made_with, count in _grid(estimators, directions, num_features):
+            for made in itertools.product(estimators, directions, num_features):
+                estimator, made_with, count = made
                 mapping = ESTIMATORS[estimator](head_dim, count, made_with, feature_seed(count, number_of_draw))
-                measured = errors(q, k, v, mapping)
-                expected = expected_kernel_error(estimator, q, k, count)
-                for index, scale in enumerate(scales):
-                    values = (measured.kernel, expected, measured.attention, measured.output)
-                    figures_of_row = [value[index].item() for value in values]
-                    place = (part, length, head_dim, scale, estimator, made_with, count, number_of_draw)
-                    rows.append((*place, *figures_of_row))
-    return pd.DataFrame.from_records(rows, columns=list(COLUMNS["random"]))
+                kernel, attention, output = errors(q, k, v, mapping)
+                measured = torch.stack((kernel, expected_kernel_error(estimator, q, k, count), attention, output), -1)
+                for scale, values in zip(scales, measured.tolist(), strict=True):
+                    rows.append((part, length, head_dim, scale, *made, number_of_draw, *values))
+    return pd.DataFrame.from_records(rows, columns=RANDOM.columns)
 
 
 def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -160,23 +134,18 @@ def measure_trained_models(root: Path, comparison: Comparison, objective: NextTo
     for name, seed, model in trained_models(root, comparison, objective, measured, notes):
         layers = queries_and_keys(model, tokens)
         if not layers:
-            notes.append(f"the error on trained queries and keys leaves out {name}: its attention shows none")
+            notes.append(f"{measured} leaves out {name}: its attention shows none")
         for layer, (q, k) in enumerate(layers):
             generator = torch.Generator().manual_seed(layer)
             chosen = [torch.randperm(q.shape[-2], generator=generator)[:TRAINED_TOKENS] for _ in "qk"]
             first_draw = (seed * len(layers) + layer) * TRAINED_DRAWS
             table = trained_table(q[:, chosen[0]], k[:, chosen[1]], first_draw)
             if table is None:
-                notes.append(
-                    f"the error on trained queries and keys leaves out {name} seed {seed} layer {layer}: an estimate "
-                    "of its attention is not finite"
-                )
-                continue
-            tables.append(
-                pd.concat([pd.DataFrame({"variant": name, "seed": seed, "layer": layer}, table.index), table], axis=1)
-            )
-    if tables:
-        _write(root / "trained.csv", pd.concat(tables))
+                place = f"{name} seed {seed} layer {layer}"
+                notes.append(f"{measured} leaves out {place}: an estimate of its attention is not finite")
+            else:
+                tables.append(table.assign(variant=name, seed=seed, layer=layer)[TRAINED.columns])
+    TRAINED.write(root, *tables)
     return notes
 
 
@@ -188,7 +157,7 @@ def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | N
     q, k = q.double(), k.double()
     scale = torch.cat((q, k)).square().mean().sqrt().item()
     rows = []
-    for estimator, directions, count in _grid(tuple(ESTIMATORS), DIRECTIONS, TRAINED_FEATURES):
+    for estimator, directions, count in itertools.product(ESTIMATORS, DIRECTIONS, TRAINED_FEATURES):
         logarithms = []
         for number_of_draw in range(first_draw, first_draw + TRAINED_DRAWS):
             seed = feature_seed(count, number_of_draw)
@@ -197,7 +166,7 @@ def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | N
             logarithms.append(both.clamp(-LARGEST_LOGARITHM, LARGEST_LOGARITHM).mean(-1))
         kernel, attention = torch.stack(logarithms).mean(0).tolist()
         rows.append((estimator, directions, count, kernel, attention, scale))
-    table = pd.DataFrame.from_records(rows, columns=list(COLUMNS["trained"])[3:])
+    table = pd.DataFrame.from_records(rows, columns=TRAINED.columns[3:])
     return None if table.isna().any(axis=None) else table
 
 
@@ -234,36 +203,12 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
     return found
 
 
-def read_table(root: Path, name: str) -> pd.DataFrame | None:
-    """The table "random" or "trained"; None if there is none. Raises ValueError if it is not as it should be."""
-    path = root / f"{name}.csv"
-    if not is_there(path):
-        return None
-    table = read_csv(path, COLUMNS[name], key=_KEYS[name])
+def read_checked(table: Table, root: Path) -> pd.DataFrame | None:
+    """``table.read``, whose names have to be known, too."""
+    rows = table.read(root)
     for column, known in _KNOWN.items():
-        unknown = sorted(set(table.get(column, ())) - set(known))
+        unknown = [] if rows is None else sorted(set(rows.get(column, ())) - set(known))
         if unknown:
             problem = f"has the {column} {unknown[0]!r}, expected one of {', '.join(known)}"
-            raise wrong_file(str(path), problem, REMEDY)
-    return table
-
-
-def _grid(
-    estimators: Sequence[str], directions: Sequence[Directions], num_features: Sequence[int]
-) -> Iterator[tuple[str, Directions, int]]:
-    return itertools.product(estimators, directions, num_features)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """These matrices are small: on a busy machine, threads that wait for each other make them 30 times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    write_atomically(path, to_csv(table, "%.9g"))
+            raise wrong_file(str(root / f"{table.name}.csv"), problem, REMEDY)
+    return rows

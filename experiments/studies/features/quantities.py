@@ -1,22 +1,21 @@
 """The quantities of the features study that its claims are about; the estimators are ``"<estimator> <directions>"``."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.analysis.samples import ReadSample
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import (
     LENGTH,
     NUM_FEATURES,
     PUBLISHED_LENGTH,
+    RANDOM,
+    TRAINED,
     Part,
     planned_draws,
-    read_table,
 )
 
 __all__ = ["LENGTH", "PUBLISHED_LENGTH"]
@@ -72,21 +71,13 @@ def ratio_over_seeds(variant: str, one: str, other: str, num_features: int) -> R
     The mean over its layers, for each seed.
     """
 
-    def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
-        table = read_table(root, "trained")
-        if table is None:
-            return lambda seed: None
-        rows = table[(table["variant"] == variant) & (table["num_features"] == num_features)]
+    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
+        rows = rows[(rows["variant"] == variant) & (rows["num_features"] == num_features)]
+        first, second = (_made(rows, each, "layer")["log10_attention_error"] for each in (one, other))
+        difference = (first - second).dropna()
+        return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
 
-        def mean_over_layers(seed: int) -> float | None:
-            of_seed = rows[rows["seed"] == seed]
-            first, second = (_made(of_seed, each, "layer")["log10_attention_error"] for each in (one, other))
-            difference = (first - second).dropna()
-            return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
-
-        return mean_over_layers
-
-    return from_table((variant,), read)
+    return TRAINED.over_seeds((variant,), quantity)
 
 
 def _over_draws(
@@ -94,19 +85,11 @@ def _over_draws(
 ) -> ReadSample:
     """``quantity`` by draw of the wanted rows of a part of random.csv."""
 
-    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        table = read_table(root, "random")
-        if table is None:
-            return None
-        rows = table[np.logical_and.reduce([table["part"] == part, *(table[k] == v for k, v in wanted.items())])]
-        values: Any = quantity(rows).items()
-        return Sample(
-            {int(number): float(value) for number, value in values},
-            planned_draws(comparison, part),
-            unit_of_sample="draws",
-        )
+    def of_rows(table: pd.DataFrame) -> "pd.Series[float]":
+        rows = [table["part"] == part, *(table[column] == value for column, value in wanted.items())]
+        return quantity(table[np.logical_and.reduce(rows)])
 
-    return sample
+    return RANDOM.over_draws(of_rows, lambda comparison: planned_draws(comparison, part))
 
 
 def _made(rows: pd.DataFrame, made: str, index: str = "draw") -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The losses by window length that the length study measures, and the tables made of them."""
+"""The losses by window length that the length study measures, the tables made of them, and what claims compare."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import Any
 import pandas as pd
 import torch
 
+from experiments.analysis.samples import ReadSample
 from experiments.analysis.statistics import estimate
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically
+from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
 from experiments.training.trained_models import trained_models
@@ -35,15 +36,14 @@ SCALINGS: dict[str, Callable[[float, int], RopeScaling]] = {
 }
 ROPES = ("rope-before", "rope-after")
 
-COLUMNS = {
-    "variant": TEXT,
-    "seed": whole(0, 10**6),
-    "method": TEXT,
-    "length": whole(1, 2**30),
-    "first": whole(0, 2**30),
-    "last": whole(0, 2**30),
-    "bits_per_byte": number(0),
-}
+BREAKS = 0.1
+"""bits per byte: what we call breaking"""
+
+LOSSES = Table(
+    "length",
+    RUN | {"method": TEXT, "length": whole(1, 2**30), "first": whole(0, 2**30)},
+    {"last": whole(0, 2**30), "bits_per_byte": number(0)},
+)
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -77,8 +77,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
                 losses = losses_by_position(model, shown, config)
                 tables.append(by_bin(losses).assign(variant=name, seed=seed, method=method, length=length))
         _set_scaling(model, None)
-    if tables:
-        write_atomically(root / "length.csv", to_csv(pd.concat(tables)[list(COLUMNS)], "%.9g"))
+    LOSSES.write(root, *(table[LOSSES.columns] for table in tables))
     return list(dict.fromkeys(notes))
 
 
@@ -86,13 +85,6 @@ def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
     for module in model.modules():
         if isinstance(module, RoPEAttention):
             module.rope_scaling = scaling
-
-
-def read_losses(root: Path) -> pd.DataFrame | None:
-    """length.csv, or None where there is none yet. Raises ValueError for a file that is not as it should be."""
-    path = root / "length.csv"
-    key = ["variant", "seed", "method", "length", "first"]
-    return read_csv(path, COLUMNS, key=key) if is_there(path) else None
 
 
 def by_position(measured: pd.DataFrame) -> pd.DataFrame:
@@ -120,8 +112,8 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     whole_windows = [
         set(zip(rows["first"], rows["last"], strict=True)) == set(bins(place[-1])) for place, rows in grouped
     ]
-    sums = grouped[["total", "size"]].sum()[whole_windows].reset_index()
-    return sums.assign(bits_per_byte=sums["total"] / sums["size"])[[*keys, "bits_per_byte"]]
+    sums = grouped[["total", "size"]].sum()[whole_windows]
+    return (sums["total"] / sums["size"]).rename("bits_per_byte").reset_index()
 
 
 def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
@@ -138,3 +130,42 @@ def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def rise(variant: str, factor: int) -> ReadSample:
+    """The loss in windows of a factor of the training length minus that in windows of the training length."""
+    return _by_seed((1, variant, AS_TRAINED, factor), (-1, variant, AS_TRAINED, 1))
+
+
+def rise_difference(variant: str, other: str, factor: int) -> ReadSample:
+    """``rise`` of a variant minus that of another."""
+    return _by_seed(
+        (1, variant, AS_TRAINED, factor),
+        (-1, variant, AS_TRAINED, 1),
+        (-1, other, AS_TRAINED, factor),
+        (1, other, AS_TRAINED, 1),
+    )
+
+
+def loss_difference(variant: str, other: str, factor: int) -> ReadSample:
+    """The loss of a variant at a factor of the training length minus that of another."""
+    return _by_seed((1, variant, AS_TRAINED, factor), (-1, other, AS_TRAINED, factor))
+
+
+def method_difference(variant: str, method: str, instead: str, factor: int) -> ReadSample:
+    """The loss of a variant stretched in one way minus that in another, at a factor of the training length."""
+    return _by_seed((1, variant, method, factor), (-1, variant, instead, factor))
+
+
+def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
+    """Σ weight · loss(variant, method, factor of the context) for each seed."""
+
+    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
+        losses = window_means(rows).set_index(["variant", "method", "length"])["bits_per_byte"]
+        context = comparison.config["context"]
+        places = [(variant, method, factor * context) for _, variant, method, factor in terms]
+        if not all(place in losses.index for place in places):
+            return None
+        return sum(term[0] * float(losses[place]) for term, place in zip(terms, places, strict=True))
+
+    return LOSSES.over_seeds([variant for _, variant, _, _ in terms], quantity)

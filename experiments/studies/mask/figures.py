@@ -5,30 +5,21 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.analysis.statistics import estimate, finished_values
-from experiments.figures.settings import curves_by_setting, final_by_setting
-from experiments.figures.style import draw
+from experiments.figures.settings import loss_entries
 from experiments.records.schema import Comparison
-from experiments.studies.mask.measure import read_redrawn
-from experiments.studies.mask.study import STUDY
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.mask.measure import REDRAWN
+from experiments.study import FigureEntry, TableEntry, read_study
+
+STUDY = read_study(Path(__file__).parent)
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    directory = output / "figures"
-    entries: list[FigureEntry | TableEntry] = []
     values = finished_values(root, comparison, curves)
-    if not values.empty:
-        entries.append(draw(directory, STUDY.figure("final-loss"), final_by_setting, values, summary, comparison))
-        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
-        entries.append(
-            draw(directory, STUDY.figure("validation"), curves_by_setting, curves, summary, comparison, **what)
-        )
-    redrawn = read_redrawn(root)
-    if redrawn is not None:
-        entries.append(STUDY.table("redrawn", redrawn_table(redrawn)))
-    return entries
+    entries = loss_entries(STUDY, output / "figures", values, summary, comparison, curves)
+    redrawn = REDRAWN.read(root)
+    return entries if redrawn is None else [*entries, STUDY.table("redrawn", redrawn_table(redrawn))]
 
 
 def redrawn_table(redrawn: pd.DataFrame) -> pd.DataFrame:

@@ -1,28 +1,31 @@
-"""What new draws of a finished model's random features do to its loss."""
+"""What new draws of a finished model's random features do to its loss, and what claims compare."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
+from experiments.analysis.runs import Runs
+from experiments.analysis.samples import ReadSample, Sample, paired, per_seed
 from experiments.config import Config
-from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically
+from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
 from experiments.training.loop import evaluate
 from experiments.training.objectives import NextToken
 from experiments.training.trained_models import trained_models
 from linear_rope.features import FavorPlus
-from linear_rope.model import CausalLM
 
 NEW_DRAWS = 5
 FIRST_NEW_DRAW = 10**6
 """above the number of any draw that training made"""
 WINDOWS = 100
-COLUMNS = {"variant": TEXT, "seed": whole(0, 10**6), "draw": whole(0, 10**6), "bits_per_byte": number(0)}
+REDRAWN = Table("redrawn", RUN | {"draw": whole(0, 10**6)}, {"bits_per_byte": number(0)})
 """draw 0 is the model's own"""
 
 
+@torch.no_grad()
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
     notes: list[str] = []
@@ -33,25 +36,60 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
             continue
         own = {key: value.clone() for key, value in model.state_dict().items()}
         for draw_number in range(NEW_DRAWS + 1):
-            if draw_number:
-                _redraw(model, FIRST_NEW_DRAW + draw_number)
+            for module in model.modules() if draw_number else ():
+                if isinstance(module, FavorPlus):
+                    module.redraw(FIRST_NEW_DRAW + draw_number)
             loss = evaluate(model, objective, "test", WINDOWS, config)["bits_per_byte"]
             rows.append((name, seed, draw_number, loss))
         model.load_state_dict(own)
     if rows:
-        table = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
-        write_atomically(root / "redrawn.csv", to_csv(table, "%.9g"))
+        REDRAWN.write(root, pd.DataFrame.from_records(rows, columns=REDRAWN.columns))
     return notes
 
 
-def read_redrawn(root: Path) -> pd.DataFrame | None:
-    """The table of redrawn.csv; None if there is none. Raises ValueError if it is not as it should be."""
-    path = root / "redrawn.csv"
-    return read_csv(path, COLUMNS, key=["variant", "seed", "draw"]) if is_there(path) else None
+def redrawn(variant: str, every: int) -> ReadSample:
+    """The variant's test loss with redraws minus that without, by seed."""
+    return _redrawn(every, paired(f"{variant}@redraw_every={every}", variant))
 
 
-def _redraw(model: CausalLM, draw_number: int) -> None:
-    for module in model.modules():
-        if isinstance(module, FavorPlus):
-            with torch.no_grad():
-                module.redraw(draw_number)
+def hurt_more(variant: str, other: str, every: int) -> ReadSample:
+    """What redrawing adds to the variant's test loss, minus what it adds to the other's, by seed."""
+    redraw = f"@redraw_every={every}"
+    metric = "test_bits_per_byte"
+    difference = per_seed(
+        (variant + redraw, variant, other + redraw, other),
+        lambda a, b, c, d: a.last(metric) - b.last(metric) - (c.last(metric) - d.last(metric)),
+    )
+    return _redrawn(every, difference)
+
+
+def lost_when_redrawn(variant: str, other: str = "") -> ReadSample:
+    """By seed: loss with new features (mean over draws) minus with its own; minus the other variant's, if given."""
+    variants = (variant,) if not other else (variant, other)
+
+    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
+        losses = rows.pivot(index="variant", columns="draw", values="bits_per_byte")
+        if not {*variants} <= {*losses.index} or losses.reindex(variants, columns=range(NEW_DRAWS + 1)).isna().any(
+            axis=None
+        ):
+            return None
+        risen = losses.drop(columns=0).mean(axis=1) - losses[0]
+        return float(risen[variant] - (risen[other] if other else 0))
+
+    return REDRAWN.over_seeds(variants, quantity)
+
+
+def _redrawn(every: int, sample: ReadSample) -> ReadSample:
+    """The sample with a note on how often there was a redraw; None where training was too short for one."""
+
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        steps = comparison.config["steps"]
+        redraws = (steps - 1) // every
+        found = sample(root, comparison, runs) if redraws else None
+        if found is None:
+            return None
+        times = "once" if redraws == 1 else f"{redraws} times"
+        note = f"features were redrawn {times}, the last time {steps - redraws * every} steps before the end"
+        return replace(found, notes=(*found.notes, note))
+
+    return read

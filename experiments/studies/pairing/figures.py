@@ -1,32 +1,73 @@
 """The figures of the pairing study."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import finished_values
-from experiments.figures.settings import curves_by_setting, final_by_setting
-from experiments.figures.style import draw
+from experiments.analysis.statistics import estimate, finished_values
+from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
+from experiments.figures.settings import loss_entries
+from experiments.figures.style import MUTED, draw, label_powers_of_ten
 from experiments.records.schema import Comparison
-from experiments.studies.pairing.measure import SHOWN_FEATURES, read_variance
-from experiments.studies.pairing.study import STUDY
-from experiments.studies.pairing.variance import variance_figure
-from experiments.study import FigureEntry, TableEntry
+from experiments.studies.pairing.measure import SHOWN_FEATURES, VARIANCE
+from experiments.studies.pairing.variance import EQUAL_DRAWS, MAPS, PAIRED, PLAIN
+from experiments.study import FigureEntry, TableEntry, read_study
+
+STUDY = read_study(Path(__file__).parent)
+STYLES: dict[str, dict[str, Any]] = {
+    PLAIN: {"color": "#D55E00", "marker": "o"},
+    PAIRED: {"color": "#0072B2", "marker": "^"},
+    EQUAL_DRAWS: {"color": "#E69F00", "marker": "s"},
+}
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
     directory = output / "figures"
-    entries: list[FigureEntry | TableEntry] = []
     values = finished_values(root, comparison, curves)
-    if not values.empty:
-        entries.append(draw(directory, STUDY.figure("final-loss"), final_by_setting, values, summary, comparison))
-        what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
-        entries.append(
-            draw(directory, STUDY.figure("validation"), curves_by_setting, curves, summary, comparison, **what)
-        )
-    variance = read_variance(root)
+    entries = loss_entries(STUDY, directory, values, summary, comparison, curves)
+    variance = VARIANCE.read(root)
     if variance is not None:
         entries.append(draw(directory, STUDY.figure("variance"), variance_figure, variance, SHOWN_FEATURES))
     return entries
+
+
+def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
+    """Variance by distance for one M, a row per kind of directions and a column per scale.
+
+    Marks are measured, with intervals over draws; lines are expected over independent draws.
+    """
+    table = table[table["num_features"] == num_features]
+    scales, kinds = sorted(table["scale"].unique()), list(table["directions"].unique())
+    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 2.7 * len(kinds) + 1.2))
+    grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
+    for row, directions in zip(grid, kinds, strict=True):
+        for axes, scale in zip(row, scales, strict=True):
+            _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
+            axes.set_title(f"{directions} directions, scale {scale:g}")
+    for column in grid.T:
+        end_below_the_lowest(column)
+        column[-1].set_xlabel("distance Δ (tokens)")
+    figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
+    grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
+    legend_below(figure, [grid[0][0]], 2)
+    return figure
+
+
+def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
+    for index, (name, text) in enumerate(MAPS.items()):
+        groups = table[table["map"] == name].groupby("distance")
+        over = [estimate(list(values)) for _, values in groups["squared_error"]]
+        # By rank: what matters is which frequencies have turned.
+        places = np.arange(len(over)) + 0.16 * (index - 1)
+        axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
+        marks_with_intervals(axes, places, over, label=text, **STYLES[name])
+    axes.set_yscale("log")
+    label_powers_of_ten(axes)
+    distances = sorted(table["distance"].unique())
+    axes.set_xticks(range(len(distances)), [str(distance) for distance in distances])

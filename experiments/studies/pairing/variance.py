@@ -23,18 +23,11 @@ equal draws (paired with 2M features) it removes the sine term and leaves about 
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from experiments.analysis.statistics import estimate
-from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
-from experiments.figures.style import MUTED, label_powers_of_ten
 from experiments.studies.features.kernel_errors import Directions
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import expected_rope_mask
@@ -49,12 +42,6 @@ MAPS = {
     EQUAL_DRAWS: "plain, M/2 features from M/2 draws",
 }
 """what a figure calls them; the last has as many draws as the paired map"""
-
-STYLES: dict[str, dict[str, Any]] = {
-    PLAIN: {"color": "#D55E00", "marker": "o"},
-    PAIRED: {"color": "#0072B2", "marker": "^"},
-    EQUAL_DRAWS: {"color": "#E69F00", "marker": "s"},
-}
 
 
 def rotated_score_table(
@@ -73,23 +60,15 @@ def rotated_score_table(
     N(0, scale²), the same for all draws; an error is the mean over the pairs. A draw of the paired map and of the plain
     one with equal draws has the same random directions.
 
-    Args:
-        head_dim: D.
-        num_features: values of M; divisible by 4, as half of them are paired too.
-        scales: standard deviations of the entries of queries and keys.
-        directions: of the random features; the library's default is orthogonal.
-        pairs: number of queries, each with a key of its own.
-        draws: number of draws of the features.
-        seed: of queries and keys, and the first of the draws.
-
-    Returns:
-        Columns directions, scale, num_features, map, distance, draw, squared_error, expected.
+    ``num_features`` are divisible by 4, as half of them are paired too; there are ``pairs`` queries, each with a key of
+    its own; ``seed`` is that of queries and keys, and the first of the draws. Columns directions, scale, num_features,
+    map, distance, draw, squared_error, expected.
     """
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, head_dim, generator=generator, dtype=torch.float64)
     factors = torch.tensor(scales, dtype=torch.float64)[:, None, None]
     q, k = factors * q, factors * k
-    rows = []
+    parts = []
     for count in num_features:
         for name in MAPS:
             features = count // 2 if name == EQUAL_DRAWS else count
@@ -106,12 +85,13 @@ def rotated_score_table(
                     eps=0.0,
                 ).features
                 squared = (relative_scores(q, k, mapping(q), mapping(k)) - mean).square().mean(1)
-                for s, scale in enumerate(scales):
-                    for d, distance in enumerate(DISTANCES):
-                        place = (directions, scale, count, name, distance, draw)
-                        rows.append((*place, squared[s, d].item(), expected[s, d].item()))
-    columns = ["directions", "scale", "num_features", "map", "distance", "draw", "squared_error", "expected"]
-    return pd.DataFrame.from_records(rows, columns=columns)
+                place = pd.MultiIndex.from_product(
+                    [[directions], scales, [count], [name], DISTANCES, [draw]],
+                    names=["directions", "scale", "num_features", "map", "distance", "draw"],
+                )
+                values = {"squared_error": squared.flatten().numpy(), "expected": expected.flatten().numpy()}
+                parts.append(pd.DataFrame(values, place))
+    return pd.concat(parts).reset_index()
 
 
 def relative_scores(q: Tensor, k: Tensor, mapped_q: Features, mapped_k: Features) -> Tensor:
@@ -135,39 +115,3 @@ def expected_variance(q: Tensor, k: Tensor, num_features: int, *, paired: bool) 
     if paired:
         return 4 / num_features**2 * cosine_variance * cosines
     return 2 / num_features**2 * (cosine_variance * cosines + sine_variance * sines)
-
-
-def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
-    """Variance by distance for one M, a row per kind of directions and a column per scale.
-
-    Marks are measured, with intervals over draws; lines are expected over independent draws.
-    """
-    table = table[table["num_features"] == num_features]
-    scales, kinds = sorted(table["scale"].unique()), list(table["directions"].unique())
-    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 2.7 * len(kinds) + 1.2))
-    grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
-    for row, directions in zip(grid, kinds, strict=True):
-        for axes, scale in zip(row, scales, strict=True):
-            _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
-            axes.set_title(f"{directions} directions, scale {scale:g}")
-    for column in grid.T:
-        end_below_the_lowest(column)
-        column[-1].set_xlabel("distance Δ (tokens)")
-    figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
-    grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
-    legend_below(figure, [grid[0][0]], 2)
-    return figure
-
-
-def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
-    for index, (name, text) in enumerate(MAPS.items()):
-        groups = table[table["map"] == name].groupby("distance")
-        over = [estimate(list(values)) for _, values in groups["squared_error"]]
-        # By rank: what matters is which frequencies have turned.
-        places = np.arange(len(over)) + 0.16 * (index - 1)
-        axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
-        marks_with_intervals(axes, places, over, label=text, **STYLES[name])
-    axes.set_yscale("log")
-    label_powers_of_ten(axes)
-    distances = sorted(table["distance"].unique())
-    axes.set_xticks(range(len(distances)), [str(distance) for distance in distances])

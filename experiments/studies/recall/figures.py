@@ -8,14 +8,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import Estimate, estimate
+from experiments.analysis.statistics import estimate
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import head, seeds_and_mean
+from experiments.figures.panels import head, lines_by_seed, panels_for
 from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.studies.recall.study import STUDY
-from experiments.study import FigureEntry, TableEntry
+from experiments.study import FigureEntry, TableEntry, read_study
 
+STUDY = read_study(Path(__file__).parent)
 SPREAD = 0.6
 """part of the distance between two widths over which the variants of one are spread"""
 MARKS = 6
@@ -27,26 +27,15 @@ def figures(
 ) -> list[FigureEntry | TableEntry]:
     accuracies = test_accuracies(curves, comparison, summary)
     recorded = curves[(curves["metric"] == "accuracy") & (curves["split"] == "validation")]
-    directory = output / "figures"
+    directory, tables = output / "figures", (comparison, summary)
     entries: list[FigureEntry | TableEntry] = []
     if not accuracies.empty:
         entries.append(STUDY.table("accuracy", accuracy_table(accuracies, comparison)))
-        if accuracies["width"].nunique() > 1:
-            entries.append(
-                draw(directory, STUDY.figure("accuracy-by-width"), width_figure, accuracies, comparison, summary)
-            )
-        else:
-            entries.append(
-                draw(directory, STUDY.figure("accuracy-by-variant"), variants_figure, accuracies, comparison, summary)
-            )
+        by = ("width", width_figure) if accuracies["width"].nunique() > 1 else ("variant", variants_figure)
+        entries.append(draw(directory, STUDY.figure(f"accuracy-by-{by[0]}"), by[1], accuracies, *tables))
     if not recorded.empty:
-        entries.append(draw(directory, STUDY.figure("accuracy-by-step"), steps_figure, recorded, comparison, summary))
+        entries.append(draw(directory, STUDY.figure("accuracy-by-step"), steps_figure, recorded, *tables))
     return entries
-
-
-def width_of(variant: VariantRecord, comparison: Comparison) -> int:
-    """The model width of a variant: its own, if it has one, or else that of the comparison."""
-    return int(variant.settings.get("dim", comparison.config["dim"]))
 
 
 def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +45,7 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
     rows = []
     for variant in comparison.variants:
         mine = tested[(tested["variant"] == variant.name) & tested["seed"].isin(finished[variant.name])]
-        place = (variant.name, variant.kernel, variant.position, width_of(variant, comparison))
+        place = (variant.name, variant.kernel, variant.position, _width(variant, comparison))
         rows += [(*place, *run) for run in zip(mine["seed"], mine["value"], strict=True)]
     return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
 
@@ -64,9 +53,8 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
 def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
     rows = []
-    grouped: Any = accuracies.groupby("variant", sort=False)
-    for name, runs in grouped:
-        mean, low, high = bounded(estimate(runs["accuracy"].tolist()))
+    for name, runs in accuracies.groupby("variant", sort=False):
+        mean, low, high = _bounded(runs["accuracy"])
         rows.append(
             {
                 "variant": name,
@@ -80,21 +68,27 @@ def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def bounded(result: Estimate) -> tuple[float, float, float]:
-    """Mean and interval of a share: what Student's t has below 0 and above 1 is cut off."""
+def _bounded(shares: "pd.Series[float]") -> tuple[float, float, float]:
+    """Mean and interval: what Student's t has below 0 and above 1 is cut off."""
+    result = estimate(shares.tolist())
     return result.mean, float(np.clip(result.low, 0, 1)), float(np.clip(result.high, 0, 1))
 
 
-def position_labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.DataFrame) -> dict[str, str]:
+def _width(variant: VariantRecord, comparison: Comparison) -> int:
+    """The model width of a variant: its own, if it has one, or else that of the comparison."""
+    return int(variant.settings.get("dim", comparison.config["dim"]))
+
+
+def _labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.DataFrame) -> dict[str, str]:
     """For each position encoding of a kernel's variants its entry in a legend, which tells what did not finish."""
     failed = failures(summary)
     labels: dict[str, str] = {}
     for variant in variants:
-        shown = "rope" if variant.name.startswith("softmax-rope") else variant.position
-        text = labels.setdefault(variant.position, label(shown))
+        text = labels.setdefault(
+            variant.position, label("rope" if variant.name.startswith("softmax-rope") else variant.position)
+        )
         if variant.name in failed:
-            remark = f"width {width_of(variant, comparison)}: {failed[variant.name]}"
-            labels[variant.position] = f"{text}\n({remark})"
+            labels[variant.position] = f"{text}\n(width {_width(variant, comparison)}: {failed[variant.name]})"
     return labels
 
 
@@ -103,18 +97,16 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
     groups = by_kernel(comparison.variants)
     columns = min(2, len(groups))
     rows = -(-len(groups) // columns)
-    widths = sorted({width_of(variant, comparison) for variant in comparison.variants})
+    widths = _widths(comparison)
     figure = Figure(figsize=(4.6 * columns + 0.4, 2.8 * rows + 0.7))
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(groups) :]:
-        axes.remove()
-    for axes, (kernel, variants) in zip(grid, groups.items(), strict=False):
+    grid = panels_for(figure, rows, columns, len(groups), sharex=True, sharey=True)
+    for axes, (kernel, variants) in zip(grid, groups.items(), strict=True):
         axes.set_title(label(kernel))
-        labels = position_labels(variants, comparison, summary)
+        labels = _labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
-            look = kernel_style(kernel, position)
             shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
+            look = kernel_style(kernel, position)
             _width_line(axes, mine, widths, shift, look, text)
         axes.set_xticks(range(len(widths)), [str(width) for width in widths])
         axes.set_xlim(-0.5, len(widths) - 0.5)
@@ -131,15 +123,15 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
 def variants_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Test accuracy of every variant, where all have one width: a panel per kernel, a place per position encoding."""
     groups = by_kernel(comparison.variants)
-    labels = [position_labels(variants, comparison, summary) for variants in groups.values()]
+    labels = [_labels(variants, comparison, summary) for variants in groups.values()]
     most = max(len(each) for each in labels)
     figure = Figure(figsize=((1.1 * most + 0.5) * len(groups) + 0.6, 3.4))
     grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for axes, kernel, texts in zip(grid, groups, labels, strict=True):
         axes.set_title(label(kernel))
         for place, (position, text) in enumerate(texts.items()):
-            look = kernel_style(kernel, position)
             mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
+            look = kernel_style(kernel, position)
             _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
         axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
         axes.set_xlim(-0.6, len(texts) - 0.4)
@@ -153,10 +145,9 @@ def _width_line(
     axes: Axes, runs: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
 ) -> None:
     grouped: Any = runs.groupby("width")["accuracy"]
-    estimates = {width: bounded(estimate(values.tolist())) for width, values in grouped}
+    estimates = {width: _bounded(shares) for width, shares in grouped}
     places = [widths.index(width) + shift for width in estimates]
-    means = [mean for mean, _, _ in estimates.values()]
-    axes.plot(places, means, label=text, linewidth=1.5, markersize=6, **look)
+    axes.plot(places, [mean for mean, _, _ in estimates.values()], label=text, linewidth=1.5, markersize=6, **look)
     for place, (mean, low, high) in zip(places, estimates.values(), strict=True):
         axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
     if runs["seed"].nunique() > 1:
@@ -167,20 +158,21 @@ def _width_line(
 def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Validation accuracy against optimiser steps, a row per kernel and a column per width."""
     groups = by_kernel(comparison.variants)
-    widths = sorted({width_of(variant, comparison) for variant in comparison.variants})
+    widths = _widths(comparison)
     finished = finished_seeds(summary)
     figure = Figure(figsize=(4.6 * len(widths) + 2.2, 2.3 * len(groups) + 0.9))
     grid = figure.subplots(len(groups), len(widths), sharex=True, sharey=True, squeeze=False)
     for row, (kernel, variants) in zip(grid, groups.items(), strict=True):
-        labels = position_labels(variants, comparison, summary)
+        labels = _labels(variants, comparison, summary)
         for axes, width in zip(row, widths, strict=True):
             axes.set_title(label(kernel) if len(widths) == 1 else f"{label(kernel)}, width {width}")
-            trained = [variant for variant in variants if width_of(variant, comparison) == width]
+            trained = [variant for variant in variants if _width(variant, comparison) == width]
             if not trained:
                 axes.text(0.5, 0.5, "not trained at this width", transform=axes.transAxes, ha="center", color=MUTED)
             for number, variant in enumerate(trained):
                 mine = recorded[recorded["variant"] == variant.name]
-                _step_line(axes, mine, finished[variant.name], variant, labels[variant.position], number)
+                look, text, mean_of = variant_style(variant), labels[variant.position], finished[variant.name]
+                lines_by_seed(axes, mine, "step", "value", look, text, mean_of, MARKS, number)
             axes.set_ylim(-0.03, 1.05)
         # An entry per position encoding, of whichever width has it.
         entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -193,14 +185,8 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
     return figure
 
 
-def _step_line(
-    axes: Axes, rows: pd.DataFrame, finished: set[int], variant: VariantRecord, text: str, number: int
-) -> None:
-    by_seed = {seed: curve.set_index("step")["value"].sort_index() for seed, curve in rows.groupby("seed")}
-    whole = [curve for seed, curve in by_seed.items() if seed in finished]
-    interval = max(1, min(map(len, whole), default=0) // MARKS)
-    look = variant_style(variant)
-    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markevery=(number % interval, interval))
+def _widths(comparison: Comparison) -> list[int]:
+    return sorted({_width(variant, comparison) for variant in comparison.variants})
 
 
 def _seeds(comparison: Comparison) -> str:

@@ -1,9 +1,22 @@
-"""What is measured of models trained on generated sequences once they are trained: nothing."""
+"""The quantities of the recall and the copying study that their claims are about: test accuracies."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
+from experiments.analysis.samples import ReadSample, paired_answers, per_seed, with_all_variants
+from experiments.data.associative_recall import SIZES
+from experiments.data.synthetic import TEST_SEQUENCES
 from experiments.records.schema import Comparison
 from experiments.training.objectives import NextToken
+
+METRIC = "test_accuracy"
+LEARNT = 0.95
+BEGUN = 0.35
+"""of recall: guessing among the four values that a sequence of the smallest task tells is right for 0.25 of the
+answers, and for 0.29 if earlier pairs are guessed, which are asked for sooner"""
+COPYING_BEGUN = 0.2
+"""of copying: guessing one of ten symbols is right for 0.1 of the answers"""
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -12,3 +25,41 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
         return []
     name = objective.corpus.name
     return [f"--data {name} is a text, in which nothing is asked: no accuracy was measured; give --data recall-64"]
+
+
+def last_answers(variant: str) -> ReadSample:
+    """The last accuracy of a variant, by seed."""
+    return per_seed((variant,), lambda run: run.last(METRIC))
+
+
+def last_answers_judged_together(variant: str) -> ReadSample:
+    """The same, judged by the spread of all variants."""
+    return with_all_variants(last_answers(variant), METRIC, 1.0)
+
+
+def difference(variant: str, other: str, by: Literal["either", "other"]) -> ReadSample:
+    """The last accuracy, variant minus other, of recall by seed, judged by the spread of all variants."""
+    # Twice the variance of one variant: what the variants of a seed share, data and first weights, is taken to decide
+    # nothing.
+    learnt = LEARNT if by == "other" else BEGUN
+    return with_all_variants(paired_answers(variant, other, METRIC, learnt, by), METRIC, 2**0.5)
+
+
+def copying_difference(variant: str, other: str, by: Literal["either", "other"]) -> ReadSample:
+    """The last accuracy, variant minus other, of copying by seed."""
+    return paired_answers(variant, other, METRIC, LEARNT if by == "other" else COPYING_BEGUN, by)
+
+
+def one_answer(config: Mapping[str, Any]) -> float:
+    """What one answer is of an accuracy of recall on the test split."""
+    context = config["context"]
+    return _share(config, SIZES[context][0] if context in SIZES else 1)
+
+
+def one_symbol(config: Mapping[str, Any]) -> float:
+    """What one symbol is, at least, of an accuracy of copying on the test split."""
+    return _share(config, config["context"] // 4)
+
+
+def _share(config: Mapping[str, Any], answers: int) -> float:
+    return 1 / (min(config["test_windows"], TEST_SEQUENCES) * answers)

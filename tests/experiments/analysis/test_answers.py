@@ -13,9 +13,10 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
-from experiments.studies.copying.study import STUDY as COPYING
-from experiments.studies.recall.study import STUDY as RECALL
+from experiments.studies.registry import STUDIES
 from tests.made_up import metrics_rows
+
+RECALL, COPYING = STUDIES["recall"], STUDIES["copying"]
 
 ALL_OF_RECALL = REFERENCES["recall"].options.removeprefix("--variants ")
 SPREAD = (-0.01, 0.0, 0.01, 0.005, -0.005)

@@ -18,7 +18,7 @@ from experiments.config import LIMITS, Config
 from experiments.presets import PRESETS, get_preset
 from experiments.records.record import run_status
 from experiments.records.store import check_directory, make_directory
-from experiments.studies.convergence.study import STUDY
+from experiments.studies.convergence.figures import STUDY
 from experiments.training.models import build_model, check_memory, count_parameters
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows

@@ -165,12 +165,6 @@ def test_intervals_are_drawn_from_three_seeds_on_only(twelve_variants, one_seed)
     assert "One seed" in one_seed["validation"].get_suptitle()
 
 
-def test_the_vertical_axis_ignores_the_steep_beginning_and_says_so(one_seed):
-    figure = one_seed["validation"]
-    assert figure.axes[0].get_ylim()[1] < 8
-    assert "The vertical axis is cut at" in figure.get_suptitle()
-
-
 def test_long_curves_are_smoothed_and_the_figure_says_so(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none", 1, steps=2000, every=10)
     curves, summary, comparison = tables(root)
@@ -180,17 +174,6 @@ def test_long_curves_are_smoothed_and_the_figure_says_so(make_comparison, tmp_pa
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "elu+1-none"]
     assert len(line.get_xdata()) == 25
     assert line.get_xdata()[0] == pytest.approx((10 + 80) / 2)
-
-
-def test_gain_is_the_difference_to_the_same_seeds_baseline(make_comparison, tmp_path):
-    def loss(name, seed, step):
-        return 5.0 + seed - (0.25 if name.endswith("after") else 0)
-
-    curves, summary, comparison = tables(make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=loss))
-    with style():
-        figure = gain_figure(curves, summary, comparison)
-    (mean,) = [line for line in figure.axes[0].lines if line.get_label() == "elu+1-rope-after"]
-    assert list(mean.get_ydata()) == [-0.25] * 6
 
 
 def test_figures_are_saved_in_both_formats_with_words_beside_them(make_comparison, tmp_path):

@@ -194,19 +194,15 @@ def rebuild_reference(name, directory):
     return rebuild(directory / name)
 
 
-@pytest.fixture(scope="session")
-def convergence(tmp_path_factory):
-    return rebuild_reference("convergence", tmp_path_factory.mktemp("reference"))
+def reference(name):
+    @pytest.fixture(scope="session", name=name)
+    def rebuilt(tmp_path_factory):
+        return rebuild_reference(name, tmp_path_factory.mktemp("reference"))
+
+    return rebuilt
 
 
-@pytest.fixture(scope="session")
-def decay(tmp_path_factory):
-    return rebuild_reference("decay", tmp_path_factory.mktemp("reference"))
-
-
-@pytest.fixture(scope="session")
-def speed(tmp_path_factory):
-    return rebuild_reference("speed", tmp_path_factory.mktemp("reference"))
+convergence, decay, speed = map(reference, ("convergence", "decay", "speed"))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from experiments.analysis.claims import claims_of
-from experiments.studies.convergence.study import STUDY
+from experiments.studies.convergence.figures import STUDY
 
 from .conftest import REFERENCE, STUDENT_T, Records
 

@@ -140,7 +140,7 @@ def test_every_line_of_the_loss_curves(report, stem, split):
     assert (f"Each point: mean of {width} records." in note) == (width > 1)
     if stem == "validation":
         windows = records.comparison["evaluated_windows"]["validation"]
-        assert f"the same {windows} windows of {records.config['context']} bytes" in report.markdown
+        assert f"the same {windows} windows of {records.config['context']} tokens" in report.markdown
     else:
         assert f"recorded every {records.config['log_every']} steps" in report.markdown
         caption = f"each point is the mean of {width} consecutive records" if width > 1 else "Not smoothed."

@@ -123,15 +123,6 @@ def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
     assert table.max(axis=None) < 1
 
 
-def test_content_that_is_constant_differs_at_its_closing_zero_only(monkeypatch):
-    """Then the bound is |h| times Σ|S_i|, and the score |h| times the last S."""
-    monkeypatch.setattr(torch, "randn", lambda *sizes, dtype, generator: torch.ones(*sizes, dtype=dtype))
-    table = scores_table(draws=1)
-    for distance, found in zip(table["distance"], table["over_bound"], strict=True):
-        sums = np.abs(np.cumsum(np.exp(1j * distance * 10000.0 ** (-np.arange(0, HEAD_DIM, 2) / HEAD_DIM))))
-        assert found == pytest.approx(sums[-1] / sums.sum(), rel=1e-9)
-
-
 def test_the_scores_figure_shows_means_intervals_and_both_expectations(scores):
     means = score_means(scores)
     left, right = scores_figure(means, HEAD_DIM, EXPECTED_SIMILARITY).axes

@@ -1,5 +1,6 @@
 """The claims about decay read the quantities that they name."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,22 +8,26 @@ import pandas as pd
 import pytest
 
 from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
 from experiments.analysis.references import REFERENCES
-from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_comparison
 from experiments.studies.decay.measure import (
+    ATTENTION,
+    BOUND_BY_WIDTH,
     BOUND_WIDTHS,
     DISTANCES,
     KEPT_DISTANCES,
+    KEPT_MASK,
     MASK_DRAWS,
+    POSITION_LOSS,
     SCORE_DRAWS,
+    SCORES,
     bound_widths_table,
-    write,
 )
-from experiments.studies.decay.study import STUDY
+from experiments.studies.registry import STUDIES
 
-CLAIMS, VARIANTS = claims_of(STUDY), STUDY.variants
+from .conftest import judged, opened
+
+STUDY = STUDIES["decay"]
+VARIANTS = STUDY.variants
 CONTEXT = 256
 FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
 STEPS = {"softmax-none": -0.3}
@@ -33,16 +38,16 @@ def root(tmp_path, make_comparison):
     """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the variant."""
     root = tmp_path / "decay"
     make_comparison(root, ",".join(VARIANTS), 3, fates={("elu+1-none", 2): ("failed", "why")})
-    write(root, "bound_widths", bound_widths_table())
+    BOUND_BY_WIDTH.write(root, bound_widths_table())
     equal = {1: 0.9, 128: 0.28, 256: 0.35, 512: 0.18, 1024: 0.26}
     scores = [
         (draw, distance, equal.get(distance, 0.5) + noise(draw), noise(draw) * (distance + 1) / 257, 0.1 + noise(draw))
         for draw in range(SCORE_DRAWS)
         for distance in DISTANCES
     ]
-    write(root, "scores", pd.DataFrame(scores, columns=["draw", "distance", "equal", "gaussian", "over_bound"]))
+    SCORES.write(root, pd.DataFrame(scores, columns=["draw", "distance", "equal", "gaussian", "over_bound"]))
     draws = [(d, draw, 0.5, 0.5 + noise(draw)) for d in KEPT_DISTANCES for draw in range(MASK_DRAWS)]
-    write(root, "mask_draws", pd.DataFrame(draws, columns=["distance", "draw", "expected", "ratio"]))
+    KEPT_MASK.write(root, pd.DataFrame(draws, columns=["distance", "draw", "expected", "ratio"]))
     runs = [(variant, seed) for variant in VARIANTS for seed in range(3) if (variant, seed) != ("elu+1-none", 2)]
     weights = [
         (variant, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(variant, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
@@ -51,20 +56,13 @@ def root(tmp_path, make_comparison):
         for d in range(CONTEXT // 2)
     ]
     columns = ["variant", "seed", "layer", "distance", "signed", "absolute"]
-    write(root, "attention", pd.DataFrame(weights, columns=columns))
+    ATTENTION.write(root, pd.DataFrame(weights, columns=columns))
     edges = [(0, 15), (16, 31), (32, 63), (64, 127), (128, 255)]
-    losses = [
-        (
-            variant,
-            seed,
-            first,
-            last,
-            4 + (first == 0) + seed / 100 + (STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0),
-        )
-        for variant, seed in runs
-        for first, last in edges
-    ]
-    write(root, "position_loss", pd.DataFrame(losses, columns=["variant", "seed", "first", "last", "bits_per_byte"]))
+    losses = []
+    for (variant, seed), (first, last) in itertools.product(runs, edges):
+        step = STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0
+        losses.append((variant, seed, first, last, 4 + (first == 0) + seed / 100 + step))
+    POSITION_LOSS.write(root, pd.DataFrame(losses, columns=["variant", "seed", "first", "last", "bits_per_byte"]))
     return root
 
 
@@ -73,10 +71,9 @@ def noise(draw):
 
 
 def rows_of(root):
-    comparison = read_comparison(root)
+    root, comparison, curves = opened(root)
     comparison.config |= {"context": CONTEXT}
-    rows = evaluate(CLAIMS, root, comparison, read_curves(root, comparison), reference="decay", command="run")
-    return {row.claim.key: row for row in rows}
+    return judged(STUDY, root, comparison, curves)
 
 
 def test_every_claim_reads_the_quantity_that_it_names(root):
@@ -116,9 +113,9 @@ def test_what_is_not_measured_is_not_run(root):
 
 def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
     scores = pd.read_csv(root / "scores.csv")
-    write(root, "scores", scores[(scores["draw"] != 5) | (scores["distance"] != 1024)])
+    SCORES.write(root, scores[(scores["draw"] != 5) | (scores["distance"] != 1024)])
     losses = pd.read_csv(root / "position_loss.csv")
-    write(root, "position_loss", losses[losses["seed"] != 1])
+    POSITION_LOSS.write(root, losses[losses["seed"] != 1])
     rows = rows_of(root)
     assert rows["not-monotone-512"].remark == "1 of 200 draws are missing or unfinished"
     assert rows["not-monotone-128"].verdict == "supported"
@@ -129,5 +126,5 @@ def test_the_command_of_the_reference_trains_enough_of_every_variant_that_is_jud
     options = REFERENCES["decay"].options.split()
     assert int(options[options.index("--seeds") + 1]) >= 3
     assert set(VARIANTS) <= set(options[options.index("--variants") + 1].split(","))
-    keys = {claim.key for claim in CLAIMS}
+    keys = {claim.key for claim in claims_of(STUDY)}
     assert {f"{variant}-position-loss" for variant in VARIANTS} < keys

@@ -5,17 +5,13 @@ import json
 import pandas as pd
 import pytest
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import evaluate
-from experiments.records.record import read_comparison
 from experiments.studies.denominator import measure as denominator
-from experiments.studies.denominator.figures import figures, stability_table
-from experiments.studies.denominator.quantities import KERNELS
-from experiments.studies.denominator.study import STUDY
+from experiments.studies.denominator.figures import STUDY, figures, stability_table
+from experiments.studies.denominator.measure import KERNELS
 from experiments.training.loop import DIVERGED
 from tests.made_up import metrics_rows
+
+from .conftest import drawn, judged, opened, verdicts
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 FEW, MANY = len(NOISE), 10
@@ -78,21 +74,15 @@ def made_up(make_comparison, tmp_path):
             for name, (*sums, denominators) in expected.items()
             for draw in range(denominator.INITIAL_DRAWS)
         ]
-        pd.DataFrame(rows, columns=list(denominator.COLUMNS)).to_csv(root / "initial.csv", index=False)
-        comparison = read_comparison(root)
-        return root, comparison, read_curves(root, comparison)
+        pd.DataFrame(rows, columns=denominator.INITIAL.columns).to_csv(root / "initial.csv", index=False)
+        return opened(root)
 
     return make
 
 
-def verdicts(root, comparison, curves):
-    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="denominator", command="run")
-    return {row.claim.key: row.verdict for row in rows}
-
-
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
-    found = verdicts(*made_up(sign))
+    found = verdicts(STUDY, *made_up(sign))
     # No run failed, which says nothing of how often it would.
     assert found == {key: verdict for key in found} | {"fails": "inconclusive"}
 
@@ -103,7 +93,7 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
 )
 def test_failures_count_for_the_variant_that_failed(made_up, failed, verdict):
     fates = {(failed, seed): ("failed", f"{DIVERGED}: the loss is nan at step 41") for seed in range(MANY)}
-    found = verdicts(*made_up(1, fates, seeds=MANY))
+    found = verdicts(STUDY, *made_up(1, fates, seeds=MANY))
     assert found["fails"] == verdict
     assert found["elu+1-loss"] == "inconclusive"
 
@@ -113,20 +103,18 @@ def test_failures_of_all_kernels_count_together(made_up, count, verdict):
     variants = [f"{kernel}-rope-after@denominator=rotated" for kernel in KERNELS]
     runs = [(variant, seed) for seed in (0, 1) for variant in variants]
     fates = {run: ("failed", f"{DIVERGED}: the loss is nan at step 41") for run in runs[:count]}
-    assert verdicts(*made_up(1, fates))["fails"] == verdict
+    assert verdicts(STUDY, *made_up(1, fates))["fails"] == verdict
 
 
 def test_a_failure_of_another_kind_is_lost(made_up):
-    root, comparison, curves = made_up(1, {("relu-rope-after", 1): ("failed", "killed")})
-    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="denominator", command="run")
-    (row,) = [row for row in rows if row.claim.key == "fails"]
+    row = judged(STUDY, *made_up(1, {("relu-rope-after", 1): ("failed", "killed")}))["fails"]
     said = "1 of 15 pairs of runs have no value: relu-rope-after@denominator=rotated, seed 1 failed: killed"
     assert (row.verdict, row.remark) == ("inconclusive", said)
 
 
 def test_a_run_too_short_for_spikes_is_reported_without_them(made_up, tmp_path):
     root, comparison, curves = made_up(1, steps=100, every=20)
-    found = verdicts(root, comparison, curves)
+    found = verdicts(STUDY, root, comparison, curves)
     assert {found[f"{kernel}-spikes"] for kernel in KERNELS} == {"not run"}
     table = stability_table(root, comparison, curves)
     assert set(table["records that are spikes"]) == {"-"}
@@ -141,19 +129,10 @@ def test_the_stability_table_counts_failures_and_spikes(made_up):
 
 
 def test_figures_are_drawn(made_up, tmp_path):
-    root, comparison, curves = made_up(1)
-    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
-    assert [entry.title for entry in entries if hasattr(entry, "table")] == [
-        "Queries and keys of N(0, 1)",
-        "Failures and spikes",
-    ]
-    stems = {path.stem for path in (tmp_path / "made" / "figures").glob("*.png")}
+    entries, stems = drawn(figures, tmp_path / "made", *made_up(1))
+    tables = [entry.title for entry in entries if hasattr(entry, "table")]
+    assert tables == ["Queries and keys of N(0, 1)", "Failures and spikes"]
     assert stems == {"final-loss", "nonpositive-denominators"}
-
-
-def share(*after):
-    """Of records that follow ten at 2 bits per byte."""
-    return denominator.spike_share(pd.Series([2.0] * denominator.BEFORE + list(after)))
 
 
 @pytest.mark.parametrize(
@@ -169,4 +148,5 @@ def share(*after):
     ],
 )
 def test_the_share_of_records_half_a_bit_above_the_mean_of_the_ten_before(after, expected):
-    assert share(*after) == pytest.approx(expected)
+    losses = pd.Series([2.0] * denominator.BEFORE + after)
+    assert denominator.spike_share(losses) == pytest.approx(expected)

@@ -6,11 +6,11 @@ from experiments.analysis.claims import claims_of
 from experiments.analysis.runs import Runs
 from experiments.records.files import write_json
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS
-from experiments.studies.features.measure import COLUMNS, DRAWS, FEW_DRAWS, NUM_FEATURES, SCALES, read_table
-from experiments.studies.features.study import STUDY
+from experiments.studies.features.measure import DRAWS, FEW_DRAWS, NUM_FEATURES, RANDOM, SCALES, TRAINED
+from experiments.studies.registry import STUDIES
 from tests.made_up import make_record
 
-SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDY)}
+SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDIES["features"])}
 VARIANTS = ("softmax-none", "favor+-none")
 CURVES = pd.DataFrame(
     [
@@ -37,7 +37,7 @@ def random_errors(part, head_dim, scales, counts, draws):
                     error = factor[estimator] * worse * (1 if directions == "orthogonal" else 2) / m
                     place = (part, 256, head_dim, scale, estimator, directions, m)
                     rows += [(*place, draw, error * (1 + draw / 10), error, error, error) for draw in range(draws)]
-    return pd.DataFrame(rows, columns=list(COLUMNS["random"]))
+    return pd.DataFrame(rows, columns=RANDOM.columns)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def root(tmp_path):
         for estimator in ESTIMATORS
         for directions in DIRECTIONS
     ]
-    pd.DataFrame(rows, columns=list(COLUMNS["trained"])).to_csv(tmp_path / "trained.csv", index=False)
+    pd.DataFrame(rows, columns=TRAINED.columns).to_csv(tmp_path / "trained.csv", index=False)
     for name in VARIANTS:
         for seed, state, reason in ((0, "done", None), (1, "done", None), (2, "failed", "why")):
             (tmp_path / name / f"seed{seed}").mkdir(parents=True)
@@ -97,7 +97,7 @@ def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_on
 
 
 def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
-    table = read_table(root, "random")
+    table = RANDOM.read(root)
     table[table["draw"] != 3].to_csv(root / "random.csv", index=False)
     assert SAMPLES["hyperbolic-1"](root, PLANNED, Runs(root, PLANNED, CURVES)).unfinished == 1
     (root / "random.csv").unlink()

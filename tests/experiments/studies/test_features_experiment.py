@@ -16,8 +16,9 @@ from experiments.studies.features.kernel_errors import (
     trigonometric,
 )
 from experiments.studies.features.measure import (
-    COLUMNS,
     NUM_FEATURES,
+    RANDOM,
+    TRAINED,
     TRAINED_DRAWS,
     feature_seed,
     queries_and_keys,
@@ -27,14 +28,7 @@ from experiments.studies.features.measure import (
 from linear_rope.model import CausalLM, ModelConfig
 from tests.made_up import make_record
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other make matrices as small as these many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normal(*shape, scale=0.25, seed=0):
@@ -112,7 +106,7 @@ def test_the_known_order_of_the_estimators():
     assert small["hyperbolic"]["kernel_error"] < small["positive"]["kernel_error"] - 0.36
     assert small["trigonometric"]["output_error"] < small["positive"]["output_error"]
     assert large["trigonometric"]["output_error"] > large["positive"]["output_error"] + 1
-    assert set(table.columns) == set(COLUMNS["random"])
+    assert set(table.columns) == set(RANDOM.columns)
 
 
 def test_a_draw_has_equal_inputs_for_all_and_its_own_features():
@@ -171,8 +165,8 @@ def made_up(root):
         for directions in DIRECTIONS
         for m in (16, 64)
     ]
-    pd.DataFrame(random, columns=list(COLUMNS["random"])).to_csv(root / "random.csv", index=False)
-    pd.DataFrame(trained, columns=list(COLUMNS["trained"])).to_csv(root / "trained.csv", index=False)
+    pd.DataFrame(random, columns=RANDOM.columns).to_csv(root / "random.csv", index=False)
+    pd.DataFrame(trained, columns=TRAINED.columns).to_csv(root / "trained.csv", index=False)
     return make_record(preset="smoke", variants=["softmax-none", "favor+-none"])
 
 

@@ -1,21 +1,17 @@
 """The length experiment: losses by position, windows of other lengths, and verdicts from made-up files."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import evaluate as judge
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
-from experiments.records.record import read_comparison
 from experiments.studies.length import measure as length
-from experiments.studies.length.figures import figures
-from experiments.studies.length.study import STUDY
+from experiments.studies.length.figures import STUDY, figures
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte, evenly_spaced, make_objective
@@ -23,6 +19,8 @@ from experiments.training.position_loss import bins, by_bin, losses_by_position,
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
+
+from .conftest import drawn, opened, verdicts
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
@@ -48,12 +46,7 @@ def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
 
 @pytest.mark.parametrize(
     ("size", "ranges"),
-    [
-        (8, [(0, 7)]),
-        (16, [(0, 15)]),
-        (17, [(0, 15), (16, 16)]),
-        (64, [(0, 15), (16, 31), (32, 63)]),
-    ],
+    [(8, [(0, 7)]), (16, [(0, 15)]), (17, [(0, 15), (16, 16)]), (64, [(0, 15), (16, 31), (32, 63)])],
 )
 def test_bins_double_and_end_with_the_window(size, ranges):
     assert bins(size) == ranges
@@ -137,35 +130,28 @@ def made_up(make_comparison, tmp_path):
     def make(sign):
         root = make_comparison(tmp_path, ",".join(STUDY.variants), 3)
         rows = []
-        for variant in STUDY.variants:
-            for seed in range(3):
-                for factor in (1, 4, 16):
-                    for fall, method in enumerate(METHODS if factor > 1 and "rope" in variant else METHODS[:1]):
-                        rise = (
-                            0.8 * RISES.get(variant, {}).get(factor, 1) - 0.2 * fall + NOISE[seed]
-                            if factor > 1
-                            else 0.0
-                        )
-                        place = (variant, seed, method, 32 * factor)
-                        rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
-                rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=list(length.COLUMNS)).to_csv(root / "length.csv", index=False)
-        comparison = read_comparison(root)
-        return root, comparison, read_curves(root, comparison)
+        for variant, seed in itertools.product(STUDY.variants, range(3)):
+            rises = {4: 1, 16: 1} | RISES.get(variant, {})
+            for factor in (1, 4, 16):
+                for fall, method in enumerate(METHODS if factor > 1 and "rope" in variant else METHODS[:1]):
+                    rise = 0.8 * rises[factor] - 0.2 * fall + NOISE[seed] if factor > 1 else 0.0
+                    place = (variant, seed, method, 32 * factor)
+                    rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
+            rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
+        pd.DataFrame(rows, columns=length.LOSSES.columns).to_csv(root / "length.csv", index=False)
+        return opened(root)
 
     return make
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
-    rows = judge(claims_of(STUDY), *made_up(sign), reference="length", command="run")
-    assert {row.claim.key: row.verdict for row in rows} == {claim.key: verdict for claim in claims_of(STUDY)}
+    assert set(verdicts(STUDY, *made_up(sign)).values()) == {verdict}
 
 
 def test_figures_and_the_table_are_drawn(made_up, tmp_path):
-    root, comparison, curves = made_up(1)
-    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
-    assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 3
+    entries, stems = drawn(figures, tmp_path / "made", *made_up(1))
+    assert len(stems) == 3
     table = entries[-1].table
     row = table[(table["variant"] == "softmax-rope") & (table["evaluated"] == "YaRN")].iloc[0]
     # Mean over seeds 4, 5 and 6, a rise of 0.8 and three falls of 0.2.

@@ -4,20 +4,16 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import evaluate
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
-from experiments.records.record import read_comparison
 from experiments.studies.mask import measure as mask
-from experiments.studies.mask.figures import figures, redrawn_table
-from experiments.studies.mask.study import STUDY
+from experiments.studies.mask.figures import STUDY, figures, redrawn_table
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
 from experiments.variants import get_variant
 from tests.made_up import make_record
+
+from .conftest import drawn, judged, opened, verdicts
 
 NOISE = (0.0, 0.001, -0.001)
 """by seed; its t at a difference of 0.09 or more is 155"""
@@ -57,30 +53,18 @@ def made_up(make_comparison, tmp_path):
         for seed in range(3)
         for draw in range(mask.NEW_DRAWS + 1)
     ]
-    pd.DataFrame(rows, columns=list(mask.COLUMNS)).to_csv(root / "redrawn.csv", index=False)
-    comparison = read_comparison(root)
-    return root, comparison, read_curves(root, comparison)
+    pd.DataFrame(rows, columns=mask.REDRAWN.columns).to_csv(root / "redrawn.csv", index=False)
+    return opened(root)
 
 
-def judged(root, comparison, curves):
-    rows = evaluate(claims_of(STUDY), root, comparison, curves, reference="mask", command="run")
-    return {row.claim.key: row for row in rows}
-
-
-def verdicts(root, comparison, curves):
-    return {key: row.verdict for key, row in judged(root, comparison, curves).items()}
-
-
-def test_every_claim_is_supported_where_it_holds(made_up):
-    assert set(verdicts(*made_up).values()) == {"supported"}
-
-
-def test_every_claim_reads_the_variants_that_it_names(made_up):
-    assert {key: row.estimate.mean for key, row in judged(*made_up).items()} == pytest.approx(MEANS)
+def test_every_claim_reads_the_variants_that_it_names_and_is_supported(made_up):
+    rows = judged(STUDY, *made_up)
+    assert {key: row.estimate.mean for key, row in rows.items()} == pytest.approx(MEANS)
+    assert {row.verdict for row in rows.values()} == {"supported"}
 
 
 def test_how_often_features_were_redrawn_is_told(made_up):
-    rows = judged(*made_up)
+    rows = judged(STUDY, *made_up)
     assert rows["after-1000"].remark == "features were redrawn once, the last time 100 steps before the end"
     assert rows["after-more-than-before"].remark.startswith("features were redrawn 10 times, the last time 100 steps")
 
@@ -90,13 +74,12 @@ def test_how_often_features_were_redrawn_is_told(made_up):
 )
 def test_training_too_short_for_a_redraw_says_nothing(make_comparison, tmp_path, steps, not_run):
     root = make_comparison(tmp_path, ",".join(STUDY.variants), 3, loss=made_up_loss, steps=steps, every=steps)
-    comparison = read_comparison(root)
-    found = verdicts(root, comparison, read_curves(root, comparison))
+    found = verdicts(STUDY, *opened(root))
     of_redraws = {key for key in MEANS if not key.startswith("new-features")}
     assert {key for key in of_redraws if found[key] == "not run"} == not_run & of_redraws
 
 
-def test_no_claim_is_supported_where_the_opposite_holds(made_up, monkeypatch):
+def test_no_claim_is_supported_where_the_opposite_holds(made_up):
     root, comparison, curves = made_up
     curves = curves.copy()
     redrawn = curves["variant"].str.contains("@")
@@ -107,7 +90,7 @@ def test_no_claim_is_supported_where_the_opposite_holds(made_up, monkeypatch):
     table = pd.read_csv(root / "redrawn.csv")
     table["bits_per_byte"] = 6 - table["bits_per_byte"]
     table.to_csv(root / "redrawn.csv", index=False)
-    assert set(verdicts(root, comparison, curves).values()) == {"not supported"}
+    assert set(verdicts(STUDY, root, comparison, curves).values()) == {"not supported"}
 
 
 def test_a_missing_draw_is_not_run(made_up):
@@ -116,7 +99,7 @@ def test_a_missing_draw_is_not_run(made_up):
     table.drop(table.index[(table["variant"] == AFTER) & (table["draw"] == 3)][0]).to_csv(
         root / "redrawn.csv", index=False
     )
-    found = verdicts(root, comparison, curves)
+    found = verdicts(STUDY, root, comparison, curves)
     assert {key for key, verdict in found.items() if verdict == "not run"} == {
         key for key in found if key.startswith("new-features")
     }
@@ -130,10 +113,9 @@ def test_the_table_says_what_new_features_add(made_up):
 
 
 def test_figures_are_drawn(made_up, tmp_path):
-    root, comparison, curves = made_up
-    entries = figures(root, tmp_path / "made", comparison, curves, summarise(root, comparison, curves))
+    entries, stems = drawn(figures, tmp_path / "made", *made_up)
     assert [entry.title for entry in entries][-1] == "New features after training"
-    assert len(list((tmp_path / "made" / "figures").glob("*.png"))) == 2
+    assert len(stems) == 2
 
 
 def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypatch, tmp_path, next_byte):

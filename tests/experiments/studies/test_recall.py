@@ -11,13 +11,12 @@ from experiments.cli import main
 from experiments.figures.style import FigureEntry, TableEntry
 from experiments.records.record import read_comparison
 from experiments.studies.recall import figures as recall_plots
-from experiments.studies.recall.study import STUDY
 from experiments.variants import parse_variants
 from tests.made_up import metrics_rows
 
 
 def test_the_variants_are_every_kernel_with_every_kind_of_position():
-    variants = parse_variants(",".join(STUDY.variants))
+    variants = parse_variants(",".join(recall_plots.STUDY.variants))
     assert {variant.kernel for variant in variants} == {"softmax", "favor+", "elu+1", "relu"}
     assert len(variants) == 15
 
@@ -25,17 +24,8 @@ def test_the_variants_are_every_kernel_with_every_kind_of_position():
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "recall"
-    variants = [
-        "--variants",
-        "softmax-rope,elu+1-none",
-        "--steps",
-        "4",
-        "--evaluate-every",
-        "2",
-        "--checkpoint-every",
-        "2",
-    ]
-    assert main(["run", "recall", "--preset", "smoke", *variants, "--workers", "1", "--out", str(root)]) == 0
+    options = "--preset smoke --variants softmax-rope,elu+1-none --steps 4 --evaluate-every 2 --checkpoint-every 2"
+    assert main(["run", "recall", *options.split(), "--workers", "1", "--out", str(root)]) == 0
     return root
 
 
@@ -59,7 +49,7 @@ def test_a_run_draws_its_figures_and_its_table(smoke):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 5_000
     report = (smoke / "report.md").read_text()
     assert "| variant | width | n | test accuracy |" in report
-    assert STUDY.question[:60] in report
+    assert recall_plots.STUDY.question[:60] in report
 
 
 @pytest.mark.parametrize(

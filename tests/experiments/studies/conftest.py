@@ -1,0 +1,40 @@
+"""What the tests of the studies share: made-up comparisons are opened, judged and drawn."""
+
+import pytest
+import torch
+
+from experiments.analysis.claims import claims_of
+from experiments.analysis.curves import read_curves
+from experiments.analysis.statistics import summarise
+from experiments.analysis.verdicts import evaluate
+from experiments.records.record import read_comparison
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that wait for each other make small matrices many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def opened(root):
+    comparison = read_comparison(root)
+    return root, comparison, read_curves(root, comparison)
+
+
+def judged(study, root, comparison, curves):
+    """The rows of its claims, by key."""
+    rows = evaluate(claims_of(study), root, comparison, curves, reference=study.name, command="run")
+    return {row.claim.key: row for row in rows}
+
+
+def verdicts(study, *comparison):
+    return {key: row.verdict for key, row in judged(study, *comparison).items()}
+
+
+def drawn(figures, output, root, comparison, curves):
+    """The entries of its report, and the stems of its figures."""
+    entries = figures(root, output, comparison, curves, summarise(root, comparison, curves))
+    return entries, {path.stem for path in (output / "figures").glob("*.png")}
