@@ -24,14 +24,8 @@ PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "f
 SGEMM = "sgemm"
 NONE, BEFORE, AFTER, ELU = "favor+ none", "favor+ rope before", "favor+ rope after", "elu+1 rope after"
 SOFTMAX = "softmax rope"
-MODELS = {
-    NONE: ("favor+", "none"),
-    BEFORE: ("favor+", "rope-before"),
-    AFTER: ("favor+", "rope-after"),
-    ELU: ("elu+1", "rope-after"),
-    SOFTMAX: ("softmax", "rope-before"),
-}
-"""kernel and position encoding of our modules and language models"""
+MODULES = (NONE, BEFORE, AFTER, ELU, SOFTMAX)
+"""the names of our modules and language models: "<kernel> <position encoding>\""""
 FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
 DIRECTIONS = {
     **dict.fromkeys(("rate", "operation", "module"), (FORWARD, BACKWARD)),
@@ -49,6 +43,12 @@ Length = Annotated[int, Meta(ge=1, le=2**40)]
 def after(num_features: int) -> str:
     """The name of the module with RoPE after a map to this many features."""
     return f"{AFTER}, M={num_features}"
+
+
+def kernel_and_position(name: str) -> tuple[str, str]:
+    """Of such a name, as linear_rope calls them."""
+    kernel, _, encoding = name.partition(" ")
+    return kernel, "rope-before" if encoding == "rope" else encoding.replace(" ", "-")
 
 
 @dataclass(frozen=True)
