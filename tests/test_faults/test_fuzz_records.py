@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from experiments.studies.speed.settings import PRESETS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from experiments.records.files import visible
 from experiments.records.record import read_comparison, read_metrics, run_config, run_status
 from experiments.studies.decay import tables as decay_tables
 from experiments.studies.speed.records import read_records
-from experiments.studies.speed.settings import PRESETS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 VARIANTS = ("elu+1-none", "elu+1-rope-after")

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from experiments.config import Config
 from experiments.studies.speed import study
 from experiments.studies.speed.study import (
     AFTER,
@@ -25,20 +26,13 @@ from experiments.studies.speed.study import (
     SOFTMAX,
     SpeedConfig,
     after,
-    kernel_and_position,
 )
-from experiments.training.models import check_parameters_match
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
+from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
+from experiments.variants import VARIANTS
+from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
 from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
-
-ENCODINGS = {
-    "softmax": ("none", "learned", "sinusoidal", "rope", "alibi"),
-    "favor+": ("none", "learned", "sinusoidal", "rope before", "rope after"),
-    "elu+1": ("none", "learned", "sinusoidal", "rope before", "rope after"),
-}
-"""of each kernel of the topic "positions", whose competitors are "<kernel> <encoding>\""""
 
 
 class Call(NamedTuple):
@@ -67,7 +61,8 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     if topic == "training":
         return [AFTER, study.BEFORE, study.NONE, SOFTMAX] + [PERFORMER] * fits
     if topic == "positions":
-        return [f"{kernel} {encoding}" for kernel, encodings in ENCODINGS.items() for encoding in encodings]
+        kernels = ("softmax", "favor+", "elu+1")
+        return [name.replace("-", " ") for name, variant in VARIANTS.items() if variant.kernel in kernels]
     return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
 
 
@@ -87,7 +82,7 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
     if topic == "training":
         with torch.device("meta"):
             ours = language_model(AFTER, length, replace(config, device="meta"))
-        check_parameters_match({name: (_parameters(model), 0), AFTER: (_parameters(ours), 0)})
+        check_parameters_match({name: count_parameters(model), AFTER: count_parameters(ours)})
     return _step(model, length, config)
 
 
@@ -220,7 +215,7 @@ def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[A
 def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     dim = config.heads * config.head_dim
     kind, _, features = name.partition(", M=")
-    kernel, position = kernel_and_position(kind)
+    kernel, position = study.variant(kind).kernel, study.variant(kind).position
     if kernel == "softmax":
         module: nn.Module = SoftmaxRoPEAttention(dim, config.heads, causal=True)
     else:
@@ -238,19 +233,8 @@ def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
     """The language model of a competitor; besides tables of learned positions all have as many parameters."""
     if name == PERFORMER:
         return _performer_model(length, config)
-    kernel, position = kernel_and_position(name)
-    model_config = ModelConfig(
-        vocab_size=256,
-        dim=config.dim,
-        layers=config.layers,
-        heads=config.model_heads,
-        max_length=length,
-        num_features=config.num_features if kernel == "favor+" else None,
-        attention="softmax" if kernel == "softmax" else "linear",
-        feature_map="favor+" if kernel == "softmax" else kernel,
-        position=position,  # type: ignore[arg-type]
-    )
-    return CausalLM(model_config).to(config.device)
+    sizes = Config(dim=config.dim, layers=config.layers, heads=config.model_heads, num_features=config.num_features)
+    return build_model(study.variant(name), sizes, 0, LanguageModel(256, length)).to(config.device)
 
 
 def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
@@ -272,10 +256,6 @@ def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
     return model.to(config.device)
 
 
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     """A step of AdamW on one sequence."""
     optimizer = torch.optim.AdamW(model.parameters())
@@ -291,7 +271,8 @@ def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     # The optimiser makes its averages in its first step; they belong to the model, not to a step.
     step(min(length, 16))
     optimizer.zero_grad()
-    return Call(step, 4 * _parameters(model), {"parameters": _parameters(model)})
+    parameters, _ = count_parameters(model)
+    return Call(step, 4 * parameters, {"parameters": parameters})
 
 
 @torch.no_grad()

@@ -30,7 +30,10 @@ LOOKS: dict[str, dict[str, Any]] = {
     EQ_19: style.kernel_style("favor+", "rope-after"),
     SDPA: style.kernel_style("softmax", "none"),
     study.PERFORMER: style.kernel_style("performer-pytorch", "none"),
-    **{name: style.kernel_style(*study.kernel_and_position(name)) for name in study.MODULES},
+    **{
+        name: style.kernel_style(study.variant(name).kernel, study.variant(name).position)
+        for name in (study.NONE, study.BEFORE, AFTER, study.ELU, SOFTMAX)
+    },
 }
 """of the competitors; one of another version is drawn as kernels and positions that there are not"""
 SECOND = {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}

@@ -30,7 +30,8 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
     """Every measurement of a complete run, empty, what it says most about first."""
 
     def times(topic: str, direction: str, length: int | None, cases: list[tuple[str, int]]) -> TimeMeasurement:
-        return TimeMeasurement(topic=topic, direction=direction, length=length, cases=tuple(cases), samples=[])
+        place: Any = {"topic": topic, "direction": direction, "length": length, "cases": tuple(cases)}
+        return TimeMeasurement(**place, samples=[], chunk_size=CHUNK_SIZE)
 
     for direction in DIRECTIONS["rate"]:
         yield times("rate", direction, None, [(SGEMM, config.gemm_size), *((OURS, n) for n in config.lengths)])
@@ -102,7 +103,7 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
         budget=config.position_seconds if is_positions else config.group_seconds,
     )
     samples = [Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
-    return {"samples": samples, "chunk_size": CHUNK_SIZE}, failures | failed
+    return {"samples": samples}, failures | failed
 
 
 def _memory(plan: MemoryMeasurement, config: SpeedConfig) -> Found:

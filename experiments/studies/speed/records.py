@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
-from experiments.studies.speed.study import DIRECTIONS, SGEMM, Length, SpeedConfig
+from experiments.studies.speed.study import DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 
@@ -67,7 +67,7 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
     @property
     def plan(self) -> tuple[object, ...]:
         """What this is a measurement of."""
-        return self.kind, self.topic, self.direction, self.length, self.cases
+        return self.kind, self.topic, self.direction, self.length, frozenset(self.cases)
 
     @property
     def sentences(self) -> list[str]:
@@ -108,7 +108,7 @@ def read_config(comparison: Comparison) -> SpeedConfig:
     Raises:
         ValueError: a setting is of the wrong type or out of range.
     """
-    config = msgspec.json.encode(comparison.config)
+    config = msgspec.json.encode(PRESETS["cpu"] | comparison.config)
     return decoded(config, SpeedConfig, "comparison.json, config", "run the comparison again to write it anew")
 
 
