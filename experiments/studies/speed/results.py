@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,14 +11,14 @@ import pandas as pd
 
 from experiments.report.tables import NOTHING
 from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement
-from experiments.studies.speed.study import AFTER, FORWARD, OURS, SGEMM, SpeedConfig, after
+from experiments.studies.speed.study import AFTER, DIRECTIONS, FORWARD, OURS, SGEMM, SpeedConfig, after
 
 MIB = 2**20
 
 Case = tuple[str, str, int, str]
 """topic, direction, length, competitor"""
 Pairs = Sequence[tuple[str, str]]
-"""each (ours, another)"""
+"""each ours and another"""
 
 
 class Quartiles(NamedTuple):
@@ -116,12 +115,10 @@ class Results:
             rate = 2 * self.config.gemm_size**3 / product
             mean = np.mean([values / length for length, values in seconds.items()], axis=0)
             for length, values in seconds.items():
-                fewest, dense = (
-                    operation_flops(length, self.config, record.direction, record.chunk_size or length, dense=dense)
-                    for dense in (False, True)
-                )
+                place = length, self.config, record.direction, record.chunk_size or length
+                fewest, dense = (operation_flops(*place, dense=dense) for dense in (False, True))
                 low, share, high = quartiles(fewest / values / rate)
-                numbers = (float(np.median(values)), share, low, high, share * dense / fewest)
+                numbers = (np.median(values), share, low, high, share * dense / fewest)
                 rows.append((record.direction, length, len(values), *numbers, np.median(values / length / mean)))
         columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
         return pd.DataFrame.from_records(rows, columns=columns.split())
@@ -129,9 +126,9 @@ class Results:
     @cached_property
     def run_table(self) -> pd.DataFrame:
         """How many measurements of each topic each process run made; records without a run count as one."""
-        counts = Counter((record.run, record.topic, record.kind) for record in self.records)
-        rows = [(*key, count) for key, count in counts.items()]
-        return pd.DataFrame.from_records(rows, columns=["run", "topic", "kind", "measurements"])
+        rows = [(record.run, record.topic, record.kind) for record in self.records]
+        table = pd.DataFrame.from_records(rows, columns=["run", "topic", "kind"])
+        return table.value_counts(sort=False).reset_index(name="measurements")
 
     def fact_table(self, fact: str) -> pd.DataFrame:
         """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.
@@ -151,26 +148,21 @@ class Results:
         None where the next measured length does not say so clearly: a quarter of its rounds say otherwise.
         """
         found = []
-        for direction in dict.fromkeys(record.direction for record in self.times if record.topic == topic):
-            for ours, other in pairs:
-                by_length = self.speedups(topic, direction, ours, other)
-                where = faster_since(by_length)
-                if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
-                    found.append(Crossing(direction, ours, other, where))
+        for direction, (ours, other) in itertools.product(DIRECTIONS[topic], pairs):
+            by_length = self.speedups(topic, direction, ours, other)
+            where = faster_since(by_length)
+            if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
+                found.append(Crossing(direction, ours, other, where))
         return found
 
 
 def size_crossings(table: pd.DataFrame, column: str, pairs: Pairs) -> list[Crossing]:
     """Where ours becomes smaller, for each pair, in a table of one topic and direction."""
     sizes = table.pivot(index="length", columns="case", values=column)
-    found = []
-    for ours, other in pairs:
-        both = sizes.reindex(columns=[ours, other])
-        both = both[(both > 0).all(axis=1)]
-        where = crossover((both[other] / both[ours]).to_dict())
-        if where is not None:
-            found.append(Crossing("", ours, other, where))
-    return found
+    sizes = sizes[sizes > 0]
+    wanted = {pair: sizes.reindex(columns=pair).dropna() for pair in pairs}
+    starts = {pair: crossover((both[pair[1]] / both[pair[0]]).to_dict()) for pair, both in wanted.items()}
+    return [Crossing("", *pair, where) for pair, where in starts.items() if where is not None]
 
 
 def crossover(gains: Mapping[Any, float]) -> float | None:
@@ -238,13 +230,12 @@ def fact_cell(entry: dict[Any, Any]) -> str:
 
 def position_cells(times: pd.DataFrame) -> pd.DataFrame:
     """A row per length, kernel and position encoding: its median time, and its time over that without positions."""
-    rows = []
-    for entry in times.to_dict("records"):
-        kernel, _, encoding = entry["case"].partition(" ")
-        is_reference = encoding == "none" or math.isnan(entry["ratio"])
-        over = NOTHING if is_reference else _ratio(entry).show(".3f")
-        rows.append((f"{entry['length']:,}", kernel, encoding, in_words(entry["median"]), over, str(entry["rounds"])))
-    return pd.DataFrame(rows, columns=["N", "kernel", "positions", "time", "over none", "rounds"])
+    parts, entries = times["case"].str.partition(" "), times.to_dict("records")
+    is_over = (parts[2] != "none") & times["ratio"].notna()
+    over = [_ratio(entry).show(".3f") if shown else NOTHING for entry, shown in zip(entries, is_over, strict=True)]
+    cells: dict[str, Any] = {"N": times["length"].map("{:,}".format), "kernel": parts[0], "positions": parts[2]}
+    cells |= {"time": times["median"].map(in_words), "over none": over, "rounds": times["rounds"].map(str)}
+    return pd.DataFrame(cells)
 
 
 def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:
