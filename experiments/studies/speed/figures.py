@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures import style
 from experiments.figures.panels import legend_below
@@ -18,7 +18,7 @@ from experiments.records.schema import Comparison
 from experiments.studies.speed import results as cells
 from experiments.studies.speed import study
 from experiments.studies.speed.records import read_config, read_records
-from experiments.studies.speed.results import MIB, Crossing, Results, by_competitor, size_crossings
+from experiments.studies.speed.results import MIB, Crossing, Results, size_crossings
 from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
 from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
 from experiments.study import FigureEntry, TableEntry
@@ -54,44 +54,35 @@ def figures(
     entries: list[FigureEntry | TableEntry] = []
     texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
 
-    def add_figure(name: str, figure: Any, *arguments: Any) -> None:
-        entries.append(style.draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
+    def add(name: str, table: pd.DataFrame, figure: Any, cells_of: Any, *arguments: Any) -> None:
+        if not table.empty:
+            words = STUDY.figure(name, **texts)
+            entries.append(style.draw(output / "figures", words, figure, table, *arguments))
+            entries.append(STUDY.table(name, cells_of(table), **texts))
 
-    def add_table(name: str, table: pd.DataFrame) -> None:
-        entries.append(STUDY.table(name, table, **texts))
-
-    add_table("targets", judged)
+    entries.append(STUDY.table("targets", judged, **texts))
     if results.run_table["run"].nunique() > 1:
-        add_table("runs", results.run_table)
-    if not rate.empty:
-        add_figure("rate", rate_figure, rate, SHARE_TARGET)
-        add_table("rate", cells.rate_cells(rate))
+        entries.append(STUDY.table("runs", results.run_table, **texts))
+    add("rate", rate, rate_figure, cells.rate_cells, SHARE_TARGET)
     for topic, pairs in (
         ("operation", [(OURS, SDPA), (EQ_19, SDPA)]),
         ("module", [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)]),
         ("training", [(AFTER, SOFTMAX)]),
     ):
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
-        if not of_topic.empty:
-            add_figure(f"{topic}-time", time_figure, of_topic, results.time_crossings(topic, pairs))
-            add_table(f"{topic}-time", by_competitor(of_topic, cells.time_cell))
-        if not in_memory.empty:
-            column = "rise" if topic == "training" else "extra"
-            add_figure(f"{topic}-memory", memory_figure, in_memory, column, size_crossings(in_memory, column, pairs))
-            add_table(f"{topic}-memory", by_competitor(in_memory, cells.memory_cell))
+        add(f"{topic}-time", of_topic, time_figure, cells.time_cells, results.time_crossings(topic, pairs))
+        column = "rise" if topic == "training" else "extra"
+        crossings = size_crossings(in_memory, column, pairs)
+        add(f"{topic}-memory", in_memory, memory_figure, cells.memory_cells, column, crossings)
     positions, decoding = (times[times["topic"] == topic] for topic in ("positions", "decoding"))
-    if not positions.empty:
-        add_figure("positions", positions_figure, positions)
-        add_table("positions", cells.position_cells(positions))
+    add("positions", positions, positions_figure, cells.position_cells)
     parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
     if not parameters.empty:
-        add_table("parameters", by_competitor(parameters, cells.fact_cell))
+        entries.append(STUDY.table("parameters", cells.fact_cells(parameters), **texts))
+    crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
+    add("decoding", decoding, decoding_figure, cells.time_cells, state, crossings)
     if not decoding.empty:
-        pairs = [(AFTER, SOFTMAX)]
-        crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
-        add_figure("decoding", decoding_figure, decoding, state, crossings)
-        add_table("decoding", by_competitor(decoding, cells.time_cell))
-        add_table("state", by_competitor(state, cells.fact_cell))
+        entries.append(STUDY.table("state", cells.fact_cells(state), **texts))
     return entries
 
 
@@ -144,7 +135,7 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
         right.plot(rows["length"], rows["cost"], marker="v", label=direction, **look)
     left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
     left.set(ylim=(0, max(1.1 * target, left.get_ylim()[1])), ylabel="share of the sgemm rate")
-    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    left.yaxis.set_major_formatter(PercentFormatter(1, 0))
     right.set(ylim=(0, None), ylabel="time of a token / mean over the lengths")
     for axes in (left, right):
         _length_axis(axes, rate["length"])
@@ -203,7 +194,7 @@ def _curves(axes: Axes, panel: Panel) -> None:
     bottom, top = axes.get_ylim()
     if top < 300 * bottom:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     _length_axis(axes, rows["length"])
 

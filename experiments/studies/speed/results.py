@@ -201,7 +201,7 @@ def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size
     return forward if direction == FORWARD else 3 * forward
 
 
-def by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
+def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
     """A row of text for each length, of times for each direction too, and a column per competitor."""
     rows: dict[tuple[str, int], dict[str, str]] = {}
     for entry in table.to_dict("records"):
@@ -212,20 +212,24 @@ def by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) ->
     return found.assign(rounds=found.pop("rounds")) if "rounds" in found else found
 
 
-def time_cell(entry: dict[Any, Any]) -> str:
-    """A competitor's median time, and its time over ours."""
-    ratio = _ratio(entry)
-    is_alone = ratio.low == ratio.high == 1 or math.isnan(ratio.median)
-    return in_words(entry["median"]) + ("" if is_alone else f"; {ratio.show('.2f')}")
+def time_cells(times: pd.DataFrame) -> pd.DataFrame:
+    """Each competitor's median time, and its time over ours."""
+
+    def cell(entry: dict[Any, Any]) -> str:
+        ratio = _ratio(entry)
+        is_alone = ratio.low == ratio.high == 1 or math.isnan(ratio.median)
+        return in_words(entry["median"]) + ("" if is_alone else f"; {ratio.show('.2f')}")
+
+    return _by_competitor(times, cell)
 
 
-def memory_cell(entry: dict[Any, Any]) -> str:
-    """A competitor's extra memory, and the whole rise."""
-    return f"{entry['extra'] / MIB:,.1f} MiB ({entry['rise'] / MIB:,.1f})"
+def memory_cells(memory: pd.DataFrame) -> pd.DataFrame:
+    """Each competitor's extra memory, and the whole rise."""
+    return _by_competitor(memory, lambda row: f"{row['extra'] / MIB:,.1f} MiB ({row['rise'] / MIB:,.1f})")
 
 
-def fact_cell(entry: dict[Any, Any]) -> str:
-    return f"{entry['value']:,}"
+def fact_cells(facts: pd.DataFrame) -> pd.DataFrame:
+    return _by_competitor(facts, lambda row: f"{row['value']:,}")
 
 
 def position_cells(times: pd.DataFrame) -> pd.DataFrame:
