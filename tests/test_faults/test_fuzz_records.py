@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from experiments.studies.speed.settings import PRESETS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from experiments.records.files import visible
 from experiments.records.record import read_comparison, read_metrics, run_config, run_status
 from experiments.studies.decay import tables as decay_tables
 from experiments.studies.speed.records import read_records
+from experiments.studies.speed.study import settings as sizes_of
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 VARIANTS = ("elu+1-none", "elu+1-rope-after")
@@ -220,7 +220,7 @@ def records(tmp_path_factory):
         kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 
-    config = PRESETS["smoke"]
+    config = sizes_of("smoke", "cpu")
     comparison = read_comparison(REFERENCE / "speed")
     (speed / "comparison.json").write_text(json.dumps(comparison | {"config": asdict(config)}))
     rows = made_up_measurements(config)

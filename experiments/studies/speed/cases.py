@@ -8,25 +8,17 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 
 from experiments.config import Config
 from experiments.studies.speed import study
-from experiments.studies.speed.study import (
-    AFTER,
-    EQ_19,
-    OURS,
-    PERFORMER,
-    SDPA,
-    SOFTMAX,
-    SpeedConfig,
-    after,
-)
+from experiments.studies.speed.study import AFTER, EQ_19, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
 from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
@@ -291,32 +283,23 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
     assert isinstance(model, CausalLM)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
     states: list[Any] = [None] * config.layers
+
+    def advance(tokens: Tensor, positions: Tensor, states: list[Any]) -> Tensor:
+        """The last block's output for tokens (1, N) that follow the blocks' states, which it replaces."""
+        x = model.embedding(tokens, positions)
+        for layer, block in enumerate(model.blocks):
+            x, states[layer] = cast(Block, block).advance(x, states[layer])
+        return x
+
     if name == SOFTMAX:
         shape = (2, 1, config.model_heads, length, config.dim // config.model_heads)
         pairs = [torch.randn(shape, device=config.device) for _ in states]
         states = [KeyValueCache(k, v, None, position) for k, v in pairs]
     else:
-        _, states = _advance(model, context, torch.arange(length, device=config.device), states)
+        advance(context, torch.arange(length, device=config.device), states)
 
     @torch.no_grad()
     def decode() -> Tensor:
-        return model.embedding.logits(model.norm(_advance(model, token, position, states)[0]))
+        return model.embedding.logits(model.norm(advance(token, position, [*states])))
 
-    return Call(decode, facts={"state_bytes": sum(map(_bytes, states))})
-
-
-def _advance(model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-    """The last block's output for tokens (1, N) that follow the blocks' states, and the states after them."""
-    x, after = model.embedding(tokens, positions), []
-    for block, state in zip(model.blocks, states, strict=True):
-        assert isinstance(block, Block)
-        x, state = block.advance(x, state)
-        after.append(state)
-    return x, after
-
-
-def _bytes(state: object) -> int:
-    """Of all tensors in nested tuples."""
-    if isinstance(state, Tensor):
-        return state.nbytes
-    return sum(map(_bytes, state)) if isinstance(state, tuple) else 0
+    return Call(decode, facts={"state_bytes": sum(x.nbytes for x in tree_leaves(states) if isinstance(x, Tensor))})
