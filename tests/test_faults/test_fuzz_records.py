@@ -18,7 +18,7 @@ from experiments.records.files import visible
 from experiments.records.record import read_comparison, read_metrics, run_config, run_status
 from experiments.studies.decay import tables as decay_tables
 from experiments.studies.speed.records import read_records
-from experiments.studies.speed.study import settings as sizes_of
+from experiments.studies.speed.settings import PRESETS
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 VARIANTS = ("elu+1-none", "elu+1-rope-after")
@@ -220,7 +220,7 @@ def records(tmp_path_factory):
         kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 
-    config = sizes_of("smoke", "cpu")
+    config = PRESETS["smoke"]
     comparison = read_comparison(REFERENCE / "speed")
     (speed / "comparison.json").write_text(json.dumps(comparison | {"config": asdict(config)}))
     rows = made_up_measurements(config)
