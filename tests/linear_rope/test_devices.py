@@ -57,6 +57,9 @@ def test_the_forms_give_what_the_definition_does_in_float64(
 ) -> None:
     qkv = random_qkv(device, dtype)
     exact = [x.detach().cpu().double().requires_grad_() for x in qkv]
+    # Padding is loud on the device, and not in what is expected: it changes nothing but outputs for nobody.
+    place = padding(device)[:, None, :, None]
+    qkv = [torch.where(place, 20 * x, x).detach().requires_grad_() for x in qkv]
     cpu = torch.device("cpu")
     options = {"rope": rope, "implementation": "reference", "key_padding_mask": padding(cpu)}
     expected = outputs_and_gradients(exact, feature_map=make_map(name, cpu), **options)
@@ -67,7 +70,8 @@ def test_the_forms_give_what_the_definition_does_in_float64(
         scales = (float(expected[0].abs().max()), largest, largest, largest)
         for got, wanted, scale in zip(actual, expected, scales, strict=True):
             assert got.dtype == dtype
-            torch.testing.assert_close(got.cpu().double(), wanted, rtol=0, atol=TOLERANCES[dtype] * scale)
+            got, wanted = got.cpu().double().masked_fill(place.cpu(), 0), wanted.masked_fill(place.cpu(), 0)
+            torch.testing.assert_close(got, wanted, rtol=0, atol=TOLERANCES[dtype] * scale)
 
 
 def test_the_future_changes_nothing(name: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -79,18 +83,6 @@ def test_the_future_changes_nothing(name: str, dtype: torch.dtype, device: torch
         past = expected[:, :, : last + 1]
         tolerance = 1e-6 if dtype == torch.float32 else TOLERANCES[dtype]
         torch.testing.assert_close(actual[:, :, : last + 1], past, rtol=0, atol=tolerance * float(past.abs().max()))
-
-
-def test_loud_padding_changes_nothing(name: str, dtype: torch.dtype, device: torch.device) -> None:
-    mask = padding(device)
-    place = mask[:, None, :, None]
-    qkv = random_qkv(device, dtype)
-    loud = [torch.where(place, 20 * x, x).detach().requires_grad_() for x in qkv]
-    options = {"feature_map": make_map(name, device), "key_padding_mask": mask}
-    for got, wanted in zip(outputs_and_gradients(loud, **options), outputs_and_gradients(qkv, **options), strict=True):
-        wanted = wanted.masked_fill(place, 0)
-        scale = float(wanted.abs().max())
-        torch.testing.assert_close(got.masked_fill(place, 0), wanted, rtol=0, atol=TOLERANCES[dtype] * scale)
 
 
 def test_norms_of_ten_thousand_are_finite(name: str, dtype: torch.dtype, device: torch.device) -> None:

@@ -2,50 +2,43 @@
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from tests.linear_rope.tensors import assert_identical, assert_near, in_steps, random
 
 DIM, HEADS = 16, 2
-MODULES: dict[str, Callable[..., Any]] = {
-    "softmax": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, **options),
-    "softmax, no rope": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, rope="none", **options),
-    "softmax, alibi": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, rope="none", alibi=True, **options),
-    "favor+, after": lambda **options: LinearRoPEAttention(DIM, HEADS, **options),
-    "favor+, before": lambda **options: LinearRoPEAttention(DIM, HEADS, rope="before", **options),
-    "hyperbolic": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="favor+hyperbolic", **options),
-    "paired": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="favor+paired", **options),
-    "elu+1, paired": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="elu+1+paired", **options),
-    "no denominator": lambda **options: LinearRoPEAttention(DIM, HEADS, denominator="none", **options),
-    "elu+1, rotated": lambda **options: LinearRoPEAttention(
-        DIM, HEADS, feature_map="elu+1", denominator="rotated", **options
-    ),
-    "relu": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="relu", **options),
+MODULES: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "softmax, no rope": {"rope": "none"},
+    "softmax, alibi": {"rope": "none", "alibi": True},
+    "favor+, after": {},
+    "favor+, before": {"rope": "before"},
+    "favor+, no rope": {"rope": "none"},
+    "hyperbolic": {"feature_map": "favor+hyperbolic"},
+    "paired": {"feature_map": "favor+paired"},
+    "elu+1, paired": {"feature_map": "elu+1+paired"},
+    "no denominator": {"denominator": "none"},
+    "elu+1, rotated": {"feature_map": "elu+1", "denominator": "rotated"},
+    "relu": {"feature_map": "relu"},
 }
-LINEAR = [name for name in MODULES if not name.startswith("softmax")]
 
 
-def make(name: str, **options: Any) -> Any:
-    torch.manual_seed(0)
-    return MODULES[name](**options).double()
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def make(name: str, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    if name.startswith("softmax"):
+        return SoftmaxRoPEAttention(DIM, HEADS, **MODULES[name] | options).double()
+    return LinearRoPEAttention(DIM, HEADS, seed=seed, **MODULES[name] | options).double()
 
 
 def heads_of(projection: nn.Linear, x: Tensor) -> Tensor:
     """(B, N, dim) → (B, H, N, D)."""
     return projection(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
-
-
-def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.detach().abs().max()))
 
 
 @pytest.mark.parametrize("rope", ["before", "none"])
@@ -109,52 +102,35 @@ def test_attention_weights_reproduce_the_output(causal: bool, name: str) -> None
 
 @pytest.mark.parametrize("name", MODULES)
 def test_prefill_and_steps_equal_the_whole_sequence(name: str) -> None:
-    module, x = make(name, causal=True), random(2, 80, DIM)
+    module, x = make(name, causal=True), random(2, 67, DIM)
     expected = module(x)
     for prompt in (1, 63, 65):
-        y, state = module.prefill(x[:, :prompt])
-        outputs = [y]
-        for index in range(prompt, 80):
-            y, state = module.step(x[:, index : index + 1], state)
-            outputs.append(y)
-        assert_near(torch.cat(outputs, dim=1), expected)
+        assert_near(in_steps(module, x, prompt), expected)
 
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("held", [20.0, math.nan])
 def test_steps_after_a_padded_prompt_equal_those_after_its_tokens(held: float, name: str) -> None:
-    module, x = make(name, causal=True), random(4, 30, DIM)
+    module, x = make(name, causal=True), random(4, 23, DIM)
     place = torch.arange(20)
     mask = torch.stack((place < 7, place >= 15, place % 3 == 1, place < 0))
     x[:, :20][mask] = held
-    y, state = module.prefill(x[:, :20], key_padding_mask=mask)
-    steps = []
-    for index in range(20, 30):
-        step, state = module.step(x[:, index : index + 1], state)
-        steps.append(step)
-    for row, keep in enumerate(~mask):
-        tokens = torch.cat((x[row, :20][keep], x[row, 20:]))[None]
-        expected = module(tokens)
-        assert_near(y[row][keep], expected[0, :-10])
-        assert_near(torch.cat(steps, dim=1)[row], expected[0, -10:])
+    y = in_steps(module, x, 20, mask)
+    for row, keep in enumerate(F.pad(~mask, (0, 3), value=True)):
+        assert_near(y[row, keep], module(x[row : row + 1, keep])[0])
 
 
-def size_of(state: Any) -> int:
-    """Numbers in all tensors of a nested tuple."""
-    return state.numel() if isinstance(state, Tensor) else sum(map(size_of, state or ()))
+def numbers_in(state: Any) -> int:
+    """Those of all tensors of a nested tuple."""
+    return state.numel() if isinstance(state, Tensor) else sum(map(numbers_in, state or ()))
 
 
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("name", MODULES)
 def test_the_state_of_linear_attention_does_not_grow(name: str) -> None:
     module, x = make(name, causal=True), random(1, 200, DIM)
-    sizes = set()
-    for prompt in (1, 10, 199):
-        _, state = module.prefill(x[:, :prompt])
-        sizes.add(size_of(state))
-        _, state = module.step(x[:, :1], state)
-        sizes.add(size_of(state))
-    assert len(sizes) == 1
-    assert size_of(make("softmax", causal=True).prefill(x)[1]) > 2 * 200 * DIM
+    states = [module.prefill(x[:, :prompt])[1] for prompt in (1, 10, 199)]
+    states += [module.step(x[:, :1], state)[1] for state in states]
+    assert (len(set(map(numbers_in, states))) == 1) == isinstance(module, LinearRoPEAttention)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -167,14 +143,12 @@ def test_padding_has_no_influence_on_outputs_or_weight_gradients(held: str, name
         module, x = make(name, causal=causal), random(4, 12, DIM)
         padded = x.clone()
         padded[mask] = 20 * x[mask] if held == "loud" else float(held)
-        rows = [(x[row, keep], upstream[row, keep]) for row, keep in enumerate(~mask)]
-        expected = torch.cat([module(tokens[None])[0] for tokens, _ in rows])
+        expected = torch.cat([module(x[row : row + 1, keep])[0] for row, keep in enumerate(~mask)])
         y = module(padded, key_padding_mask=mask)[~mask]
         assert_near(y, expected)
         weights = list(module.parameters())
-        actual_gradients = torch.autograd.grad((y * upstream[~mask]).sum(), weights)
-        gradients = torch.autograd.grad((expected * torch.cat([part for _, part in rows])).sum(), weights)
-        for actual, wanted in zip(actual_gradients, gradients, strict=True):
+        results = (torch.autograd.grad((z * upstream[~mask]).sum(), weights) for z in (y, expected))
+        for actual, wanted in zip(*results, strict=True):
             assert_near(actual, wanted)
 
 
@@ -182,56 +156,42 @@ def test_padding_has_no_influence_on_outputs_or_weight_gradients(held: str, name
 def test_a_sequence_of_padding_gives_zeros_and_finite_gradients(name: str) -> None:
     for causal in (True, False):
         module, x = make(name, causal=causal), random(2, 6, DIM).requires_grad_()
-        mask = torch.tensor([[True], [False]]).expand(2, 6)
-        y = module(x, key_padding_mask=mask)
+        y = module(x, key_padding_mask=torch.tensor([[True], [False]]).expand(2, 6))
         assert not y[0].any()
-        y.square().sum().backward()
-        assert x.grad is not None
-        assert all(gradient.isfinite().all() for gradient in (x.grad, *(p.grad for p in module.parameters())))
-        assert not x.grad[0].any()
+        gradients = torch.autograd.grad(y.square().sum(), [x, *module.parameters()])
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert not gradients[0][0].any()
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_state_dict_holds_each_weight_once_and_loads_strictly(name: str) -> None:
-    module = make(name, causal=True)
-    state = module.state_dict()
+def test_state_dicts_hold_each_weight_once_and_load_strictly_and_copies_are_independent(name: str) -> None:
+    module, other, x = make(name), make(name, seed=3), random(2, 9, DIM)
+    state, expected = module.state_dict(), module(x)
     tensors = [value.data_ptr() for value in state.values() if value.numel() > 1]
     assert len(tensors) == len(set(tensors))
-    other = MODULES[name](causal=True, **({"seed": 3} if "omega" in str(state.keys()) else {})).double()
-    x = random(2, 9, DIM)
-    assert (other(x) - module(x)).abs().max() > 1e-3
+    assert (other(x) - expected).abs().max() > 1e-3
     other.load_state_dict(copy.deepcopy(state), strict=True)
-    torch.testing.assert_close(other(x), module(x), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_deep_copy_is_equal_and_independent(name: str) -> None:
-    module, x = make(name), random(2, 9, DIM)
-    twin, expected = copy.deepcopy(module), module(x)
-    torch.testing.assert_close(twin(x), expected, rtol=0, atol=0)
+    twin = copy.deepcopy(module)
+    for same in (other, twin):
+        assert_identical(same(x), expected)
     with torch.no_grad():
         for tensor in (*twin.parameters(), *twin.buffers()):
             tensor.mul_(2)
-    torch.testing.assert_close(module(x), expected, rtol=0, atol=0)
+    assert_identical(module(x), expected)
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_autocast_is_finite_and_close(name: str) -> None:
     """The projections are bfloat16 (8 bits: 0.4 %); features, angles, sums and denominators stay float32."""
     for causal in (True, False):
-        module, x = make(name, causal=causal).float(), random(2, 300, DIM).float().requires_grad_()
+        module, x = make(name, causal=causal).float(), random(2, 130, DIM).float().requires_grad_()
         expected = module(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            y = module(x)
+            outputs = [module(x), *([in_steps(module, x, 129)] if causal else [])]
+        for y in outputs:
             assert y.dtype == torch.bfloat16
-            prefix, state = module.prefill(x) if causal else (y, None)
-            if causal:
-                step, _ = module.step(x[:, :1], state)
-                assert step.isfinite().all()
-        assert_near(prefix.float(), expected, 0.05)
-        assert_near(y.float(), expected, 0.05)
-        (gradient,) = torch.autograd.grad(y.float().square().sum(), x)
-        assert gradient.isfinite().all()
+            assert_near(y.float(), expected, 0.05)
+        assert torch.autograd.grad(outputs[0].float().square().sum(), x)[0].isfinite().all()
 
 
 def test_dropout_acts_in_training_only() -> None:
@@ -239,4 +199,4 @@ def test_dropout_acts_in_training_only() -> None:
     assert (module(x) == 0).any()
     module.eval()
     assert not (module(x) == 0).any()
-    torch.testing.assert_close(module(x), module(x), rtol=0, atol=0)
+    assert_identical(module(x), module(x))

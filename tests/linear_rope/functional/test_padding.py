@@ -5,11 +5,9 @@ import torch
 from torch import Tensor
 
 from linear_rope import FavorPlus, FeatureMap, linear_attention
+from tests.linear_rope.tensors import FORMS, SETTINGS, assert_near, random_qkv
 
-FORMS = ("reference", "chunked", "recurrent")
-SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")] + [("before", "unrotated"), ("none", "none")]
-LENGTH = 70
-HELD = ("loud", "inf", "nan")
+LENGTH = 67
 
 
 def padding_masks() -> Tensor:
@@ -18,11 +16,6 @@ def padding_masks() -> Tensor:
     scattered = torch.rand(LENGTH, generator=torch.Generator().manual_seed(0)) < 0.4
     rows = (place < 66, place >= 5, scattered, (place < 10) | (place > 40), place < 0)
     return torch.stack(rows)
-
-
-def random_qkv(batch: int, seed: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, 2, LENGTH, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
 
 
 def with_padding(qkv: list[Tensor], mask: Tensor, held: str) -> list[Tensor]:
@@ -39,8 +32,8 @@ def with_padding(qkv: list[Tensor], mask: Tensor, held: str) -> list[Tensor]:
 def test_padded_sequences_equal_unpadded_ones(feature_map: FeatureMap, form: str, causal: bool) -> None:
     mask = padding_masks()
     place = mask[:, None, :, None]
-    qkv = random_qkv(len(mask))
-    upstream = random_qkv(len(mask), seed=1)[0].masked_fill(place, 0)
+    qkv = random_qkv(len(mask), 2, LENGTH)
+    upstream = random_qkv(len(mask), 2, LENGTH, seed=1)[0].masked_fill(place, 0)
     # Slow positions keep a rotated denominator from cancelling.
     positions = ((~mask).cumsum(-1) - 1) / (10 * LENGTH)
     for rope, denominator in SETTINGS:
@@ -53,28 +46,14 @@ def test_padded_sequences_equal_unpadded_ones(feature_map: FeatureMap, form: str
             for whole, part in zip((expected, *wanted), (y, *gradients), strict=True):
                 whole[row, :, keep] = part[0].detach()
         largest = max(float(gradient.abs().max()) for gradient in wanted)
-        for held in HELD:
+        for held in ("loud", "inf", "nan"):
             padded = [x.requires_grad_() for x in with_padding(qkv, mask, held)]
             y = linear_attention(*padded, **options, key_padding_mask=mask, positions=positions, implementation=form)
-            tolerance = 1e-10 * float(expected.abs().max())
-            torch.testing.assert_close(y.masked_fill(place, 0), expected, rtol=0, atol=tolerance)
+            assert_near(y.masked_fill(place, 0), expected)
             # Gradients at padding are compared too: with zeros.
             for gradient, want in zip(torch.autograd.grad(y, padded, upstream), wanted, strict=True):
                 torch.testing.assert_close(gradient, want, rtol=0, atol=1e-10 * largest)
                 assert not gradient.masked_select(place).any()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_default_positions_ignore_padding(feature_map: FeatureMap, form: str) -> None:
-    mask = padding_masks()
-    qkv = random_qkv(len(mask))
-    for causal in (True, False):
-        options = dict(feature_map=feature_map, causal=causal, implementation=form)
-        output = linear_attention(*with_padding(qkv, mask, "loud"), key_padding_mask=mask, **options)
-        for row, keep in enumerate(~mask):
-            expected = linear_attention(*(x[row : row + 1, :, keep] for x in qkv), **options)
-            actual = output[row : row + 1, :, keep]
-            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -82,15 +61,13 @@ def test_default_positions_ignore_padding(feature_map: FeatureMap, form: str) ->
 def test_padding_does_not_drown_keys_of_tiny_features(form: str, causal: bool) -> None:
     """FAVOR+ features of long vectors are far below the smallest number; only their stabiliser tells them from zero."""
     feature_map, mask = FavorPlus(4, 6), padding_masks()
-    qkv = [60 * x for x in random_qkv(len(mask))]
+    qkv = [60 * x for x in random_qkv(len(mask), 2, LENGTH)]
     options = dict(feature_map=feature_map, causal=causal)
     output = linear_attention(*with_padding(qkv, mask, "nan"), **options, key_padding_mask=mask, implementation=form)
     for row, keep in enumerate(~mask):
         expected = linear_attention(*(x[row : row + 1, :, keep] for x in qkv), **options, implementation="reference")
         assert expected.any()
-        torch.testing.assert_close(
-            output[row : row + 1, :, keep], expected, rtol=0, atol=1e-10 * float(expected.abs().max())
-        )
+        assert_near(output[row : row + 1, :, keep], expected)
 
 
 @pytest.mark.parametrize("held", ["loud", "nan"])
@@ -101,7 +78,7 @@ def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str
     mask[1, :66] = True
     for rope, denominator in SETTINGS:
         for causal in (True, False):
-            qkv = [x.float().requires_grad_() for x in with_padding(random_qkv(2), mask, held)]
+            qkv = [x.float().requires_grad_() for x in with_padding(random_qkv(2, 2, LENGTH), mask, held)]
             options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
             output = linear_attention(*qkv, **options, key_padding_mask=mask, implementation=form)
             assert output.isfinite().all()
@@ -119,7 +96,7 @@ def test_norms_up_to_ten_thousand_stay_finite(feature_map: FeatureMap, dtype: to
     """Norms grow and shrink along the sequence, so that a stabiliser must go both ways."""
     generator = torch.Generator().manual_seed(0)
     norms = torch.logspace(-4, 4, LENGTH)[torch.randperm(LENGTH, generator=generator)]
-    q, k, v = (x.float() for x in random_qkv(3))
+    q, k, v = (x.float() for x in random_qkv(3, 2, LENGTH))
     q, k = (x / x.norm(dim=-1, keepdim=True) * norms[:, None] for x in (q, k))
     mask = torch.zeros(3, LENGTH, dtype=torch.bool)
     mask[0], mask[1, ::3] = True, True
@@ -135,12 +112,12 @@ def test_norms_up_to_ten_thousand_stay_finite(feature_map: FeatureMap, dtype: to
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, form: str) -> None:
     """A stabiliser that is a running maximum stays large after one loud key; what follows must survive that."""
-    q, k, v = random_qkv(1)
+    q, k, v = random_qkv(1, 2, LENGTH)
     k[:, :, 3] *= 12
     weights = (feature_map(q) @ feature_map(k).mT).tril()
     expected = weights @ v / weights.sum(-1, keepdim=True)
     actual = linear_attention(q, k, v, feature_map=feature_map, causal=True, rope="none", implementation=form)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.abs().max()))
+    assert_near(actual, expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -150,7 +127,7 @@ def test_sums_without_a_denominator_stay_finite(form: str) -> None:
     x = (feature_map.omega[:1] * 512**0.25).expand(1, 1, 5, 512)
     assert not feature_map(x).square().isfinite().any()
     for causal in (True, False):
-        qkv = [y.clone().requires_grad_() for y in (x, x, random_qkv(1)[2][:, :1, :5].float())]
+        qkv = [y.clone().requires_grad_() for y in (x, x, random_qkv(1, 1, 5)[2].float())]
         output = linear_attention(*qkv, feature_map=feature_map, denominator="none", causal=causal, implementation=form)
         gradients = torch.autograd.grad(output.sum(), qkv)
         assert all(y.isfinite().all() for y in (output, *gradients))

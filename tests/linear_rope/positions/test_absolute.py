@@ -26,11 +26,6 @@ def test_sinusoids_are_those_of_vaswani_et_al() -> None:
     torch.testing.assert_close(SinusoidalPositions(dim)(torch.tensor([positions] * 2)), actual.expand(2, -1, -1))
 
 
-def test_sinusoids_need_an_even_width() -> None:
-    with pytest.raises(ValueError, match=r"dim is 7; .* even"):
-        SinusoidalPositions(7)
-
-
 def test_learned_positions_look_up_their_table_and_refuse_what_is_longer() -> None:
     positions = LearnedPositions(6, 4)
     at = torch.tensor([[0, 5, 2], [1, 1, 0]])

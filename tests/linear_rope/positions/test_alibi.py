@@ -8,12 +8,9 @@ from torch import Tensor
 
 from linear_rope import CausalLM, Encoder, EncoderDecoder, ModelConfig, SoftmaxRoPEAttention
 from linear_rope.positions.alibi import alibi_slopes
+from tests.linear_rope.tensors import in_steps, random
 
 TOLERANCE = 1e-12
-
-
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def make(heads: int, **options: bool) -> SoftmaxRoPEAttention:
@@ -62,34 +59,20 @@ def test_scores_fall_in_proportion_to_the_distance(heads: int, slopes: list[floa
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_padding_takes_up_no_distance(causal: bool) -> None:
-    module, x = make(2, causal=causal), random(3, 10, 8)
-    place = torch.arange(10)
-    mask = torch.stack((place < 4, place % 3 == 1, place >= 7))
-    y = module(x, key_padding_mask=mask)
+def test_padding_takes_up_no_distance_nor_in_the_cache(causal: bool) -> None:
+    module, x = make(2, causal=causal), random(3, 12, 8)
+    place = torch.arange(12)
+    mask = torch.stack((place < 4, place % 3 == 1, (place > 3) & (place < 6))) & (place < 6)
+    outputs = [module(x, key_padding_mask=mask)]
+    if causal:
+        outputs.append(in_steps(module, x, 6, mask[:, :6]))
     for row, keep in enumerate(~mask):
         count = int(keep.sum())
         visible = torch.ones(count, count, dtype=torch.bool)
         visible = visible.tril() if causal else visible
         expected = written_out(module, x[row, keep], [2**-4, 2**-8], torch.arange(count), visible)
-        torch.testing.assert_close(y[row, keep], expected, rtol=0, atol=TOLERANCE)
-
-
-def test_the_cache_keeps_the_distances_also_after_a_padded_prompt() -> None:
-    module, x = make(2, causal=True), random(2, 12, 8)
-    mask = torch.zeros(2, 12, dtype=torch.bool)
-    mask[1, [0, 3]] = True
-    y, state = module.prefill(x[:, :6], key_padding_mask=mask[:, :6])
-    outputs = [y]
-    for index in range(6, 12):
-        y, state = module.step(x[:, index : index + 1], state)
-        outputs.append(y)
-    actual = torch.cat(outputs, dim=1)
-    for row, keep in enumerate(~mask):
-        count = int(keep.sum())
-        visible = torch.ones(count, count, dtype=torch.bool).tril()
-        expected = written_out(module, x[row, keep], [2**-4, 2**-8], torch.arange(count), visible)
-        torch.testing.assert_close(actual[row, keep], expected, rtol=0, atol=TOLERANCE)
+        for y in outputs:
+            torch.testing.assert_close(y[row, keep], expected, rtol=0, atol=TOLERANCE)
 
 
 def test_models_tell_positions_by_it_and_have_no_limit() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from linear_rope import (
     CausalLM,
@@ -29,8 +28,9 @@ from linear_rope import (
     apply_rope,
     linear_attention,
 )
-from linear_rope.diagnostics.attention_weights import attention_matrices
+from linear_rope.diagnostics import diagnose
 from linear_rope.positions.rotary import rope_frequencies
+from tests.linear_rope.tensors import FORMS, assert_near, in_steps, random
 
 SCALINGS = {
     "interpolation": PositionInterpolation(4.0),
@@ -45,14 +45,6 @@ MAPS: dict[str, FeatureMap] = {
 }
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.detach().abs().max()))
-
-
 @pytest.mark.parametrize("scaling", [PositionInterpolation(1), NTKAware(1), YaRN(1, original_length=64)], ids=repr)
 def test_a_factor_of_one_changes_nothing(scaling: RopeScaling) -> None:
     torch.testing.assert_close(rope_frequencies(64, scaling=scaling), rope_frequencies(64), rtol=1e-15, atol=0)
@@ -61,8 +53,7 @@ def test_a_factor_of_one_changes_nothing(scaling: RopeScaling) -> None:
 
 def test_interpolation_is_rotation_by_fractions_of_positions() -> None:
     x, positions = random(1, 2, 50, 16), torch.arange(50)
-    scaled = apply_rope(x, positions, scaling=PositionInterpolation(4))
-    torch.testing.assert_close(scaled, apply_rope(x, positions / 4), rtol=0, atol=1e-12)
+    assert_near(apply_rope(x, positions, scaling=PositionInterpolation(4)), apply_rope(x, positions / 4))
 
 
 @pytest.mark.parametrize("width", [2, 4, 64, 266])
@@ -132,7 +123,7 @@ def test_the_forms_of_linear_attention_agree(name: str, scaling: RopeScaling) ->
     upstream = random(2, 2, 70, 8, seed=9)
     for rope in ("after", "before"):
         found = []
-        for form in ("reference", "chunked", "recurrent"):
+        for form in FORMS:
             qkv = [random(2, 2, 70, 8, seed=seed).requires_grad_() for seed in range(3)]
             options: dict[str, Any] = dict(feature_map=MAPS[name], rope=rope, causal=True, key_padding_mask=mask)
             y = linear_attention(*qkv, rope_scaling=scaling, implementation=form, **options)
@@ -142,35 +133,28 @@ def test_the_forms_of_linear_attention_agree(name: str, scaling: RopeScaling) ->
                 assert_near(actual, expected)
 
 
-MODULES = {
-    "softmax": lambda **options: SoftmaxRoPEAttention(16, 2, **options),
-    "favor+, after": lambda **options: LinearRoPEAttention(16, 2, **options),
-    "favor+, before": lambda **options: LinearRoPEAttention(16, 2, rope="before", **options),
-    "elu+1, rotated": lambda **options: LinearRoPEAttention(
-        16, 2, feature_map="elu+1", denominator="rotated", **options
-    ),
-}
-
-
 @BY_SCALING
-@pytest.mark.parametrize("name", MODULES)
-def test_decoding_diagnostics_and_state_dicts_go_with_it(name: str, scaling: RopeScaling) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SoftmaxRoPEAttention, {}),
+        (LinearRoPEAttention, {}),
+        (LinearRoPEAttention, {"rope": "before"}),
+        (LinearRoPEAttention, {"feature_map": "elu+1", "denominator": "rotated"}),
+    ],
+)
+def test_decoding_weights_and_state_dicts_go_with_it(kind: Any, options: dict[str, Any], scaling: RopeScaling) -> None:
     torch.manual_seed(0)
-    trained = MODULES[name](causal=True).double()
-    module = MODULES[name](causal=True, rope_scaling=scaling).double()
+    trained, module = (kind(16, 2, causal=True, rope_scaling=given, **options).double() for given in (None, scaling))
     module.load_state_dict(trained.state_dict(), strict=True)
     x = random(2, 40, 16)
     expected = module(x)
     assert (expected - trained(x)).abs().max() > 1e-4
-    y, state = module.prefill(x[:, :33])
-    outputs = [y]
-    for index in range(33, 40):
-        y, state = module.step(x[:, index : index + 1], state)
-        outputs.append(y)
-    assert_near(torch.cat(outputs, dim=1), expected)
-    assert_near(module(x, positions=torch.arange(40)), expected)
-    weights = attention_matrices(module, x, None, None, None).weights
-    assert_near(weights, module.attention_weights(x))
+    assert_near(in_steps(module, x, 33), expected)
+    v = module.value(x).view(2, 40, 2, 8).transpose(1, 2)
+    assert_near(module.out((module.attention_weights(x) @ v).transpose(1, 2).flatten(2)), expected)
+    sums = module.attention_weights(x).sum(-1).detach()
+    assert diagnose(module, x).row_sums == pytest.approx([float(f(sums)) for f in (torch.min, torch.mean, torch.max)])
 
 
 @pytest.mark.parametrize("position", ["rope-before", "rope-after"])
