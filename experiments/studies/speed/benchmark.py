@@ -58,30 +58,29 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
         RuntimeError: it raised, or its process was killed (out of memory, say).
     """
     context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
-    if hasattr(context, "set_forkserver_preload"):
-        # What each process imports, here once for all of them: its module, the command line, which is the main module,
-        # and what an optimiser's first step imports.
-        context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
+    # What each process imports, here once for all of them: its module, the command line, which is the main module,
+    # and what an optimiser's first step imports.
+    context.set_forkserver_preload([function.__module__, "experiments.cli", "torch._dynamo"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(sender, function, arguments), daemon=True)
     process.start()
     sender.close()
     try:
-        answered, answer = receiver.recv()
+        answer, failure = receiver.recv()
     except EOFError:
         process.join()
         raise RuntimeError(f"its process ended with exit status {process.exitcode}") from None
     process.join()
-    if not answered:
-        raise RuntimeError(answer)
+    if failure:
+        raise RuntimeError(failure)
     return answer
 
 
 def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     try:
-        sender.send((True, function(*arguments)))
+        sender.send((function(*arguments), ""))
     except Exception as error:
-        sender.send((False, reason(error)))
+        sender.send((None, reason(error)))
 
 
 def peak_memory(call: Call, device: torch.device) -> tuple[int, str]:

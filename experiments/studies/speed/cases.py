@@ -8,27 +8,23 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
 
+from experiments.config import Config
 from experiments.studies.speed import study
-from experiments.studies.speed.study import AFTER, EQ_19, MODELS, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
-from experiments.training.models import check_parameters_match
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, linear_attention
+from experiments.studies.speed.study import AFTER, EQ_19, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
+from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
+from experiments.variants import VARIANTS
+from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
 from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
-
-ENCODINGS = {
-    "softmax": ("none", "learned", "sinusoidal", "rope", "alibi"),
-    "favor+": ("none", "learned", "sinusoidal", "rope before", "rope after"),
-    "elu+1": ("none", "learned", "sinusoidal", "rope before", "rope after"),
-}
-"""of each kernel of the topic "positions", whose competitors are "<kernel> <encoding>\""""
 
 
 class Call(NamedTuple):
@@ -44,21 +40,21 @@ class Call(NamedTuple):
 
 def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
-    room = config.performer_gib * 2**30
+    fits = topic in ("operation", "training") and performer_gib(topic, length, config) <= config.performer_gib
     if topic == "operation":
-        peers = {
-            PERFORMER: performer_bytes(length, config.heads, config) <= room,
+        is_here = {
+            PERFORMER: fits,
             study.FAST_TRANSFORMERS: why_no_fast_transformers(config) is None,
             study.FLA: why_no_fla(config) is None,
         }
-        return [OURS, EQ_19, SDPA, *(name for name, is_here in peers.items() if is_here)]
+        return [OURS, EQ_19, SDPA, *filter(is_here.get, is_here)]
     if topic == "module":
         return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
     if topic == "training":
-        fits = performer_bytes(length, config.model_heads, config) * config.layers <= room
         return [AFTER, study.BEFORE, study.NONE, SOFTMAX] + [PERFORMER] * fits
     if topic == "positions":
-        return [f"{kernel} {encoding}" for kernel, encodings in ENCODINGS.items() for encoding in encodings]
+        kernels = ("softmax", "favor+", "elu+1")
+        return [name.replace("-", " ") for name, variant in VARIANTS.items() if variant.kernel in kernels]
     return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
 
 
@@ -78,7 +74,7 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
     if topic == "training":
         with torch.device("meta"):
             ours = language_model(AFTER, length, replace(config, device="meta"))
-        check_parameters_match({name: (_parameters(model), 0), AFTER: (_parameters(ours), 0)})
+        check_parameters_match({name: count_parameters(model), AFTER: count_parameters(ours)})
     return _step(model, length, config)
 
 
@@ -93,17 +89,13 @@ def left_out(config: SpeedConfig) -> list[str]:
             "scaled_dot_product_attention in bfloat16, held to that backend. Decoding is in float32, by the backend "
             "that PyTorch picks."
         )
-    for topic, lengths, heads, layers in (
-        ("The operation", config.lengths, config.heads, 1),
-        ("The training step", config.training_lengths, config.model_heads, config.layers),
-    ):
-        needed = {length: layers * performer_bytes(length, heads, config) / 2**30 for length in lengths}
-        too_large = {length: gib for length, gib in needed.items() if gib > config.performer_gib}
+    for topic, lengths in (("operation", config.lengths), ("training", config.training_lengths)):
+        too_large = {n: gib for n in lengths if (gib := performer_gib(topic, n, config)) > config.performer_gib}
         if too_large:
-            sizes = ", ".join(f"{gib:.0f} GiB at N = {length:,}" for length, gib in too_large.items())
+            sizes = ", ".join(f"{gib:.0f} GiB at N = {n:,}" for n, gib in too_large.items())
             notes.append(
-                f"{topic} of performer-pytorch is left out where it needs more than {config.performer_gib:g} GiB, by "
-                f"an estimate of N·M·D float32 numbers a head and layer: {sizes}."
+                f"The {topic}{' step' * (topic == 'training')} of performer-pytorch is left out where it needs more "
+                f"than {config.performer_gib:g} GiB, by an estimate of N·M·D float32 numbers a head and layer: {sizes}."
             )
     for name, why in (("pytorch-fast-transformers", why_no_fast_transformers(config)), ("fla", why_no_fla(config))):
         if why is not None:
@@ -111,9 +103,10 @@ def left_out(config: SpeedConfig) -> list[str]:
     return notes
 
 
-def performer_bytes(length: int, heads: int, config: SpeedConfig) -> int:
-    """What performer-pytorch's causal path without compiled kernels keeps of one layer for its backward pass."""
-    return 4 * heads * length * config.num_features * config.head_dim
+def performer_gib(topic: str, length: int, config: SpeedConfig) -> float:
+    """What performer-pytorch's causal path without compiled kernels keeps for its backward pass."""
+    heads = config.heads if topic == "operation" else config.model_heads * config.layers
+    return 4 * heads * length * config.num_features * config.head_dim / 2**30
 
 
 def why_no_fast_transformers(config: SpeedConfig) -> str | None:
@@ -128,7 +121,7 @@ def why_no_fast_transformers(config: SpeedConfig) -> str | None:
 
 
 def why_no_fla(config: SpeedConfig) -> str | None:
-    """Why its kernel cannot be called here; None if it can."""
+    """Likewise."""
     if config.device != "cuda":
         return "its kernels need a GPU"
     try:
@@ -144,12 +137,7 @@ def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> C
     place: Any = {"device": config.device, "dtype": _dtype(config)}
     q, k = (torch.rand(1, config.heads, length, width, **place).requires_grad_() for _ in range(2))
     v = torch.randn(1, config.heads, length, config.head_dim, **place).requires_grad_()
-
-    def forward() -> Tensor:
-        with _softmax_backend(config):
-            return _OPERATIONS[name](q, k, v)
-
-    return _differentiated(direction, forward, [q, k, v], torch.randn_like(v), v)
+    return _differentiated(direction, lambda: _OPERATIONS[name](q, k, v), [q, k, v], v, config)
 
 
 def _performer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -171,8 +159,7 @@ def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     y, _ = chunk_linear_attn(q, k, v, scale=1.0, normalize=False)
-    denominator = (q * k.cumsum(1)).sum(-1, keepdim=True)
-    return (y / denominator).transpose(1, 2)
+    return (y / (q * k.cumsum(1)).sum(-1, keepdim=True)).transpose(1, 2)
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -186,21 +173,30 @@ _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def _differentiated(
-    direction: str, forward: Callable[[], Tensor], inputs: list[Tensor], gradient: Tensor, output: Tensor
+    direction: str, run: Callable[[], Tensor], inputs: list[Tensor], like: Tensor, config: SpeedConfig
 ) -> Call:
-    """The forward pass without a graph, or forward and backward; ``output`` is one of the output's size."""
-    if direction == study.FORWARD:
-        return Call(torch.no_grad()(forward), output.nbytes)
+    """The forward pass without a graph, or forward and backward; ``like`` is of the output's size."""
+    gradient = torch.randn_like(like)
 
-    def run() -> object:
+    def forward() -> Tensor:
+        with _softmax_backend(config):
+            return run()
+
+    def both() -> object:
         y = forward()
         return y, torch.autograd.grad(y, inputs, gradient.to(y.dtype))
 
-    return Call(run, output.nbytes + sum(x.nbytes for x in inputs))
+    if direction == study.FORWARD:
+        return Call(torch.no_grad()(forward), like.nbytes)
+    return Call(both, like.nbytes + sum(x.nbytes for x in inputs))
 
 
 def _dtype(config: SpeedConfig) -> torch.dtype:
     return torch.bfloat16 if config.precision == "bfloat16" else torch.float32
+
+
+def _autocast(config: SpeedConfig) -> torch.autocast:
+    return torch.autocast(config.device, dtype=_dtype(config), enabled=config.precision == "bfloat16")
 
 
 def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[Any]:
@@ -208,17 +204,10 @@ def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[A
     return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if config.takes_flash_attention else contextlib.nullcontext()
 
 
-def _autocast(config: SpeedConfig, model: nn.Module, *inputs: Tensor) -> Tensor:
-    enabled = config.precision == "bfloat16"
-    with _softmax_backend(config), torch.autocast(config.device, dtype=_dtype(config), enabled=enabled):
-        output: Tensor = model(*inputs)
-    return output
-
-
 def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     dim = config.heads * config.head_dim
     kind, _, features = name.partition(", M=")
-    kernel, position = MODELS[kind]
+    kernel, position = study.variant(kind).kernel, study.variant(kind).position
     if kernel == "softmax":
         module: nn.Module = SoftmaxRoPEAttention(dim, config.heads, causal=True)
     else:
@@ -228,28 +217,16 @@ def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call
         module = LinearRoPEAttention(dim, config.heads, **options)
     module.to(config.device)
     x = torch.randn(1, length, dim, device=config.device, requires_grad=True)
-    inputs = [x, *module.parameters()]
-    return _differentiated(direction, lambda: _autocast(config, module, x), inputs, torch.randn_like(x), x)
+    run = _autocast(config)(lambda: module(x))
+    return _differentiated(direction, run, [x, *module.parameters()], x, config)
 
 
 def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
     """The language model of a competitor; besides tables of learned positions all have as many parameters."""
     if name == PERFORMER:
         return _performer_model(length, config)
-    kernel, _, encoding = name.partition(" ")
-    _, position = MODELS.get(name, (kernel, encoding.replace(" ", "-")))
-    model_config = ModelConfig(
-        vocab_size=256,
-        dim=config.dim,
-        layers=config.layers,
-        heads=config.model_heads,
-        max_length=length,
-        num_features=config.num_features if kernel == "favor+" else None,
-        attention="softmax" if kernel == "softmax" else "linear",
-        feature_map="favor+" if kernel == "softmax" else kernel,
-        position=position,  # type: ignore[arg-type]
-    )
-    return CausalLM(model_config).to(config.device)
+    sizes = Config(dim=config.dim, layers=config.layers, heads=config.model_heads, num_features=config.num_features)
+    return build_model(study.variant(name), sizes, 0, LanguageModel(256, length)).to(config.device)
 
 
 def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
@@ -271,10 +248,6 @@ def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
     return model.to(config.device)
 
 
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     """A step of AdamW on one sequence."""
     optimizer = torch.optim.AdamW(model.parameters())
@@ -282,14 +255,16 @@ def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
 
     def step(length: int = length) -> None:
         optimizer.zero_grad()
-        logits = _autocast(config, model, tokens[:, :length])
+        with _softmax_backend(config), _autocast(config):
+            logits = model(tokens[:, :length])
         F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1 : length + 1].flatten()).backward()
         optimizer.step()
 
     # The optimiser makes its averages in its first step; they belong to the model, not to a step.
     step(min(length, 16))
     optimizer.zero_grad()
-    return Call(step, 4 * _parameters(model), {"parameters": _parameters(model)})
+    parameters, _ = count_parameters(model)
+    return Call(step, 4 * parameters, {"parameters": parameters})
 
 
 @torch.no_grad()
@@ -308,32 +283,23 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
     assert isinstance(model, CausalLM)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
     states: list[Any] = [None] * config.layers
+
+    def advance(tokens: Tensor, positions: Tensor, states: list[Any]) -> Tensor:
+        """The last block's output for tokens (1, N) that follow the blocks' states, which it replaces."""
+        x = model.embedding(tokens, positions)
+        for layer, block in enumerate(model.blocks):
+            x, states[layer] = cast(Block, block).advance(x, states[layer])
+        return x
+
     if name == SOFTMAX:
         shape = (2, 1, config.model_heads, length, config.dim // config.model_heads)
         pairs = [torch.randn(shape, device=config.device) for _ in states]
         states = [KeyValueCache(k, v, None, position) for k, v in pairs]
     else:
-        _, states = _advance(model, context, torch.arange(length, device=config.device), states)
+        advance(context, torch.arange(length, device=config.device), states)
 
     @torch.no_grad()
     def decode() -> Tensor:
-        return model.embedding.logits(model.norm(_advance(model, token, position, states)[0]))
+        return model.embedding.logits(model.norm(advance(token, position, [*states])))
 
-    return Call(decode, facts={"state_bytes": sum(map(_bytes, states))})
-
-
-def _advance(model: CausalLM, tokens: Tensor, positions: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-    """The last block's output for tokens (1, N) that follow the blocks' states, and the states after them."""
-    x, after = model.embedding(tokens, positions), []
-    for block, state in zip(model.blocks, states, strict=True):
-        assert isinstance(block, Block)
-        x, state = block.advance(x, state)
-        after.append(state)
-    return x, after
-
-
-def _bytes(state: object) -> int:
-    """Of all tensors in nested tuples."""
-    if isinstance(state, Tensor):
-        return state.nbytes
-    return sum(map(_bytes, state)) if isinstance(state, tuple) else 0
+    return Call(decode, facts={"state_bytes": sum(x.nbytes for x in tree_leaves(states) if isinstance(x, Tensor))})

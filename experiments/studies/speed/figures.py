@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures import style
+from experiments.figures.panels import legend_below
 from experiments.figures.style import MUTED, label
 from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
@@ -18,7 +18,7 @@ from experiments.records.schema import Comparison
 from experiments.studies.speed import results as cells
 from experiments.studies.speed import study
 from experiments.studies.speed.records import read_config, read_records
-from experiments.studies.speed.results import MIB, Crossing, Results, by_competitor, size_crossings
+from experiments.studies.speed.results import MIB, Crossing, Results, size_crossings
 from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
 from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
 from experiments.study import FigureEntry, TableEntry
@@ -30,66 +30,59 @@ LOOKS: dict[str, dict[str, Any]] = {
     EQ_19: style.kernel_style("favor+", "rope-after"),
     SDPA: style.kernel_style("softmax", "none"),
     study.PERFORMER: style.kernel_style("performer-pytorch", "none"),
-    **{name: style.kernel_style(kernel, position) for name, (kernel, position) in study.MODELS.items()},
+    **{
+        name: style.kernel_style(study.variant(name).kernel, study.variant(name).position)
+        for name in (study.NONE, study.BEFORE, AFTER, study.ELU, SOFTMAX)
+    },
 }
+"""of the competitors; one of another version is drawn as kernels and positions that there are not"""
 SECOND = {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
 """of a second M of the same module"""
-OTHER = {"color": style.OTHER_COLOUR} | style.OTHER_POSITION
-"""of a competitor of another version"""
 CONTEXT, LENGTH = (f"{what} (tokens, logarithmic axis)" for what in ("context", "length N"))
 
 
 def figures(
     root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
 ) -> list[FigureEntry | TableEntry]:
-    """Write times.csv, memory.csv, rate.csv and targets.csv, and style.draw what they hold."""
+    """Write times.csv, memory.csv, rate.csv and targets.csv, and draw what they hold."""
     config = read_config(comparison)
     results = Results(read_records(root), config)
     times, memory, rate = results.time_table, results.memory_table, results.rate_table
     judged = pd.DataFrame(targets(results), columns=Target._fields)
+    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
+        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     entries: list[FigureEntry | TableEntry] = []
     texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
 
-    def add_figure(name: str, figure: Any, *arguments: Any) -> None:
-        entries.append(style.draw(output / "figures", STUDY.figure(name, **texts), figure, *arguments))
+    def add(name: str, table: pd.DataFrame, figure: Any, cells_of: Any, *arguments: Any) -> None:
+        if not table.empty:
+            words = STUDY.figure(name, **texts)
+            entries.append(style.draw(output / "figures", words, figure, table, *arguments))
+            entries.append(STUDY.table(name, cells_of(table), **texts))
 
-    def add_table(name: str, table: pd.DataFrame) -> None:
-        entries.append(STUDY.table(name, table, **texts))
-
-    add_table("targets", judged)
+    entries.append(STUDY.table("targets", judged, **texts))
     if results.run_table["run"].nunique() > 1:
-        add_table("runs", results.run_table)
-    if not rate.empty:
-        add_figure("rate", rate_figure, rate, SHARE_TARGET)
-        add_table("rate", cells.rate_cells(rate))
+        entries.append(STUDY.table("runs", results.run_table, **texts))
+    add("rate", rate, rate_figure, cells.rate_cells, SHARE_TARGET)
     for topic, pairs in (
         ("operation", [(OURS, SDPA), (EQ_19, SDPA)]),
         ("module", [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)]),
         ("training", [(AFTER, SOFTMAX)]),
     ):
         of_topic, in_memory = (table[table["topic"] == topic] for table in (times, memory))
-        if not of_topic.empty:
-            add_figure(f"{topic}-time", time_figure, of_topic, results.time_crossings(topic, pairs))
-            add_table(f"{topic}-time", by_competitor(of_topic, cells.time_cell, "direction", "length", "rounds"))
-        if not in_memory.empty:
-            column = "rise" if topic == "training" else "extra"
-            add_figure(f"{topic}-memory", memory_figure, in_memory, column, size_crossings(in_memory, column, pairs))
-            add_table(f"{topic}-memory", by_competitor(in_memory, cells.memory_cell, "length"))
+        add(f"{topic}-time", of_topic, time_figure, cells.time_cells, results.time_crossings(topic, pairs))
+        column = "rise" if topic == "training" else "extra"
+        crossings = size_crossings(in_memory, column, pairs)
+        add(f"{topic}-memory", in_memory, memory_figure, cells.memory_cells, column, crossings)
     positions, decoding = (times[times["topic"] == topic] for topic in ("positions", "decoding"))
-    if not positions.empty:
-        add_figure("positions", positions_figure, positions)
-        add_table("positions", cells.position_cells(positions))
+    add("positions", positions, positions_figure, cells.position_cells)
     parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
     if not parameters.empty:
-        add_table("parameters", by_competitor(parameters, cells.fact_cell, "length"))
+        entries.append(STUDY.table("parameters", cells.fact_cells(parameters), **texts))
+    crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
+    add("decoding", decoding, decoding_figure, cells.time_cells, state, crossings)
     if not decoding.empty:
-        pairs = [(AFTER, SOFTMAX)]
-        crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
-        add_figure("decoding", decoding_figure, decoding, state, crossings)
-        add_table("decoding", by_competitor(decoding, cells.time_cell, "direction", "length", "rounds"))
-        add_table("state", by_competitor(state, cells.fact_cell, "length"))
-    for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
-        write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
+        entries.append(STUDY.table("state", cells.fact_cells(state), **texts))
     return entries
 
 
@@ -116,8 +109,7 @@ def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figu
 def memory_figure(memory: pd.DataFrame, column: str = "extra", crossings: Sequence[Crossing] = ()) -> Figure:
     """Peak memory against length."""
     figure = _curves_figure([Panel(memory, column, 1 / MIB)], crossings, (7.5, 4.8))
-    words = {"extra": "extra memory", "rise": "memory"}[column]
-    figure.axes[0].set_ylabel(f"{words} at its peak (MiB, logarithmic axis)")
+    figure.axes[0].set_ylabel(f"{'extra ' * (column == 'extra')}memory at its peak (MiB, logarithmic axis)")
     return figure
 
 
@@ -135,7 +127,7 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for direction, rows in rate.groupby("direction", sort=False):
-        look: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
+        look: Any = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
         left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **look)
         left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#D55E00", alpha=0.15, lw=0)
         dense = look | {"color": MUTED, "linewidth": 1}
@@ -143,11 +135,11 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
         right.plot(rows["length"], rows["cost"], marker="v", label=direction, **look)
     left.axhline(target, color="black", linewidth=0.8, label=f"target, {target:.0%}")
     left.set(ylim=(0, max(1.1 * target, left.get_ylim()[1])), ylabel="share of the sgemm rate")
-    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    left.yaxis.set_major_formatter(PercentFormatter(1, 0))
     right.set(ylim=(0, None), ylabel="time of a token / mean over the lengths")
     for axes in (left, right):
         _length_axis(axes, rate["length"])
-    _legend(figure, left, columns=3)
+    legend_below(figure, [left], 3)
     return figure
 
 
@@ -155,23 +147,19 @@ def positions_figure(times: pd.DataFrame) -> Figure:
     """What each position encoding adds to a step, in percent: a panel per kernel, a row per encoding and length."""
     parts = times["case"].str.partition(" ")
     kernels = list(dict.fromkeys(parts[0]))
-    rows = times.assign(kernel=parts[0], encoding=parts[2])
-    rows = rows[(rows["encoding"] != "none") & rows["ratio"].notna()]
+    length = times["length"].map(", N = {:,}".format) if times["length"].nunique() > 1 else ""
+    rows = times.assign(kernel=parts[0], name=(parts[2] + length).map(label))
+    rows = rows[(parts[2] != "none") & rows["ratio"].notna()]
     size = (3.3 * len(kernels) + 1, 0.7 + 0.5 * max(4, len(rows) / len(kernels)))
     figure = Figure(figsize=size, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(kernels), sharex=True))
-    several = times["length"].nunique() > 1
+    panels = figure.subplots(1, len(kernels), sharex=True, squeeze=False)[0]
     for axes, kernel in zip(panels, kernels, strict=True):
         mine = rows[rows["kernel"] == kernel]
-        names = [
-            label(f"{encoding}, N = {length:,}" if several else encoding)
-            for encoding, length in zip(mine["encoding"], mine["length"], strict=True)
-        ]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
         colour = style.kernel_colour(kernel)
         axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", color=colour, capsize=3)
         axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.set_yticks(range(len(mine)), names)
+        axes.set_yticks(range(len(mine)), mine["name"])
         axes.set(ylim=(len(mine) - 0.5, -0.5), title=label(kernel), xlabel="added to a step (%)")
     return figure
 
@@ -180,13 +168,13 @@ def _curves_figure(
     panels: Sequence[Panel], crossings: Sequence[Crossing], size: tuple[float, float], *, sharey: bool = False
 ) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
-    axes = list(np.atleast_1d(figure.subplots(1, len(panels), sharey=sharey)))
+    axes = figure.subplots(1, len(panels), sharey=sharey, squeeze=False)[0].tolist()
     for each, panel in zip(axes, panels, strict=True):
         _curves(each, panel)
     by_direction = {panel.direction: each for each, panel in zip(axes, panels, strict=True)}
     for group in [by_direction] if sharey else [{direction: each} for direction, each in by_direction.items()]:
         _mark_crossings(group, [crossing for crossing in crossings if crossing.direction in group])
-    _legend(figure, axes[0])
+    legend_below(figure, axes[:1], 4 if size[0] > 8 else 3)
     return figure
 
 
@@ -195,7 +183,7 @@ def _curves(axes: Axes, panel: Panel) -> None:
     for index, (name, group) in enumerate(rows.groupby("case", sort=False)):
         group = group.sort_values("length")
         kind, _, features = str(name).partition(", M=")
-        drawn = LOOKS.get(kind, OTHER) | (SECOND if features and index else {})
+        drawn = LOOKS.get(kind, style.kernel_style(kind, "")) | (SECOND if features and index else {})
         axes.plot(group["length"], group[column] * scale, label=label(str(name)), markersize=5, **drawn)
         if "low" in group:
             low, high = group["low"] * scale, group["high"] * scale
@@ -206,7 +194,7 @@ def _curves(axes: Axes, panel: Panel) -> None:
     bottom, top = axes.get_ylim()
     if top < 300 * bottom:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     _length_axis(axes, rows["length"])
 
@@ -244,9 +232,3 @@ def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> N
             color=MUTED,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
         )
-
-
-def _legend(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = min(columns if figure.get_figwidth() > 8 else 3, len(labels))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)

@@ -3,27 +3,29 @@
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from experiments.analysis.claims import ReadSample, Sample
-from experiments.analysis.runs import Runs
-from experiments.records.schema import Comparison
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import Case, Results
 from experiments.studies.speed.study import AFTER, ALL_LENGTHS, BACKWARD, OURS, STEP, TOKEN, SpeedConfig, after
 
-Times = Callable[[SpeedConfig], tuple[list[Case], Callable[..., np.ndarray]]]
-"""two cases, and what is made of their seconds by round"""
+
+def _reads(sample: Callable[[Results], Sample | None]) -> ReadSample:
+    return lambda root, comparison, runs: sample(Results(read_records(root), read_config(comparison)))
 
 
-def _by_round(times: Times) -> ReadSample:
-    """The sample of two cases, whose rounds are put beside each other in order; none if there is one case only."""
+def _by_round(
+    cases: Callable[[SpeedConfig], list[Case]],
+    quantity: Callable[[np.ndarray, np.ndarray, float], np.ndarray] = lambda a, b, growth: a / b,
+) -> ReadSample:
+    """What ``quantity`` makes of the seconds of two cases, put beside each other round by round, and of how many times
+    longer the longer is; none if there is one case only.
+    """
 
-    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        results = _results(root, comparison)
-        wanted, quantity = times(results.config)
+    def sample(results: Results) -> Sample | None:
+        wanted = cases(results.config)
         if len(wanted) < 2:
             return None
         failed = dict.fromkeys(case for case in wanted if case in results.failures)
@@ -32,61 +34,53 @@ def _by_round(times: Times) -> ReadSample:
         if lost or len(known) < 2:
             return Sample({}, len(lost) or results.config.fewest_rounds, lost, unit_of_sample="rounds")
         rounds = min(map(len, known))
-        values = quantity(*(seconds[:rounds] for seconds in known))
         lengths = sorted({case[2] for case in wanted})
+        values = quantity(known[0][:rounds], known[1][:rounds], lengths[-1] / lengths[0])
         notes = [f"N = {' and '.join(f'{n:,}' for n in lengths)}"]
         if len(lengths) > 1 and wanted[0][0] not in ALL_LENGTHS:
             notes.append("the lengths were timed in rounds of their own")
         return Sample(dict(enumerate(values.tolist())), rounds, unit_of_sample="rounds", notes=tuple(notes))
 
-    return sample
-
-
-def _results(root: Path, comparison: Comparison) -> Results:
-    return Results(read_records(root), read_config(comparison))
+    return _reads(sample)
 
 
 def time_slope(topic: str, name: str) -> ReadSample:
     """Of ln(time) over ln(N) between the two largest lengths."""
-
-    def times(config: SpeedConfig) -> tuple[list[Case], Callable[..., np.ndarray]]:
-        lengths = sorted(set(config.lengths))[-2:]
-        width = math.log(lengths[-1] / lengths[0])
-        return [(topic, BACKWARD, n, name) for n in lengths], lambda a, b: np.log(b / a) / width
-
-    return _by_round(times)
+    return _by_round(
+        lambda config: [(topic, BACKWARD, n, name) for n in sorted(set(config.lengths))[-2:]],
+        lambda a, b, growth: np.log(b / a) / math.log(growth),
+    )
 
 
 def time_ratio(topic: str, name: str, other: str) -> ReadSample:
     """Time over another's at the longest length, forward and backward."""
 
-    def times(config: SpeedConfig) -> tuple[list[Case], Callable[..., np.ndarray]]:
+    def cases(config: SpeedConfig) -> list[Case]:
         names = (after(config.num_features) if each == AFTER else each for each in (name, other))
-        return [(topic, BACKWARD, max(config.lengths), each) for each in names], np.divide
+        return [(topic, BACKWARD, max(config.lengths), each) for each in names]
 
-    return _by_round(times)
+    return _by_round(cases)
 
 
 def token_times() -> ReadSample:
     """Time of a token of linear attention after the longest context over that after the shortest."""
-    return _by_round(lambda config: ([("decoding", TOKEN, f(config.contexts), AFTER) for f in (max, min)], np.divide))
+    return _by_round(lambda config: [("decoding", TOKEN, f(config.contexts), AFTER) for f in (max, min)])
 
 
 def position_cost(kernel: str, encoding: str, other: str) -> ReadSample:
     """The time of a training step over that of the same kernel with another encoding, less 1, at the longest length."""
-
-    def times(config: SpeedConfig) -> tuple[list[Case], Callable[..., np.ndarray]]:
-        names = (f"{kernel} {encoding}", f"{kernel} {other}")
-        return [("positions", STEP, max(config.position_lengths), name) for name in names], lambda a, b: a / b - 1
-
-    return _by_round(times)
+    return _by_round(
+        lambda config: [
+            ("positions", STEP, max(config.position_lengths), f"{kernel} {each}") for each in (encoding, other)
+        ],
+        lambda a, b, growth: a / b - 1,
+    )
 
 
 def memory_slopes() -> ReadSample:
     """Of ln(memory) over ln(N) of our operation between neighbouring lengths."""
 
-    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        results = _results(root, comparison)
+    def sample(results: Results) -> Sample | None:
         config, table = results.config, results.memory_table
         lengths = sorted(config.lengths if config.memory_lengths is None else config.memory_lengths)
         rows = table[(table["topic"] == "operation") & (table["case"] == OURS) & (table["rise"] > 0)]
@@ -95,19 +89,17 @@ def memory_slopes() -> ReadSample:
         values = {b: math.log(rises[b] / rises[a]) / math.log(b / a) for a, b in pairs}
         return Sample(values, len(lengths) - 1, unit_of_sample="pairs of lengths") if len(lengths) > 1 else None
 
-    return sample
+    return _reads(sample)
 
 
 def state_sizes() -> ReadSample:
     """The bytes carried from token to token after each context, over those after the shortest."""
 
-    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        results = _results(root, comparison)
+    def sample(results: Results) -> Sample:
         first, *others = sorted(set(results.config.contexts))
-        table = results.fact_table("state_bytes")
-        table = table[table["case"] == AFTER]
+        table = results.fact_table("state_bytes").query("case == @AFTER")
         sizes = dict(zip(table["length"], table["value"], strict=True))
         values = {n: sizes[n] / sizes[first] for n in others if {n, first} <= sizes.keys()}
         return Sample(values, len(others), unit_of_sample="contexts")
 
-    return sample
+    return _reads(sample)

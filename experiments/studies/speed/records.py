@@ -2,37 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from experiments.records.files import wrong_file
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
-from experiments.studies.speed.study import ALL_LENGTHS, DIRECTIONS, SGEMM, Length, SpeedConfig
+from experiments.studies.speed.study import DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 
 Seconds = Annotated[float, Meta(ge=1e-12, le=1e12)]
-
-
-class Plan(NamedTuple):
-    """What is measured at once, and lost at most if the run is killed."""
-
-    kind: str
-    """"time" or "memory\""""
-    topic: str
-    direction: str
-    length: int | None
-    """None where several lengths are timed in the same rounds"""
-    cases: tuple[tuple[str, int], ...]
-    """(competitor, length) of all that is measured"""
-
-    def __str__(self) -> str:
-        names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
-        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name != SGEMM))
-        return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
 
 
 class Failure(Struct):
@@ -53,39 +34,50 @@ class Sample(Struct, omit_defaults=True):
     state_bytes: Positive | None = None
 
 
-class _Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
+class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """What is measured at once, and lost at most if the run is killed; and what came of it."""
+
     topic: str
     direction: str
     length: Length | None
+    """None where several lengths are timed in the same rounds"""
     cases: tuple[tuple[str, Length], ...]
+    """(competitor, length) of all that is measured"""
     run: str = "not recorded"
     """the process run that made it"""
     failures: list[Failure] = []
 
     def __post_init__(self) -> None:
-        directions = DIRECTIONS.get(self.topic, ())[-1 if self.plan.kind == "memory" else 0 :]
-        if self.direction not in directions:
+        if self.direction not in DIRECTIONS.get(self.topic, ())[-1 if self.kind == "memory" else 0 :]:
             raise ValueError(
                 f"topic and direction are {self.topic!r} and {self.direction!r}; expected a topic of "
                 f"{', '.join(DIRECTIONS)} and a direction it is measured in"
             )
-        if (self.length is None) != (self.topic in ALL_LENGTHS):
-            raise ValueError(f"length is {self.length}, which the topic {self.topic} cannot have")
+
+    def __str__(self) -> str:
+        names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
+        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name != SGEMM))
+        return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
 
     @property
-    def plan(self) -> Plan:
+    def kind(self) -> str:
+        """ "time" or "memory" """
+        return str(self.__struct_config__.tag)
+
+    @property
+    def plan(self) -> tuple[object, ...]:
         """What this is a measurement of."""
-        return Plan(str(self.__struct_config__.tag), self.topic, self.direction, self.length, self.cases)
+        return self.kind, self.topic, self.direction, self.length, frozenset(self.cases)
 
     @property
     def sentences(self) -> list[str]:
         """One for each failure."""
-        what = f"{self.plan.kind} of {self.topic}, {self.direction}"
+        what = f"{self.kind} of {self.topic}, {self.direction}"
         return [f"{what}, N = {each.length:,}: {each.case}: {each.reason}" for each in self.failures]
 
 
-class TimeMeasurement(_Measurement, tag="time"):
-    """Competitors timed in turn, so all have as many rounds. Each is there once for a length, the measurement's own."""
+class TimeMeasurement(Measurement, tag="time"):
+    """Competitors timed in turn, so all have as many rounds."""
 
     samples: list[Sample]
     chunk_size: Length | None = None
@@ -95,30 +87,19 @@ class TimeMeasurement(_Measurement, tag="time"):
         super().__post_init__()
         if self.topic == "rate" and self.chunk_size is None:
             raise ValueError("chunk_size is missing")
-        if len({(sample.case, sample.length) for sample in self.samples}) < len(self.samples):
-            raise ValueError("samples has a competitor twice at one length")
         for index, sample in enumerate(self.samples):
-            if self.length not in (None, sample.length):
-                raise ValueError(f"samples[{index}].length is {sample.length}; expected {self.length}")
             if len(sample.seconds) != len(self.samples[0].seconds):
                 raise ValueError(f"samples[{index}].seconds has another number of rounds than samples[0].seconds")
 
 
-class MemoryMeasurement(_Measurement, tag="memory"):
-    """A competitor's memory in bytes, as results.py says; without ``rise`` it has failures."""
+class MemoryMeasurement(Measurement, tag="memory"):
+    """A competitor's memory in bytes, as ``Results.memory_table`` says."""
 
+    length: Length
     case: str
     rise: Natural | None = None
     returned: Natural | None = None
     method: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.rise is None or self.returned is None) and not self.failures:
-            raise ValueError("rise or returned is missing, and there are no failures")
-
-
-Measurement = TimeMeasurement | MemoryMeasurement
 
 
 def read_config(comparison: Comparison) -> SpeedConfig:
@@ -127,26 +108,21 @@ def read_config(comparison: Comparison) -> SpeedConfig:
     Raises:
         ValueError: a setting is of the wrong type or out of range.
     """
-    try:
-        return msgspec.convert(comparison.config, SpeedConfig)
-    except msgspec.ValidationError as error:
-        problem = str(error).replace("$", "$.config")
-        raise wrong_file(
-            "comparison.json", f"is wrong: {problem}", "run the comparison again to write it anew"
-        ) from None
+    config = msgspec.json.encode(PRESETS["cpu"] | comparison.config)
+    return decoded(config, SpeedConfig, "comparison.json, config", "run the comparison again to write it anew")
 
 
-def read_records(root: Path) -> list[Measurement]:
+def read_records(root: Path) -> list[TimeMeasurement | MemoryMeasurement]:
     """Every measurement; where one was made again, the later.
 
     Raises:
         ValueError: a line is no measurement; the message names it.
     """
-    latest: dict[object, Measurement] = {}
+    latest: dict[object, TimeMeasurement | MemoryMeasurement] = {}
     for line, where, remedy in read_lines(root / RECORDS, remedy="remove that line"):
-        record: Measurement = decoded(line, Measurement, where, remedy)  # type: ignore[arg-type]
-        case = record.case if isinstance(record, MemoryMeasurement) else None
-        latest[record.plan[:4], case] = record
+        kind: type[TimeMeasurement | MemoryMeasurement] = TimeMeasurement | MemoryMeasurement  # type: ignore[assignment]
+        record = decoded(line, kind, where, remedy)
+        latest[record.plan[:4], getattr(record, "case", None)] = record
     return list(latest.values())
 
 

@@ -1,8 +1,8 @@
 """From the speed study's records to its numbers (medians, ratios within rounds, crossovers), and to cells of text."""
 
+import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -10,16 +10,15 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.tables import NOTHING
-from experiments.studies.speed.records import Measurement, TimeMeasurement
-from experiments.studies.speed.study import AFTER, FORWARD, OURS, SGEMM, SpeedConfig, after
+from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement
+from experiments.studies.speed.study import AFTER, DIRECTIONS, FORWARD, OURS, SGEMM, SpeedConfig, after
 
 MIB = 2**20
-TIME_COLUMNS = "topic direction length case rounds median low high ratio ratio_low ratio_high".split()
-MEMORY_COLUMNS = "topic direction length case rise returned extra method".split()
-RATE_COLUMNS = "direction length rounds median causal_share causal_low causal_high dense_share cost".split()
 
 Case = tuple[str, str, int, str]
 """topic, direction, length, competitor"""
+Pairs = Sequence[tuple[str, str]]
+"""each ours and another"""
 
 
 class Quartiles(NamedTuple):
@@ -41,7 +40,7 @@ class Crossing(NamedTuple):
 
 
 def quartiles(values: Sequence[float] | np.ndarray) -> Quartiles:
-    return Quartiles(*(float(x) for x in np.percentile(values, (25, 50, 75))))
+    return Quartiles(*np.percentile(values, (25, 50, 75)).tolist())
 
 
 class Results:
@@ -55,7 +54,7 @@ class Results:
             for record in self.times
             for sample in record.samples
         }
-        self.failures = {
+        self.failures: dict[Case, str] = {
             (record.topic, record.direction, failure.length, failure.case): failure.reason
             for record in self.times
             for failure in record.failures
@@ -72,24 +71,21 @@ class Results:
         ratios = {length: self.ratio(topic, direction, length, other, ours) for length in lengths}
         return {length: quartiles(ratio) for length, ratio in ratios.items() if ratio is not None}
 
-    def reference(self, topic: str, case: str) -> str:
-        """What a competitor of a topic is compared with."""
-        if topic == "positions":
-            return f"{case.partition(' ')[0]} none"
-        return {"operation": OURS, "module": after(self.config.num_features)}.get(topic, AFTER)
-
     @cached_property
     def time_table(self) -> pd.DataFrame:
-        """Seconds of every competitor, and its time over ours within a round: medians and quartiles."""
+        """Seconds of every competitor, and its time within a round over ours, or without positions: quartiles."""
+        ours = {"operation": OURS, "module": after(self.config.num_features)}
         rows = []
         for (topic, direction, length, case), seconds in self.seconds.items():
             if topic != "rate":
-                ratio = self.ratio(topic, direction, length, case, self.reference(topic, case))
-                over = Quartiles(math.nan, math.nan, math.nan) if ratio is None else quartiles(ratio)
+                over = f"{case.partition(' ')[0]} none" if topic == "positions" else ours.get(topic, AFTER)
+                ratio = self.ratio(topic, direction, length, case, over)
                 low, median, high = quartiles(seconds)
-                numbers = (len(seconds), median, low, high, over.median, over.low, over.high)
+                ratio_low, middle, ratio_high = [math.nan] * 3 if ratio is None else quartiles(ratio)
+                numbers = (len(seconds), median, low, high, middle, ratio_low, ratio_high)
                 rows.append((topic, direction, length, case, *numbers))
-        return pd.DataFrame.from_records(rows, columns=TIME_COLUMNS)
+        columns = "topic direction length case rounds median low high ratio ratio_low ratio_high"
+        return pd.DataFrame.from_records(rows, columns=columns.split())
 
     @cached_property
     def memory_table(self) -> pd.DataFrame:
@@ -97,9 +93,10 @@ class Results:
         rows = [
             (row.topic, row.direction, row.length, row.case, row.rise, row.returned, 0, row.method)
             for row in self.records
-            if not isinstance(row, TimeMeasurement) and row.rise is not None
+            if isinstance(row, MemoryMeasurement) and None not in (row.rise, row.returned)
         ]
-        table = pd.DataFrame.from_records(rows, columns=MEMORY_COLUMNS)
+        columns = "topic direction length case rise returned extra method"
+        table = pd.DataFrame.from_records(rows, columns=columns.split())
         return table.assign(extra=(table["rise"] - table["returned"]).clip(lower=0))
 
     @cached_property
@@ -118,22 +115,20 @@ class Results:
             rate = 2 * self.config.gemm_size**3 / product
             mean = np.mean([values / length for length, values in seconds.items()], axis=0)
             for length, values in seconds.items():
-                fewest, dense = (
-                    operation_flops(length, self.config, record.direction, record.chunk_size or length, dense=dense)
-                    for dense in (False, True)
-                )
+                place = length, self.config, record.direction, record.chunk_size or length
+                fewest, dense = (operation_flops(*place, dense=dense) for dense in (False, True))
                 low, share, high = quartiles(fewest / values / rate)
-                numbers = (float(np.median(values)), share, low, high, share * dense / fewest)
-                cost = float(np.median(values / length / mean))
-                rows.append((record.direction, length, len(values), *numbers, cost))
-        return pd.DataFrame.from_records(rows, columns=RATE_COLUMNS)
+                numbers = (np.median(values), share, low, high, share * dense / fewest)
+                rows.append((record.direction, length, len(values), *numbers, np.median(values / length / mean)))
+        columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
+        return pd.DataFrame.from_records(rows, columns=columns.split())
 
     @cached_property
     def run_table(self) -> pd.DataFrame:
         """How many measurements of each topic each process run made; records without a run count as one."""
-        counts = Counter((record.run, record.topic, record.plan.kind) for record in self.records)
-        rows = [(*key, count) for key, count in counts.items()]
-        return pd.DataFrame.from_records(rows, columns=["run", "topic", "kind", "measurements"])
+        rows = [(record.run, record.topic, record.kind) for record in self.records]
+        table = pd.DataFrame.from_records(rows, columns=["run", "topic", "kind"])
+        return table.value_counts(sort=False).reset_index(name="measurements")
 
     def fact_table(self, fact: str) -> pd.DataFrame:
         """The competitors' sizes of one kind ("parameters", "state_bytes"): columns length, case, value.
@@ -141,29 +136,52 @@ class Results:
         Where one was recorded again, the later. Without the models of the position encodings, whose sizes follow from
         them.
         """
-        rows = [
-            (sample.length, sample.case, getattr(sample, fact))
-            for record in self.times
-            if record.topic != "positions"
-            for sample in record.samples
-            if getattr(sample, fact) is not None
-        ]
-        table = pd.DataFrame.from_records(rows, columns=["length", "case", "value"])
-        return table.drop_duplicates(["length", "case"], keep="last")
+        samples = [sample for record in self.times if record.topic != "positions" for sample in record.samples]
+        sizes = {(each.length, each.case): getattr(each, fact) for each in samples if getattr(each, fact) is not None}
+        return pd.DataFrame.from_records(
+            [(*key, size) for key, size in sizes.items()], columns=["length", "case", "value"]
+        )
 
-    def time_crossings(self, topic: str, pairs: Sequence[tuple[str, str]]) -> list[Crossing]:
-        """Where ours becomes faster, for each direction and pair (ours, other).
+    def time_crossings(self, topic: str, pairs: Pairs) -> list[Crossing]:
+        """Where ours becomes faster, for each direction and pair.
 
         None where the next measured length does not say so clearly: a quarter of its rounds say otherwise.
         """
         found = []
-        for direction in dict.fromkeys(record.direction for record in self.times if record.topic == topic):
-            for ours, other in pairs:
-                by_length = self.speedups(topic, direction, ours, other)
-                where = faster_since(by_length)
-                if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
-                    found.append(Crossing(direction, ours, other, where))
+        for direction, (ours, other) in itertools.product(DIRECTIONS[topic], pairs):
+            by_length = self.speedups(topic, direction, ours, other)
+            where = faster_since(by_length)
+            if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
+                found.append(Crossing(direction, ours, other, where))
         return found
+
+
+def size_crossings(table: pd.DataFrame, column: str, pairs: Pairs) -> list[Crossing]:
+    """Where ours becomes smaller, for each pair, in a table of one topic and direction."""
+    sizes = table.pivot(index="length", columns="case", values=column)
+    sizes = sizes[sizes > 0]
+    wanted = {pair: sizes.reindex(columns=pair).dropna() for pair in pairs}
+    starts = {pair: crossover((both[pair[1]] / both[pair[0]]).to_dict()) for pair, both in wanted.items()}
+    return [Crossing("", *pair, where) for pair, where in starts.items() if where is not None]
+
+
+def crossover(gains: Mapping[Any, float]) -> float | None:
+    """The length from which on the other's over ours, by length, is above 1: straight on log-log axes in between.
+
+    None if it is not above 1 at the last length, or is so from the first.
+    """
+    logarithms = [(math.log(length), math.log(gain)) for length, gain in gains.items()]
+    for (start, before), (end, behind) in reversed(list(itertools.pairwise(logarithms))):
+        if behind <= 0:
+            return None
+        if before <= 0:
+            return math.exp(start + before / (before - behind) * (end - start))
+    return None
+
+
+def faster_since(speedups: Mapping[int, Quartiles]) -> float | None:
+    """The crossover of the medians."""
+    return crossover({length: speedup.median for length, speedup in speedups.items()})
 
 
 def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int, *, dense: bool = False) -> int:
@@ -183,83 +201,45 @@ def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size
     return forward if direction == FORWARD else 3 * forward
 
 
-def crossover(lengths: Sequence[float], ours: Sequence[float], other: Sequence[float]) -> float | None:
-    """The length from which on ours is below the other, between two measured lengths, straight on log-log axes.
-
-    None if ours is not below it at the last length, or is below it from the first.
-    """
-    gaps = [math.log(b / a) for a, b in zip(ours, other, strict=True)]  # above 0 ours is below the other
-    not_below = [index for index, gap in enumerate(gaps) if gap <= 0]
-    if not not_below or not_below[-1] == len(gaps) - 1:
-        return None
-    index = not_below[-1]
-    share = gaps[index] / (gaps[index] - gaps[index + 1])
-    start, end = math.log(lengths[index]), math.log(lengths[index + 1])
-    return math.exp(start + share * (end - start))
+def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
+    """A row of text for each length, of times for each direction too, and a column per competitor."""
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for entry in table.to_dict("records"):
+        timed = {"what": entry["direction"], "rounds": str(entry["rounds"])} if "rounds" in table else {}
+        row = rows.setdefault((timed.get("what", ""), entry["length"]), timed | {"N": f"{entry['length']:,}"})
+        row[entry["case"]] = cell(entry)
+    found = pd.DataFrame(list(rows.values())).fillna(NOTHING)
+    return found.assign(rounds=found.pop("rounds")) if "rounds" in found else found
 
 
-def faster_since(by_length: dict[int, Quartiles]) -> float | None:
-    """The length from which on the median of ``Results.speedups`` is above 1; None as ``crossover`` says."""
-    return crossover(list(by_length), [1.0] * len(by_length), [speedup.median for speedup in by_length.values()])
+def time_cells(times: pd.DataFrame) -> pd.DataFrame:
+    """Each competitor's median time, and its time over ours."""
+
+    def cell(entry: dict[Any, Any]) -> str:
+        ratio = _ratio(entry)
+        is_alone = ratio.low == ratio.high == 1 or math.isnan(ratio.median)
+        return in_words(entry["median"]) + ("" if is_alone else f"; {ratio.show('.2f')}")
+
+    return _by_competitor(times, cell)
 
 
-def size_crossings(table: pd.DataFrame, column: str, pairs: Sequence[tuple[str, str]]) -> list[Crossing]:
-    """Where ours becomes smaller, for each pair (ours, other), in a table of one topic and direction."""
-    sizes = table.pivot(index="length", columns="case", values=column).sort_index()
-    found = []
-    for ours, other in pairs:
-        if {ours, other} <= set(sizes):
-            both = sizes[[ours, other]].dropna()
-            both = both[(both > 0).all(axis=1)]
-            where = crossover(list(both.index), list(both[ours]), list(both[other]))
-            if where is not None:
-                found.append(Crossing("", ours, other, where))
-    return found
+def memory_cells(memory: pd.DataFrame) -> pd.DataFrame:
+    """Each competitor's extra memory, and the whole rise."""
+    return _by_competitor(memory, lambda row: f"{row['extra'] / MIB:,.1f} MiB ({row['rise'] / MIB:,.1f})")
 
 
-def by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str], *places: str) -> pd.DataFrame:
-    """A row of text for each of the places (direction, length, rounds, in this order), a column per competitor."""
-    rows = []
-    for _, group in table.groupby(list(places), sort=False):
-        entries = group.to_dict("records")
-        cells = {entry["case"]: cell(entry) for entry in entries}
-        rows.append({name: _PLACES[name][1](entries[0][name]) for name in places} | cells)
-    found = pd.DataFrame(rows).fillna(NOTHING)
-    last = [name for name in ("rounds",) if name in found]
-    return found[[*found.columns.drop(last), *last]].rename(columns={name: word for name, (word, _) in _PLACES.items()})
-
-
-_PLACES: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "direction": ("what", str), "length": ("N", "{:,}".format), "rounds": ("rounds", str)
-}  # fmt: skip
-
-
-def time_cell(entry: dict[Any, Any]) -> str:
-    """A competitor's median time, and its time over ours."""
-    ratio = _ratio(entry)
-    is_alone = ratio.low == ratio.high == 1 or math.isnan(ratio.median)
-    return in_words(entry["median"]) + ("" if is_alone else f"; {ratio.show('.2f')}")
-
-
-def memory_cell(entry: dict[Any, Any]) -> str:
-    """A competitor's extra memory, and the whole rise."""
-    return f"{entry['extra'] / MIB:,.1f} MiB ({entry['rise'] / MIB:,.1f})"
-
-
-def fact_cell(entry: dict[Any, Any]) -> str:
-    return f"{int(entry['value']):,}"
+def fact_cells(facts: pd.DataFrame) -> pd.DataFrame:
+    return _by_competitor(facts, lambda row: f"{row['value']:,}")
 
 
 def position_cells(times: pd.DataFrame) -> pd.DataFrame:
     """A row per length, kernel and position encoding: its median time, and its time over that without positions."""
-    rows = []
-    for entry in times.to_dict("records"):
-        kernel, _, encoding = entry["case"].partition(" ")
-        is_reference = encoding == "none" or math.isnan(entry["ratio"])
-        over = NOTHING if is_reference else _ratio(entry).show(".3f")
-        cells = (f"{entry['length']:,}", kernel, encoding, in_words(entry["median"]), over, str(entry["rounds"]))
-        rows.append(dict(zip(("N", "kernel", "positions", "time", "over none", "rounds"), cells, strict=True)))
-    return pd.DataFrame(rows)
+    parts, entries = times["case"].str.partition(" "), times.to_dict("records")
+    is_over = (parts[2] != "none") & times["ratio"].notna()
+    over = [_ratio(entry).show(".3f") if shown else NOTHING for entry, shown in zip(entries, is_over, strict=True)]
+    cells: dict[str, Any] = {"N": times["length"].map("{:,}".format), "kernel": parts[0], "positions": parts[2]}
+    cells |= {"time": times["median"].map(in_words), "over none": over, "rounds": times["rounds"].map(str)}
+    return pd.DataFrame(cells)
 
 
 def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:

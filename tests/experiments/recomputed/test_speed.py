@@ -353,7 +353,7 @@ CROSSINGS = {
 }
 
 
-@pytest.mark.parametrize("topic", ["operation", "module", "training", "decoding"])
+@pytest.mark.parametrize("topic", CROSSINGS)
 def test_every_line_of_the_figures_of_times(speed, measured, topic):
     figure = speed.figures["decoding" if topic == "decoding" else f"{topic}-time"]
     directions = list(dict.fromkeys(direction for direction, _, _ in measured.times(topic)))
@@ -371,17 +371,13 @@ def test_every_line_of_the_figures_of_times(speed, measured, topic):
         assert_curves(speed, axes, medians, starts, bands)
 
 
-@pytest.mark.parametrize("topic", ["operation", "module", "training"])
-def test_every_line_of_the_figures_of_memory(speed, measured, topic):
-    (axes,) = speed.figures[f"{topic}-memory"].axes
-    peaks = {(n, case): peaks for (found, n, case), peaks in measured.memory.items() if found == topic}
-    shown = {key: (rise if topic == "training" else extra) / MIB for key, (rise, extra) in peaks.items()}
-    assert_curves(speed, axes, shown, starts_of_sizes(shown, CROSSINGS[topic]))
-
-
-def test_every_line_of_the_figure_of_states(speed, measured):
+@pytest.mark.parametrize("topic", CROSSINGS)
+def test_every_line_of_the_figures_of_memory_and_states(speed, measured, topic):
+    axes = speed.figures["decoding" if topic == "decoding" else f"{topic}-memory"].axes[-1]
     sizes = {(n, case): size / MIB for (fact, n, case), size in measured.facts.items() if fact == "state_bytes"}
-    assert_curves(speed, speed.figures["decoding"].axes[1], sizes, starts_of_sizes(sizes, CROSSINGS["decoding"]))
+    peaks = {(n, case): peaks for (found, n, case), peaks in measured.memory.items() if found == topic}
+    shown = {key: (rise if topic == "training" else extra) / MIB for key, (rise, extra) in peaks.items()} or sizes
+    assert_curves(speed, axes, shown, starts_of_sizes(shown, CROSSINGS[topic]))
 
 
 def test_every_line_of_the_figure_of_shares(speed, measured):

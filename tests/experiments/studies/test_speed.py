@@ -15,7 +15,7 @@ import pytest
 from experiments.analysis.claims import claims_of
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
-from experiments.studies.speed import cases, measure
+from experiments.studies.speed import benchmark, cases, measure
 from experiments.studies.speed.benchmark import in_fresh_process, peak_memory, time_in_turn
 from experiments.studies.speed.figures import memory_figure, positions_figure
 from experiments.studies.speed.records import (
@@ -27,7 +27,7 @@ from experiments.studies.speed.records import (
     read_config,
     read_records,
 )
-from experiments.studies.speed.results import Results, crossover, operation_flops, position_cells
+from experiments.studies.speed.results import Results, crossover, position_cells
 from experiments.studies.speed.study import (
     AFTER,
     BACKWARD,
@@ -42,15 +42,13 @@ from experiments.studies.speed.study import (
     SOFTMAX,
     STEP,
     STUDY,
-    SpeedConfig,
     after,
     settings,
 )
-from experiments.studies.speed.targets import SHARE_TARGET, targets
-from experiments.variants import VARIANTS
+from experiments.studies.speed.targets import targets
 from tests.made_up import make_record
 
-CPU, SMOKE = SpeedConfig(), settings("smoke", "cpu")
+CPU, SMOKE = settings("cpu", "cpu"), settings("smoke", "cpu")
 GEMM_RATE = 3e11
 ADDED = {"rope": 0.02, "rope before": 0.02, "rope after": 0.08, "alibi": 0.3}
 MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
@@ -93,12 +91,10 @@ def made_up_records(config=CPU, slower=1.0, spread=0.0, drift=0.0):
     records = []
     for plan in measure.planned(config):
         ours = {name: 1.0 if name in (SGEMM, SOFTMAX, SDPA, PERFORMER) else slower for name, _ in plan.cases}
-        if plan.kind == "memory":
-            ((name, length),) = plan.cases
-            rise = int(length * 50_000 * (100 if name == PERFORMER else ours[name]) * (1 + spread * np.sin(length)))
-            place = {key: value for key, value in plan._asdict().items() if key != "kind"}
-            sizes = {"rise": rise, "returned": length * 10_000, "method": "made up"}
-            records.append(MemoryMeasurement(**place, case=name, **sizes))
+        if isinstance(plan, MemoryMeasurement):
+            factor = (100 if plan.case == PERFORMER else ours[plan.case]) * (1 + spread * np.sin(plan.length))
+            sizes = {"rise": int(plan.length * 50_000 * factor), "returned": plan.length * 10_000}
+            records.append(msgspec.structs.replace(plan, **sizes))
             continue
         samples = []
         for index, (name, length) in enumerate(plan.cases):
@@ -107,7 +103,7 @@ def made_up_records(config=CPU, slower=1.0, spread=0.0, drift=0.0):
             parameters = 3_220_992 if plan.topic == "training" else None
             state = (4_000_000 if name == AFTER else 8192 * length) if plan.topic == "decoding" else None
             samples.append((name, length, seconds.tolist(), parameters, None if name == PERFORMER else state))
-        records.append(timed(*plan[1:4], samples))
+        records.append(timed(plan.topic, plan.direction, plan.length, samples))
     return records
 
 
@@ -129,14 +125,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     assert "The variants" not in (smoke / "report.md").read_text()
 
 
-def test_running_again_measures_nothing(smoke, capsys):
-    before = (smoke / "measurements.jsonl").read_bytes()
-    assert main(command(smoke)) == 0
-    assert "0 measurements to make" in capsys.readouterr().out
-    assert (smoke / "measurements.jsonl").read_bytes() == before
-
-
-def test_a_killed_run_measures_only_what_is_missing(smoke, tmp_path):
+def test_a_killed_run_measures_only_what_is_missing_and_a_third_nothing(smoke, tmp_path, capsys):
     root = tmp_path / "killed"
     shutil.copytree(smoke, root)
     lines = (smoke / "measurements.jsonl").read_bytes().splitlines(keepends=True)
@@ -147,6 +136,11 @@ def test_a_killed_run_measures_only_what_is_missing(smoke, tmp_path):
     assert last["topic"] == "decoding"
     assert last["run"] not in {row["run"] for row in before}
     assert "come from more than one run" in (root / "report.md").read_text()
+    capsys.readouterr()
+    written = (root / "measurements.jsonl").read_bytes()
+    assert main(command(root)) == 0
+    assert "0 measurements to make" in capsys.readouterr().out
+    assert (root / "measurements.jsonl").read_bytes() == written
     assert "come from more than one run" not in (smoke / "report.md").read_text()
 
 
@@ -194,14 +188,14 @@ def test_what_fails_is_dropped_and_noted_until_it_succeeds(tmp_path, monkeypatch
             raise AttributeError("for the\ntest")  # any exception
         return build(topic, direction, name, length, config)
 
-    def fails_for_eq_19(function, topic, direction, name, length, config):
-        if name == EQ_19:
+    def fails_for_eq_19(function, plan, config):
+        if plan.case == EQ_19:
             raise RuntimeError("its process ended")
         return MEMORY
 
     with monkeypatch.context() as patched:
         patched.setattr(measure, "build", fails_for_softmax_in_a_module)
-        patched.setattr(measure, "in_fresh_process", fails_for_eq_19)
+        patched.setattr(benchmark, "in_fresh_process", fails_for_eq_19)
         assert main(command(root)) == 1
     output, report = capsys.readouterr().out, (root / "report.md").read_text()
     notes = json.loads((root / "comparison.json").read_text())["notes"]
@@ -218,7 +212,7 @@ def test_what_fails_is_dropped_and_noted_until_it_succeeds(tmp_path, monkeypatch
     assert SOFTMAX not in measured
 
     with monkeypatch.context() as patched:
-        patched.setattr(measure, "in_fresh_process", lambda *arguments: MEMORY)
+        patched.setattr(benchmark, "in_fresh_process", lambda *arguments: MEMORY)
         assert main(command(root)) == 0
     assert "3 measurements to make" in capsys.readouterr().out, "the failed ones only"
     assert not any(note.startswith("failed") for note in json.loads((root / "comparison.json").read_text())["notes"])
@@ -264,27 +258,15 @@ def test_what_is_appended_is_read_again_and_the_later_counts(tmp_path):
     [
         (TIME, {"kind": "space"}, "space"),
         (TIME, {"length": 0}, r"\$\.length"),
-        (TIME, {"length": None}, "length is None, which the topic module cannot have"),
-        (TIME, {"length": 64}, r"samples\[0\]\.length is 512; expected 64"),
         (TIME, {"direction": STEP}, "topic and direction are 'module' and 'step'"),
-        (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": []}]}, r"\$\.samples\[0\]\.seconds"),
         (TIME, {"samples": [{"case": OURS, "length": 512, "seconds": [0]}]}, r"\$\.samples\[0\]\.seconds\[0\]"),
-        (TIME, {"samples": 2 * [{"case": OURS, "length": 512, "seconds": [1]}]}, "competitor twice"),
-        (
-            TIME,
-            {
-                "samples": [
-                    {"case": name, "length": 512, "seconds": [1] * (index + 1)} for index, name in enumerate("ab")
-                ]
-            },
-            r"samples\[1\]\.seconds has another number of rounds",
-        ),
+        (TIME, {"samples": [{"case": name, "length": 512, "seconds": s} for name, s in (("a", [1]), ("b", [1, 2]))]},
+         r"samples\[1\]\.seconds has another number of rounds"),
         (RATE, {"chunk_size": None}, "chunk_size is missing"),
-        (ONE, {"rise": None}, "rise or returned is missing"),
         (ONE, {"returned": -1}, r"\$\.returned"),
         (ONE, {"direction": FORWARD}, "topic and direction are 'module' and 'forward'"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_measurement_is_named_with_its_line(tmp_path, record, change, message):
     row = json.dumps(msgspec.to_builtins(record) | change)
     (tmp_path / "measurements.jsonl").write_text(f"{row}\n")
@@ -293,8 +275,8 @@ def test_a_wrong_measurement_is_named_with_its_line(tmp_path, record, change, me
 
 
 def test_settings_of_another_version_are_read_and_wrong_ones_named():
-    assert read_config(make_record(config={"heads": 2, "newer": 1})) == SpeedConfig(heads=2)
-    with pytest.raises(ValueError, match=r"comparison\.json .*\$\.config\.lengths\[1\]"):
+    assert read_config(make_record(config={"heads": 2, "newer": 1})) == replace(CPU, heads=2)
+    with pytest.raises(ValueError, match=r"comparison\.json, config at \$\.lengths\[1\]"):
         read_config(make_record(config={"lengths": [1, 0]}))
 
 
@@ -323,14 +305,6 @@ def test_sizes_count_once_and_may_be_missing():
     assert judged["decoding: size of the state"] == "not measured"
 
 
-def test_records_without_a_run_count_as_one():
-    records = [ONE, ONE, msgspec.structs.replace(ONE, run="a")]
-    assert Results(records, CPU).run_table[["run", "measurements"]].to_numpy().tolist() == [
-        ["not recorded", 2],
-        ["a", 1],
-    ]
-
-
 def test_models_of_another_size_are_not_trained_beside_ours(monkeypatch):
     larger = lambda length, config: cases.language_model(AFTER, length, replace(config, dim=2 * config.dim))  # noqa: E731
     monkeypatch.setattr(cases, "_performer_model", larger)
@@ -338,54 +312,12 @@ def test_models_of_another_size_are_not_trained_beside_ours(monkeypatch):
         cases.build("training", STEP, PERFORMER, 32, SMOKE)
 
 
-def test_every_position_encoding_that_a_kernel_can_have_is_measured():
-    variants = {name.replace("softmax-rope", "softmax-rope-before") for name in VARIANTS}
-    known = {variant for variant in variants if variant.startswith(("softmax-", "favor+-", "elu+1-"))}
-    names = cases.competitors("positions", 1024, CPU)
-    assert {name.replace("softmax rope", "softmax rope before").replace(" ", "-") for name in names} == known
-
-
-def test_a_model_is_built_with_the_positions_of_its_name():
-    sizes = {
-        name: cases.build("positions", STEP, name, 32, SMOKE).facts["parameters"]
-        for name in cases.competitors("positions", 32, SMOKE)
-    }
-    smallest = min(sizes.values())
-    learned = {f"{kernel} learned" for kernel in ("softmax", "favor+", "elu+1")}
-    assert sizes == {name: smallest + 32 * SMOKE.dim * (name in learned) for name in sizes}
-
-
-def test_the_peer_is_left_out_where_it_needs_too_much_memory():
-    assert PERFORMER in cases.competitors("operation", 1024, CPU)
-    assert PERFORMER not in cases.competitors("operation", 16384, CPU)
-
-
-def test_operations_are_those_counted_by_hand():
-    # H = 1, N = 8, M = 4, D = 2, C = 4: state 4·8·4·2 = 256, chunks 2·8·4·(4 + 2) = 384
-    config = SpeedConfig(heads=1, head_dim=2, num_features=4)
-    assert operation_flops(8, config, FORWARD, chunk_size=4, dense=True) == 640
-    assert operation_flops(8, config, BACKWARD, chunk_size=4, dense=True) == 3 * 640
-    # of the 4·4 pairs of a chunk 10 are causal: 2·(2·10)·6 = 240
-    assert operation_flops(8, config, FORWARD, chunk_size=4) == 256 + 240
-    # a chunk is not longer than the sequence: 2·2·2·6 = 48
-    assert operation_flops(2, config, FORWARD, chunk_size=64, dense=True) == 64 + 48
-
-
 def test_crossovers_lie_on_straight_lines_in_log_log():
     lengths = [512, 2048, 8192]
-    quadratic = [length**2 / 1000 for length in lengths]
-    assert crossover(lengths, lengths, quadratic) == pytest.approx(1000)
-    assert crossover(lengths, quadratic, lengths) is None, "ours does not end below the other"
-    assert crossover(lengths, lengths, [2 * length for length in lengths]) is None, "ours is below from the first"
-    assert crossover(lengths, [1, 1, 1], [2, 0.5, 2]) == pytest.approx(4096), "the last one counts"
-
-
-def test_ratios_are_taken_within_a_round():
-    # Both are twice as slow in the second round: the ratio does not move.
-    record = timed("operation", FORWARD, 512, [(OURS, 512, [1.0, 2.0, 1.0]), (SDPA, 512, [3.0, 6.0, 3.0])])
-    row = Results([record], CPU).time_table.set_index("case").loc[SDPA]
-    assert (row["ratio_low"], row["ratio"], row["ratio_high"]) == (3, 3, 3)
-    assert row["high"] == 4.5
+    assert crossover({length: length / 1000 for length in lengths}) == pytest.approx(1000)
+    assert crossover({length: 1000 / length for length in lengths}) is None, "ours does not end below the other"
+    assert crossover(dict.fromkeys(lengths, 2)) is None, "ours is below from the first"
+    assert crossover(dict(zip(lengths, [2, 0.5, 2], strict=True))) == pytest.approx(4096), "the last one counts"
 
 
 def test_a_position_encoding_is_compared_with_its_own_kernel_without():
@@ -396,22 +328,9 @@ def test_a_position_encoding_is_compared_with_its_own_kernel_without():
     assert times["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
     over = position_cells(times)["over none"].tolist()
     assert over == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
-    softmax, elu = positions_figure(times).axes
-    assert [text.get_text() for text in softmax.get_yticklabels()] == ["alibi"]
-    assert list(softmax.containers[0][0].get_xdata()) == pytest.approx([20])
-    assert list(elu.containers[0][0].get_xdata()) == pytest.approx([2])
-
-
-def test_share_of_sgemm_and_cost_of_a_token():
-    rate = Results(made_up_records(), CPU).rate_table.query("direction == 'forward+backward'").set_index("length")
-    for column, dense in (("causal_share", False), ("dense_share", True)):
-        expected = operation_flops(1024, CPU, BACKWARD, 64, dense=dense) / (1e-5 * 1024) / GEMM_RATE
-        assert rate.loc[1024, column] == pytest.approx(expected)
-    assert rate["cost"].tolist() == pytest.approx([1.0] * 6)
-
-
-def test_extra_memory_is_without_what_has_to_be_returned():
-    assert Results([msgspec.structs.replace(ONE, rise=500, returned=200)], CPU).memory_table["extra"].tolist() == [300]
+    panels = positions_figure(times).axes
+    assert [[text.get_text() for text in axes.get_yticklabels()] for axes in panels] == [["alibi"], ["rope after"]]
+    assert [list(axes.containers[0][0].get_xdata()) for axes in panels] == [pytest.approx([20]), pytest.approx([2])]
 
 
 def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
@@ -420,45 +339,19 @@ def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
     assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
 
 
-OPERATION = "operation, forward+backward"
-SHARE = f"{OPERATION}: smallest share of the sgemm rate, N = 512 to 16,384"
-SPEEDUP = f"{OPERATION}, N = 1,024: speed against performer-pytorch"
-FASTER = "module, M=256, forward: faster than softmax from N ≤ 2,048"
-
-
 def judged(config=CPU, **other):
     return {target.what: target for target in targets(Results(made_up_records(**other), config))}
 
 
-def test_targets_are_judged_by_the_medians():
-    found = judged()
-    assert len([target for target in found.values() if target.verdict in ("met", "missed")]) == 19
-    assert found[f"{OPERATION}, N = 1,024: speed against softmax (SDPA)"].verdict == "no target"
-    assert found[SPEEDUP][2:] == ("50 times [50, 50]", "met")
-    assert found["training step, N = 1,024: what rope after the map adds"].measured == "+2.0% [+2.0%, +2.0%]"
-    assert found["decoding: size of the state"][1:] == ("constant", "3,906 KiB", "met")
-    assert found[FASTER][2:] == ("2 times [2, 2] at N = 2,048; faster from N = 1,024", "met")
-    memory = found[f"{OPERATION}, N = 1,024: extra memory against performer-pytorch"]
-    assert memory.verdict == "met"
-    assert memory.measured.endswith("1/124.8")
-    assert [target.verdict for what, target in found.items() if "eq. 19" in what] == ["met", "met"]
-
-
 def test_targets_that_are_missed_say_so():
-    found = judged(slower=3.0)
-    assert found[SPEEDUP][2:] == ("16.7 times [16.7, 16.7]", "missed")
-    assert found[FASTER].verdict == "missed"
-    assert found[FASTER].measured.endswith("faster from N = 3,072")
-    assert found[SHARE].verdict == "missed"
-
-
-def test_the_share_is_judged_by_the_fewest_operations():
-    shares = Results(made_up_records(), CPU).rate_table.query("direction == 'forward+backward'")
-    # so that the strict count is just below the target and the dense one above
-    slower = (shares["causal_share"].min() + shares["dense_share"].min()) / 2 / SHARE_TARGET
-    target = judged(slower=slower)[SHARE]
-    assert target.verdict == "missed"
-    assert "counting whole chunks" in target.measured
+    met, missed = judged(), judged(slower=3.0)
+    speed = "operation, forward+backward, N = 1,024: speed against performer-pytorch"
+    assert met[speed][2:] == ("50 times [50, 50]", "met")
+    assert missed[speed][2:] == ("16.7 times [16.7, 16.7]", "missed")
+    faster = "module, M=256, forward: faster than softmax from N ≤ 2,048"
+    assert met[faster][2:] == ("2 times [2, 2] at N = 2,048; faster from N = 1,024", "met")
+    assert missed[faster].verdict == "missed"
+    assert missed[faster].measured.endswith("faster from N = 3,072")
 
 
 @pytest.mark.parametrize(
@@ -518,14 +411,6 @@ def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
     assert rows["alibi-slow"].verdict == "inconclusive"
     assert "softmax alibi, N = 1,024: for the test" in rows["alibi-slow"].remark
     assert rows["softmax-rope-cost"].verdict == "supported"
-
-
-def test_slopes_are_of_the_largest_lengths_in_the_same_rounds(tmp_path, records):
-    (rate,) = [record for record in records if (record.topic, record.direction) == ("rate", BACKWARD)]
-    rate.samples[-1].seconds = [2 * seconds for seconds in rate.samples[-1].seconds]
-    row = verdicts_of(tmp_path, records)["linear-time"]
-    assert row.estimate.mean == pytest.approx(2, abs=3e-3)
-    assert row.verdict == "not supported"
 
 
 def test_competitors_are_timed_in_turn():
