@@ -16,14 +16,12 @@ from experiments.variants import get_variant, variant_names
 def list_all(options: ListOptions) -> int:
     """Print the studies, presets, variants and data sets. Returns the exit status."""
     console = make_console()
-    console.print(f"Studies: {program()} run NAME", style="bold underline")
-    print_pairs(console, ((name, study.question) for name, study in STUDIES.items()))
-    console.print("\nPresets: --preset NAME", style="bold underline")
-    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS))
-    console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, ((name, get_variant(name).description) for name in variant_names()))
-    console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
-    print_pairs(console, ((data_set.name, data_set.description) for data_set in DATA_SETS.values()))
+    print_pairs(console, ((name, study.question) for name, study in STUDIES.items()), f"Studies: {program()} run NAME")
+    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS), "\nPresets: --preset NAME")
+    variants = ((name, get_variant(name).description) for name in variant_names())
+    print_pairs(console, variants, "\nVariants: --variants NAME,NAME,...")
+    data_sets = ((data_set.name, data_set.description) for data_set in DATA_SETS.values())
+    print_pairs(console, data_sets, f"\nData sets: --data NAME ({program()} data says which are here)")
     return 0
 
 
