@@ -3,7 +3,6 @@
 import argparse
 import ast
 import inspect
-import re
 import textwrap
 import tomllib
 from collections.abc import Mapping
@@ -153,7 +152,7 @@ def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
     """
     kinds = _kinds(kind)
     given = _given(name, kind, words, prog)
-    values = {option: value_of(option, kinds[option], text) for option, text in given.items()}
+    values = {option: _value_of(option, kinds[option], text) for option, text in given.items()}
     if "--config" in values:
         values = _from_file(values["--config"], kinds) | values
     by_flag = {_flag(option): option for option in fields(kind) if _flag(option)}  # type: ignore[arg-type]
@@ -170,18 +169,14 @@ def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
     return kind(**own)
 
 
-def value_of(name: str, kind: Any, text: Any) -> Any:
+def _value_of(name: str, kind: Any, text: Any) -> Any:
     """The value of an option, of the type ``kind``, from its text. Raises ValueError that says what would do."""
-    if kind is bool or isinstance(text, list):
-        return text if kind is bool else tuple(text)
     if text == "":
         raise ValueError(f"{name} is empty; give it a value, or leave it out")
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise ValueError(f"{name} is {text!r}; {choices(text, list(get_args(kind)))}")
-        return text
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ValueError(f"{name} is {text!r}; {choices(text, list(get_args(kind)))}")
     try:
-        return kind(text)
+        return text if get_origin(kind) is Literal else (get_origin(kind) or kind)(text)
     except ValueError:
         number = "a whole number, as 3" if kind is int else "a number, as 0.1"
         raise ValueError(f"{name} is {text!r}; give {number}") from None
@@ -274,11 +269,9 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 def _canonical(word: str) -> str:
     """An option with dashes for underscores, and as it is spelt now."""
-    if not word.startswith("--"):
-        return word
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
-    return OLD_SPELLINGS.get(name, name) + equals + value
+    return OLD_SPELLINGS.get(name, name) + equals + value if word.startswith("--") else word
 
 
 def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +284,7 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
             written = tomllib.loads(read_file(path, remedy, LARGEST_FILE).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"--config {path} is not TOML ({error}); give lines such as steps = 400") from None
-    known = {re.sub("^-*", "", flag).lower(): flag for flag in kinds if flag != "--config"}
+    known = {flag.lstrip("-").lower(): flag for flag in kinds if flag != "--config"}
     found = {}
     for key, value in written.items():
         name = _canonical(f"--{key}")[2:]
@@ -301,10 +294,10 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
         kind = kinds[known[name]]
         if kind is bool and not isinstance(value, bool):
             raise ValueError(f"--config {path}: {key} is {value!r}; give true or false")
-        if isinstance(value, list) and get_origin(kind) is not tuple:
-            value = ",".join(map(str, value))
-        text = value if kind is bool or isinstance(value, list) else str(value)
-        found[known[name]] = value_of(f"--config {path}: {key}", kind, text)
+        if kind is not bool:
+            values = value if isinstance(value, list) else [value]
+            value = values if get_origin(kind) is tuple else ",".join(map(str, values))
+        found[known[name]] = _value_of(f"--config {path}: {key}", kind, value)
     return found
 
 
