@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.data.corpus import NOT_SCORED, Bytes, DataSet
-from experiments.data.synthetic import distinct, sequences_data_set
+from experiments.data.synthetic import sequences_data_set
 
 POWER = 0.01
 """a of the power law by which the asked keys are placed, as in Zoology"""
@@ -59,27 +59,28 @@ class AssociativeRecall:
     def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
         numbers = [self.pairs // 2**halvings for halvings in range(self.pairs.bit_length())]
         shares = np.bincount(np.arange(count) % len(numbers), minlength=len(numbers))
-        return np.concatenate(
-            [self._draw(generator, share, pairs) for share, pairs in zip(shares, numbers, strict=True)]
-        )
+        drawn = [self._draw(generator, share, pairs) for share, pairs in zip(shares, numbers, strict=True)]
+        return np.concatenate(drawn)
 
     def _draw(self, generator: np.random.Generator, count: int, pairs: int) -> Bytes:
         """Sequences with fewer pairs, or as many, at the beginning of the place that all pairs have."""
-        half = self.vocabulary // 2
-        keys, others = np.split(distinct(generator, count, half), [pairs], axis=1)
-        values = half + distinct(generator, count, half)[:, :pairs]
+        half, begin = self.vocabulary // 2, 2 * self.pairs
+        keys, others = np.split(_orders(generator, count, half), [pairs], axis=1)
+        values = half + _orders(generator, count, half)[:, :pairs]
 
         every_value = np.broadcast_to(np.arange(half, 2 * half, dtype=np.uint8), (count, half))
         fillers = np.concatenate([others, every_value], axis=1)
         chosen = generator.integers(0, fillers.shape[1], (count, self.length + 1))
         tokens = np.take_along_axis(fillers, chosen, axis=1)
 
-        begin = 2 * self.pairs
         tokens[:, :begin] = generator.integers(half, 2 * half, (count, begin))
         tokens[:, 0 : 2 * pairs : 2] = keys
         tokens[:, 1 : 2 * pairs : 2] = values
-        places = begin + 2 * self._slots(generator, count)[:, :pairs]
-        np.put_along_axis(tokens, places, keys, axis=1)
+        # The slot of each key, from 0: the largest of log p + Gumbel noise are a sample without replacement, in order.
+        slots = (self.length - begin) // 2
+        log_probability = (POWER - 1) * np.log(np.arange(1, slots + 1))
+        drawn = (-log_probability - generator.gumbel(size=(count, slots))).argsort(axis=1)
+        np.put_along_axis(tokens, begin + 2 * drawn[:, :pairs], keys, axis=1)
         return tokens
 
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -92,14 +93,10 @@ class AssociativeRecall:
         targets[:, begin:] = np.where(asked.any(axis=-1), values, NOT_SCORED)
         return targets
 
-    def _slots(self, generator: np.random.Generator, count: int) -> npt.NDArray[np.intp]:
-        """The slot of each key, from 0, of shape (count, pairs).
 
-        The largest of log p + Gumbel noise are a sample without replacement, in its order.
-        """
-        slots = (self.length - 2 * self.pairs) // 2
-        log_probability = (POWER - 1) * np.log(np.arange(1, slots + 1))
-        return (-log_probability - generator.gumbel(size=(count, slots))).argsort(axis=1)[:, : self.pairs]
+def _orders(generator: np.random.Generator, count: int, among: int) -> Bytes:
+    """So many random orders of the numbers below ``among``, of shape (count, among)."""
+    return generator.random((count, among)).argsort(axis=1).astype(np.uint8)
 
 
 def _data_set(length: int, pairs: int, vocabulary: int) -> DataSet:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.corpus import NOT_SCORED, Bytes
+from experiments.data.corpus import NOT_SCORED, Bytes, Sequences
 from experiments.data.synthetic import sequences_data_set
 
 SYMBOLS = 10
@@ -14,7 +14,7 @@ LONGEST = (32, 128)
 
 
 @dataclass(frozen=True)
-class Copying:
+class Copying(Sequences):
     """Sequences w | w of ten symbols, where w has half of ``longest`` to ``longest`` of them, drawn uniformly.
 
     What is left of 2·longest + 1 tokens is filled up at the end. Scored are the symbols behind the separator. The paper
@@ -36,9 +36,6 @@ class Copying:
         repeated = np.take_along_axis(symbols, np.clip(places - lengths - 1, 0, self.longest - 1), axis=1)
         tokens = np.where((lengths < places) & (places <= 2 * lengths), repeated, tokens)
         return np.where(places == lengths, SEPARATOR, tokens).astype(np.uint8)
-
-    def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
-        return self.draw(generator, count)
 
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The symbols behind the separator."""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ class Sequences(Protocol):
 
     def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
         """So many new sequences as a model is trained on, of the same shape; some may be easier."""
+        return self.draw(generator, count)
 
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """What is to be predicted at each input, NOT_SCORED where nothing is; (B, length) of tokens (B, length + 1)."""
@@ -55,18 +56,14 @@ class Corpus:
     """one sentence that must stand beside every figure of this data set"""
     sequences: Sequences | None = None
     """what generates it; None for a text"""
+    objective: Callable[..., Any] | None = None
+    """its data set's"""
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data. Sizes are in bytes."""
         splits = {split: len(getattr(self, split)) for split in ("train", "validation", "test")}
-        return DataRecord(
-            name=self.name,
-            sha256=self.sha256,
-            source=self.source,
-            note=self.note,
-            bytes=sum(splits.values()),
-            splits=splits,
-        )
+        words = {name: getattr(self, name) for name in ("name", "sha256", "source", "note")}
+        return DataRecord(**words, bytes=sum(splits.values()), splits=splits)
 
 
 @dataclass(frozen=True)
@@ -85,12 +82,8 @@ class DataSet:
     """where it is downloaded from when ``find`` does not find it"""
     needs_file: bool = False
     """whether it is read from --data-file"""
-
-
-def split_90_5_5(content: Bytes) -> tuple[Bytes, Bytes, Bytes]:
-    """The first 90 %, the next 5 % and the last 5 % of ``content``, rounded down; the last takes the remainder."""
-    train_end, validation_end = len(content) * 90 // 100, len(content) * 95 // 100
-    return content[:train_end], content[train_end:validation_end], content[validation_end:]
+    objective: Callable[..., Any] | None = None
+    """(corpus, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the next token"""
 
 
 def corpus_of_text(
@@ -100,7 +93,7 @@ def corpus_of_text(
     note: str = "Split 90/5/5: compare figures of equal sha256 only.",
     expected_sha256: str | None = None,
 ) -> Corpus:
-    """``content`` as a corpus, split 90/5/5.
+    """``content`` as a corpus: its first 90 %, the next 5 % and the rest, rounded down.
 
     Raises ValueError if it is empty, or if its sha256 is not the one expected.
     """
@@ -113,4 +106,5 @@ def corpus_of_text(
             f"--data {name}: {source} is damaged or another file (sha256 {sha256}, expected {expected_sha256}); "
             "replace or remove it"
         )
-    return Corpus(name, *split_90_5_5(array), sha256=sha256, source=source, note=note)
+    train, validation, test = np.split(array, [len(array) * 90 // 100, len(array) * 95 // 100])
+    return Corpus(name, train, validation, test, sha256, source, note)

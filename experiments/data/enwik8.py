@@ -1,7 +1,4 @@
-"""The first 100,000,000 bytes of an English Wikipedia dump of 2006, and the first 4,000,000 of them.
-
-The prefix is real text of a size that two cores can learn from.
-"""
+"""The first 100,000,000 bytes of an English Wikipedia dump of 2006, and the first 4,000,000 of them."""
 
 from pathlib import Path
 
@@ -16,23 +13,19 @@ DOWNLOAD = Download(
     known_hash="sha256:547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
     file_name="enwik8.zip",
 )
-FILE_NAMES = ("enwik8", "enwik8.zip", "enwik8.gz", "enwik8/enwik8", "enwik8/enwik8.zip", "enwik8/enwik8.gz")
-PREFIX_NAMES = tuple(
-    folder + name for folder in ("enwik8_prefix/", "") for name in ("enwik8_first4000000.gz", "enwik8_first4000000")
-)
+FILE_NAMES = [folder + name for folder in ("", "enwik8/") for name in ("enwik8", "enwik8.zip", "enwik8.gz")]
+PREFIX = "enwik8_first4000000"
+PREFIX_NAMES = [folder + name for folder in ("enwik8_prefix/", "") for name in (f"{PREFIX}.gz", PREFIX)]
 
 
 def locate(data_dir: Path | None, download: Download) -> tuple[Path, str]:
     """The file that holds enwik8, from the data directory or else downloaded, and where it was found in words."""
-    found = find_file(data_dir, FILE_NAMES)
-    if found is not None and data_dir is not None:
+    if data_dir and (found := find_file(data_dir, FILE_NAMES)):
         return found, f"{found.relative_to(data_dir).as_posix()} in the data directory"
     return download.fetch(), f"downloaded from {download.url}"
 
 
-def load(
-    data_dir: Path | None, data_file: Path | None, *, download: Download = DOWNLOAD, sha256: str = SHA256
-) -> Corpus:
+def load(data_dir: Path | None, _: object, *, download: Download = DOWNLOAD, sha256: str = SHA256) -> Corpus:
     """enwik8, checked against ``sha256`` (of the uncompressed content) wherever it came from."""
     path, source = locate(data_dir, download)
     note = (
@@ -44,7 +37,7 @@ def load(
 
 
 def load_prefix(
-    data_dir: Path | None, data_file: Path | None, *, download: Download = DOWNLOAD, sha256: str = PREFIX_SHA256
+    data_dir: Path | None, _: object, *, download: Download = DOWNLOAD, sha256: str = PREFIX_SHA256
 ) -> Corpus:
     """The prefix from its own file if the data directory has it, else cut from the full enwik8; checked either way."""
     path, size = find_file(data_dir, PREFIX_NAMES), PREFIX_SIZE + 1

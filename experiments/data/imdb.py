@@ -58,21 +58,16 @@ def reviews_of(archive: Path) -> Iterator[tuple[str, bytes]]:
         with gzip.open(archive) if archive.suffix == ".gz" else lzma.open(archive) as file:
             content = _Forward(file)  # type: ignore[arg-type]
             with tarfile.open(fileobj=content, mode="r:") as tar:  # type: ignore[call-overload]
-                for _ in range(MOST_MEMBERS + 1):
-                    member = tar.next()
-                    if member is None:
-                        break
+                for number, member in enumerate(iter(tar.next, None)):
+                    if number == MOST_MEMBERS:
+                        raise ValueError(f"it has more than {MOST_MEMBERS:,} members")
                     tar.members.clear()  # where tarfile would remember them all
                     plain = member.isdir() or (member.isreg() and not member.issparse())
                     if not plain or leaves_directory(member.name):
-                        raise tarfile.ReadError(
-                            f"its member {member.name[:100]!r} is a link, a device or leads out of it"
-                        )
+                        raise ValueError(f"its member {member.name[:100]!r} is a link, a device or leads out of it")
                     if member.isreg() and REVIEW_NAME.fullmatch(member.name):
                         content.seek(member.offset_data)
                         yield member.name, content.read(member.size)
-                else:
-                    raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
             while content.read(LONGEST):  # to the checksum of the compression
                 pass
 
@@ -141,11 +136,7 @@ def locate(data_dir: Path | None, download: Download) -> tuple[list[Path], str]:
 
 
 def load(
-    data_dir: Path | None,
-    data_file: Path | None,
-    *,
-    download: Download = DOWNLOAD,
-    reviews: Mapping[str, int] = REVIEWS,
+    data_dir: Path | None, _: object, *, download: Download = DOWNLOAD, reviews: Mapping[str, int] = REVIEWS
 ) -> Corpus:
     """The labelled training reviews and the unlabelled ones, split 90/5/5 by bytes.
 
@@ -153,10 +144,8 @@ def load(
     its own sha256 beside it; every load checks both and joins again if the text is not what was written.
     """
     archives, source = locate(data_dir, download)
-    key = hashlib.sha256(ORDER.encode())
-    for archive in archives:
-        key.update(file_hash(archive, "sha256", "--data imdb").encode())
-    joined = cache_directory() / f"imdb-{key.hexdigest()[:16]}.txt"
+    hashes = "".join(file_hash(archive, "sha256", "--data imdb") for archive in archives)
+    joined = cache_directory() / f"imdb-{hashlib.sha256((ORDER + hashes).encode()).hexdigest()[:16]}.txt"
     checksum = joined.with_suffix(".sha256")
     note = "Review text of aclImdb (training and unlabelled reviews, mixed), split 90/5/5 by bytes: a split of our own."
 
@@ -175,8 +164,7 @@ def load(
 
 
 def find(data_dir: Path | None) -> str | None:
-    cached = DOWNLOAD.cached()
-    found = archives_in(data_dir) or ([cached] if cached else [])
+    found = archives_in(data_dir) or filter(None, [DOWNLOAD.cached()])
     return " and ".join(map(str, found)) or None
 
 

@@ -14,25 +14,20 @@ LEFT_OUT_PREFIXES = ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
 def source_files(directory: Path) -> list[Path]:
-    """The library's .py files without its test suites, installed packages and what is generated per machine.
-
-    Sorted by their POSIX path relative to ``directory``.
-    """
+    """The library's .py files without its test suites, installed packages and what is generated per machine, sorted."""
     files = []
     for folder, subfolders, names in os.walk(directory):
         subfolders[:] = [name for name in subfolders if name not in LEFT_OUT_FOLDERS and not name.startswith("config-")]
-        files += [
-            Path(folder, name) for name in names if name.endswith(".py") and not name.startswith(LEFT_OUT_PREFIXES)
-        ]
+        kept = (name for name in names if name.endswith(".py") and not name.startswith(LEFT_OUT_PREFIXES))
+        files += [Path(folder, name) for name in kept]
     return sorted(files, key=lambda path: path.relative_to(directory).as_posix())
 
 
-def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | None = None) -> Corpus:
+def load(data_dir: Path | None, data_file: Path | None, *, directory: Path = SOURCES) -> Corpus:
     """The bytes of ``source_files``, one after another, split 90/5/5.
 
     Raises ValueError if this Python came without its sources (zipped or stripped) or they cannot be read.
     """
-    directory = directory or SOURCES
     instead = "install a Python with its sources, or use --data text --data-file FILE"
     if not (directory / "os.py").is_file():
         raise ValueError(f"--data stdlib: this Python has no standard library sources in {directory}; {instead}")
@@ -51,14 +46,10 @@ def load(data_dir: Path | None, data_file: Path | None, *, directory: Path | Non
     )
 
 
-def find(data_dir: Path | None) -> str | None:
-    return f"this Python's own, {SOURCES}" if (SOURCES / "os.py").is_file() else None
-
-
 DATA_SET = DataSet(
     name="stdlib",
     description="The Python standard library's own source files: about 12 MB of code, on every machine.",
     load=load,
-    find=find,
+    find=lambda data_dir: f"this Python's own, {SOURCES}" if (SOURCES / "os.py").is_file() else None,
     when_missing="this Python came without its sources; install one that has them",
 )

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from experiments.data.corpus import Bytes, Corpus, DataSet, Sequences
+from experiments.data.corpus import Corpus, DataSet, Sequences
 
 SPLITS = ("train", "validation", "test")
 VALIDATION_SEQUENCES, TEST_SEQUENCES = 1000, 3000
@@ -16,32 +16,23 @@ def split_generator(split: str, seed: int = 0, step: int = 0) -> np.random.Gener
     return np.random.default_rng([SPLITS.index(split), seed, step])
 
 
-def corpus_of_sequences(name: str, sequences: Sequences, note: str) -> Corpus:
-    """A corpus whose validation and test splits are always the same sequences; the sha256 is that of the two."""
-    validation = sequences.draw(split_generator("validation"), VALIDATION_SEQUENCES).ravel()
-    test = sequences.draw(split_generator("test"), TEST_SEQUENCES).ravel()
-    return Corpus(
-        name,
-        train=np.empty(0, dtype=np.uint8),
-        validation=validation,
-        test=test,
-        sha256=hashlib.sha256(validation.tobytes() + test.tobytes()).hexdigest(),
-        source=f"generated: {VALIDATION_SEQUENCES:,} validation and {TEST_SEQUENCES:,} test sequences from fixed seeds",
-        note=f"{note} Training sequences are drawn anew for every step, apart from those it is evaluated on; losses "
-        "and accuracies are of the scored tokens alone.",
-        sequences=sequences,
-    )
-
-
 def sequences_data_set(name: str, description: str, sequences: Sequences, note: str) -> DataSet:
-    return DataSet(
-        name=name,
-        description=f"{description} Takes --context {sequences.length}.",
-        load=lambda data_dir, data_file: corpus_of_sequences(name, sequences, note),
-        find=lambda data_dir: "generated when it is used, from fixed seeds",
-    )
+    """A data set whose validation and test splits are always the same sequences; its sha256 is that of the two."""
 
+    def load(*places: object) -> Corpus:
+        validation = sequences.draw(split_generator("validation"), VALIDATION_SEQUENCES).ravel()
+        test = sequences.draw(split_generator("test"), TEST_SEQUENCES).ravel()
+        return Corpus(
+            name,
+            train=np.empty(0, dtype=np.uint8),
+            validation=validation,
+            test=test,
+            sha256=hashlib.sha256(validation.tobytes() + test.tobytes()).hexdigest(),
+            source="generated: 1,000 validation and 3,000 test sequences from fixed seeds",
+            note=f"{note} Training sequences are drawn anew for every step, apart from those it is evaluated on; "
+            "losses and accuracies are of the scored tokens alone.",
+            sequences=sequences,
+        )
 
-def distinct(generator: np.random.Generator, count: int, among: int) -> Bytes:
-    """So many random orders of the numbers below ``among``, of shape (count, among)."""
-    return generator.random((count, among)).argsort(axis=1).astype(np.uint8)
+    found = "generated when it is used, from fixed seeds"
+    return DataSet(name, f"{description} Takes --context {sequences.length}.", load, find=lambda data_dir: found)

@@ -7,10 +7,7 @@ from experiments.data.files import read_content
 
 
 def load(data_dir: Path | None, data_file: Path | None) -> Corpus:
-    """The bytes of ``data_file`` (decompressed if it ends in .gz or .zip), split 90/5/5.
-
-    Raises ValueError if it is missing, not a regular file, unreadable, damaged, too large or empty.
-    """
+    """The bytes of ``data_file``, as ``read_content`` has them. Raises ValueError, also if it is empty."""
     assert data_file is not None  # because of needs_file
     content = read_content(data_file)
     note = f"A file of the user's own ({data_file.name}), split 90/5/5: compare figures of equal sha256 only."

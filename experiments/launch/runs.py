@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
 
@@ -18,6 +18,7 @@ from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
+from experiments.launch.progress import Lines
 from experiments.records.files import write_atomically
 from experiments.records.paths import create
 from experiments.records.record import is_finished, read_record, run_directory, write_record
@@ -61,14 +62,7 @@ class Training:
         return is_finished(self.root, run.variant, run.seed, self.config.steps)
 
 
-class Display(Protocol):
-    """Who is told what happens; see progress.py."""
-
-    def show(self, event: Event) -> None: ...
-
-
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A run that is not done; ``recorded`` tells whether its status.json says so."""
 
     ended: Ended
@@ -79,7 +73,7 @@ class Failure:
         return self.ended.reason or self.ended.state
 
 
-def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Display) -> dict[Run, Failure]:
+def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Lines) -> dict[Run, Failure]:
     """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
 
     Raises:
@@ -92,10 +86,9 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
             display.show(event)
 
     def end(ended: Ended) -> None:
-        failure = _record(training.job(ended.run), ended)
-        if failure is not None:
+        if failure := _record(training.job(ended.run), ended):
             failures[ended.run] = failure
-        show(ended if failure is None else failure.ended)
+        show(failure.ended if failure else ended)
 
     with _room_for_the_end(training.root):
         waiting: dict[Run, Job] = {}
@@ -127,13 +120,11 @@ def _prepare(training: Training, run: Run) -> None:
     directory = training.job(run).directory
     directory.mkdir(parents=True, exist_ok=True)
     write_run_config(training, run)
-    data_dir = resolve_data_dir(training.data_dir)
-    job = JobRecord(
-        data_dir=None if data_dir is None else os.path.abspath(data_dir),
-        data_file=None if training.data_file is None else os.path.abspath(training.data_file),
-        device=training.device,
-        plugins=training.plugins,
+    data_dir, data_file = (
+        None if path is None else os.path.abspath(path)
+        for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
+    job = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=training.plugins)
     # In ASCII, which holds any path: a name need not be text.
     write_atomically(directory / "job.json", json.dumps(to_builtins(job), indent=2) + "\n")
     write_status(directory, "queued")
@@ -164,14 +155,11 @@ def log_path(root: Path, run: Run) -> Path:
 
 def _record(job: Job, ended: Ended) -> Failure | None:
     """See to it that status.json says how a run ended; None if it is done and on record as such."""
-    path = job.directory / "status.json"
+    said = None
+    with suppress(ValueError):
+        said = read_record(job.directory / "status.json", Status)
     try:
-        try:
-            status = read_record(path, Status)
-            recorded = (status.state, status.reason) == (ended.state, ended.reason)
-        except ValueError:
-            recorded = False
-        if not recorded:
+        if said is None or (said.state, said.reason) != (ended.state, ended.reason):
             write_status(job.directory, ended.state, ended.reason)
     except OSError as error:
         reason = ended.reason or f"it is done, but that could not be recorded: {error}"
@@ -183,18 +171,18 @@ def _record(job: Job, ended: Ended) -> Failure | None:
 def _room_for_the_end(root: Path) -> Iterator[None]:
     """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
     reserve = root / ".reserve"
+
+    def release() -> None:
+        with suppress(OSError):
+            reserve.unlink(missing_ok=True)
+
     try:
         try:
             with create(reserve) as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
-            _remove(reserve)  # there is not that much; the room is better used by the runs
+            release()  # there is not that much; the room is better used by the runs
         yield
     finally:
-        _remove(reserve)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+        release()

@@ -52,31 +52,20 @@ def trial_name(variant: str, rate: float) -> str:
 
 def trials(comparison: Comparison) -> Comparison:
     """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
-    return replace(
-        comparison,
-        name=f"{comparison.name}, learning rates",
-        notes=[],
-        learning_rates=[],
-        seeds=[SEED],
-        variants=[
-            replace(
-                variant,
-                name=trial_name(variant.name, rate),
-                baseline=trial_name(variant.baseline, rate),
-                settings=variant.settings | {"learning_rate": rate},
-            )
-            for variant in comparison.variants
-            if "learning_rate" not in get_variant(variant.name).settings
-            for rate in comparison.learning_rates
-        ],
-    )
+    variants = []
+    for variant in comparison.variants:
+        for rate in () if "learning_rate" in get_variant(variant.name).settings else comparison.learning_rates:
+            name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)
+            settings = variant.settings | {"learning_rate": rate}
+            variants.append(replace(variant, name=name, baseline=baseline, settings=settings))
+    name = f"{comparison.name}, learning rates"
+    return replace(comparison, name=name, notes=[], learning_rates=[], seeds=[SEED], variants=variants)
 
 
 def untuned(comparison: Comparison) -> list[VariantRecord]:
     """The variants whose learning rate is still to be found."""
-    if not comparison.learning_rates:
-        return []
-    return [variant for variant in comparison.variants if "learning_rate" not in variant.settings]
+    variants = comparison.variants if comparison.learning_rates else []
+    return [variant for variant in variants if "learning_rate" not in variant.settings]
 
 
 def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
@@ -88,27 +77,21 @@ def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
 
 def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
     """Whether every trial of a variant is done or diverged; one that failed otherwise (was killed, say) is repeated."""
-    for rate in comparison.learning_rates:
-        status = run_status(root / DIRECTORY, trial_name(variant, rate), SEED)
-        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
-        if status.state != "done" and not diverged:
-            return False
-    return True
+    trials = (run_status(root / DIRECTORY, trial_name(variant, rate), SEED) for rate in comparison.learning_rates)
+    return all(
+        trial.state == "done" or (trial.state == "failed" and (trial.reason or "").startswith(DIVERGED))
+        for trial in trials
+    )
 
 
 def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
-    """For each rate of the grid the primary metric that the variant's trial ended with on the validation split.
-
-    NaN if it is not done.
-    """
-    steps = comparison.config["steps"]
-    figures = {}
-    for rate in comparison.learning_rates:
-        name = trial_name(variant, rate)
-        figures[rate] = math.nan
-        if run_status(root / DIRECTORY, name, SEED).state == "done":
-            for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
-                if (row.step, row.split) == (steps, "validation"):
+    """By rate of the grid, the primary metric that the variant's trial ended with on the validation split, or NaN."""
+    figures = dict.fromkeys(comparison.learning_rates, math.nan)
+    for rate in figures:
+        run = root / DIRECTORY, trial_name(variant, rate), SEED
+        if run_status(*run).state == "done":
+            for row in read_metrics(run_directory(*run) / "metrics.jsonl"):
+                if (row.step, row.split) == (comparison.config["steps"], "validation"):
                     figures[rate] = row.metrics.get(comparison.objective.metric, math.nan)
     return figures
 

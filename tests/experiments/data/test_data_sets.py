@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import io
 import os
-import subprocess
 import sys
 import tarfile
 import time
@@ -16,8 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from experiments.cli import main
 from experiments.data import enwik8, imdb, stdlib
-from experiments.data.corpus import Corpus, DataSet, corpus_of_text, split_90_5_5
+from experiments.data.corpus import Corpus, corpus_of_text
 from experiments.data.files import Download
 from experiments.data.registry import DATA_SETS, load_corpus
 
@@ -47,9 +47,9 @@ class TestCorpus:
     )
     def test_split_sizes(self, length: int, sizes: tuple[int, int, int]) -> None:
         content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8)
-        splits = split_90_5_5(content)
-        assert tuple(map(len, splits)) == sizes
-        assert np.array_equal(np.concatenate(splits), content)
+        corpus = corpus_of_text("mine", content)
+        assert tuple(corpus.describe().splits.values()) == sizes
+        assert whole(corpus) == content.tobytes()
 
     def test_describes_itself_in_json(self) -> None:
         corpus = corpus_of_text("mine", TEXT, source="a test", note="Only a test.")
@@ -63,24 +63,12 @@ class TestCorpus:
         }
         assert whole(corpus) == TEXT
 
-    def test_other_content_than_expected_is_refused(self) -> None:
-        expected = hashlib.sha256(TEXT).hexdigest()
-        assert corpus_of_text("mine", TEXT, "here", "", expected_sha256=expected).sha256 == expected
-        with pytest.raises(ValueError, match=r"here is damaged or another file .*replace or remove it"):
-            corpus_of_text("mine", TEXT + b"!", "here", "", expected_sha256=expected)
-
 
 class TestRegistry:
-    def test_names(self) -> None:
+    def test_names_and_what_is_there_without_any_data(self) -> None:
         assert list(DATA_SETS) == ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text", *GENERATED]
-
-    def test_find_without_any_data(self) -> None:
         here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
         assert here == {"stdlib", *GENERATED}
-
-    def test_naming_the_data_sets_does_not_load_torch(self) -> None:
-        code = "import sys, experiments.data.registry; sys.exit('torch' in sys.modules)"
-        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
     def test_arguments_that_do_not_fit_together(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"):
@@ -109,24 +97,28 @@ class TestRegistry:
         with pytest.raises(ValueError, match="damaged or another file"):
             load_corpus("enwik8", tmp_path, may_download=False)
 
-    def test_one_of_a_module_s_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
-        mine = DataSet("mine", "A text.", lambda data_dir, data_file: corpus_of_text("mine", TEXT))
-        DATA_SETS.add("mine", mine, module=__name__)
-        assert whole(load_corpus("mine", may_download=False)) == TEXT
-        assert load_corpus("mine").note
-
-    def test_an_installed_package_s(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("command", ["list", "data", "doctor"])
+    def test_those_of_installed_packages_and_of_one_that_cannot_be_imported(
+        self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         (tmp_path / "own_data.py").write_text(
             "from experiments.data.corpus import DataSet, corpus_of_text\n"
-            "mine = DataSet('mine', 'A text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n"
+            "mine = DataSet('mine', 'My text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n"
         )
         (tmp_path / "own-1.0.dist-info").mkdir()
         (tmp_path / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-        (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text("[linear_rope.data]\nmine = own_data:mine\n")
-        code = "from experiments.data.registry import load_corpus; print(load_corpus('mine').describe().bytes)"
-        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-        assert subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path).strip() == b"300"
+        groups = "[linear_rope.data]\nbad = no:bad\nmine = own_data:mine\n[linear_rope.studies]\nasked = no:asked\n"
+        (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text(groups)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
+        monkeypatch.setattr("experiments.extensions._used", set())
+        assert main([command]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "data set 'bad' cannot be loaded (ModuleNotFoundError: No module named 'no')" in told
+        assert ("My text." if command != "doctor" else "mine here: made by its own code") in told
+        assert load_corpus("mine", may_download=False).describe().bytes == 300
+        with pytest.raises(ValueError, match=r"cannot be loaded \(ModuleNotFoundError: .*mend or remove"):
+            load_corpus("bad")
 
 
 class TestText:
@@ -139,7 +131,6 @@ class TestText:
         assert "mine.txt" in corpus.note
         assert corpus.sha256 == load_corpus("text", None, packed).sha256 == hashlib.sha256(TEXT).hexdigest()
 
-    def test_an_empty_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "empty").touch()
         with pytest.raises(ValueError, match="--data text: empty is empty; give"):
             load_corpus("text", data_file=tmp_path / "empty")
@@ -148,31 +139,20 @@ class TestText:
 class TestStdlib:
     def test_the_running_python(self) -> None:
         corpus = load_corpus("stdlib")
-        assert corpus.sha256 == load_corpus("stdlib").sha256 == hashlib.sha256(whole(corpus)).hexdigest()
+        assert corpus.sha256 == hashlib.sha256(whole(corpus)).hexdigest()
         assert corpus.describe().bytes > 5_000_000
         assert sys.version.split()[0] in corpus.source
 
     def test_takes_sources_in_order_and_leaves_out_the_rest(self, tmp_path: Path) -> None:
         kept = ["a/z.py", "a.py", "b/latest.py", "os.py", "unittest/case.py"]
-        left_out = [
-            "site-packages/torch.py",
-            "dist-packages/apt.py",
-            "test/test_os.py",
-            "a/tests/helper.py",
-            "idlelib/idle_test/mock.py",
-            "config-3.11-linux/python-config.py",
-            "_sysconfigdata_linux.py",
-            "sitecustomize.py",
-            "__pycache__/os.py",
-            "LICENSE.txt",
-        ]
+        left_out = ["site-packages/torch.py", "test/test_os.py", "a/tests/helper.py", "idlelib/idle_test/mock.py"]
+        left_out += ["config-3.11-linux/python-config.py", "_sysconfigdata_linux.py", "sitecustomize.py", "LICENSE.txt"]
         for name in reversed(kept + left_out):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(f"# {name}\n")
         expected = "".join(f"# {name}\n" for name in sorted(kept))
         assert whole(stdlib.load(None, None, directory=tmp_path)).decode() == expected
 
-    def test_a_python_without_sources_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"no standard library sources in .*--data text --data-file FILE"):
             stdlib.load(None, None, directory=tmp_path / "python311.zip")
 
@@ -212,17 +192,13 @@ class TestEnwik8:
         with pytest.raises(ValueError, match=enwik8.SHA256):
             load_corpus("enwik8", tmp_path)
 
-    def test_offline_says_so(self) -> None:
-        with pytest.raises(ValueError, match=f"{OFFLINE} could not be reached"):
-            enwik8.load(None, None, download=Download(OFFLINE, "sha256:0", "enwik8.zip"))
-
 
 class TestEnwik8Prefix:
     FULL = np.random.default_rng(0).integers(0, 256, 4_100_000, dtype=np.uint8).tobytes()
     PREFIX = FULL[:4_000_000]
     SHA256 = hashlib.sha256(PREFIX).hexdigest()
 
-    def test_from_its_own_file_or_cut_from_enwik8(self, tmp_path: Path) -> None:
+    def test_from_its_own_file_or_cut_from_enwik8_and_a_longer_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8").write_bytes(self.FULL)
         cut = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert cut.source == "the first 4,000,000 bytes of enwik8 in the data directory"
@@ -230,17 +206,11 @@ class TestEnwik8Prefix:
         own = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
         assert own.source == "enwik8_first4000000 in the data directory"
         assert cut.sha256 == own.sha256 == self.SHA256
-        assert list(own.describe().splits.values()) == [3_600_000, 200_000, 200_000]
-
-    def test_a_longer_file_under_its_name_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
         with pytest.raises(ValueError, match="damaged or another file"):
             enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
 
-    @pytest.mark.skipif(
-        not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)),
-        reason="LINEAR_ROPE_DATA has no enwik8",
-    )
+    @pytest.mark.skipif(not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)), reason="no enwik8 is there")
     def test_the_real_one(self) -> None:
         corpus = load_corpus("enwik8-4MB", REAL_DATA)
         assert corpus.train[:10].tobytes() == b"<mediawiki"
@@ -281,7 +251,7 @@ class TestImdb:
         reviews = sorted(LABELLED + UNLABELLED, key=lambda item: hashlib.sha256(item[0].encode()).hexdigest())
         return b"\n\n".join(text for _, text in reviews)
 
-    def test_both_sources_give_the_same_text(self, tmp_path: Path, own_cache: Path) -> None:
+    def test_all_sources_give_the_same_text(self, tmp_path: Path, own_cache: Path) -> None:
         from_parts = imdb.load(self.parts(tmp_path / "a"), None, reviews=COUNTS)
         given = imdb.load(tmp_path / "b", None, download=self.official(tmp_path / "b"), reviews=COUNTS)
         downloaded = imdb.load(None, None, download=self.official(own_cache), reviews=COUNTS)
@@ -331,27 +301,16 @@ class TestImdb:
             list(imdb.reviews_of(tmp_path / "bomb.tar.gz"))
         assert time.monotonic() - started < 5
 
-    def test_an_archive_of_too_many_members_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_tar(tmp_path / "many.tar.gz", LABELLED)
-        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED))
-        assert dict(imdb.reviews_of(tmp_path / "many.tar.gz")) == dict(LABELLED)
-        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED) - 1)
-        with pytest.raises(ValueError, match="it has more than 5 members"):
-            list(imdb.reviews_of(tmp_path / "many.tar.gz"))
-
-    def test_what_follows_the_last_member_counts_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_archive_of_too_much_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_tar(tmp_path / "long.tar.gz", LABELLED)
         with gzip.open(tmp_path / "long.tar.gz", "ab") as file:
-            file.write(bytes(2**20))
+            file.write(bytes(2**20))  # what follows the last member counts too
+        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED))
         assert dict(imdb.reviews_of(tmp_path / "long.tar.gz")) == dict(LABELLED)
-        monkeypatch.setattr(imdb, "LARGEST_ARCHIVE", 2**20)
-        with pytest.raises(ValueError, match="unpacks to more than 1,048,576 bytes"):
-            list(imdb.reviews_of(tmp_path / "long.tar.gz"))
-
-    def test_a_pipe_in_place_of_an_archive_does_not_wait(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "pipe.tar.gz")
-        with pytest.raises(ValueError, match=r"--data imdb: .*is not a regular file"):
-            list(imdb.reviews_of(tmp_path / "pipe.tar.gz"))
+        for limit, value, told in (("LARGEST_ARCHIVE", 2**20, "1,048,576 bytes"), ("MOST_MEMBERS", 5, "5 members")):
+            monkeypatch.setattr(imdb, limit, value)
+            with pytest.raises(ValueError, match=f"more than {told}"):
+                list(imdb.reviews_of(tmp_path / "long.tar.gz"))
 
     def test_a_cache_that_is_not_a_directory_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "loop").symlink_to("loop")
@@ -361,17 +320,17 @@ class TestImdb:
             with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
                 imdb.load(tmp_path, None, reviews=COUNTS)
 
-    def test_a_review_that_is_too_long_is_refused(self, tmp_path: Path) -> None:
+    def test_a_review_that_is_too_long_or_a_pipe_is_refused(self, tmp_path: Path) -> None:
         write_tar(tmp_path / "huge.tar.gz", [("aclImdb/train/pos/9_9.txt", bytes(10**6)), *LABELLED])
-        with pytest.raises(ValueError, match="a header says that what follows is 1,000,000 bytes long"):
-            list(imdb.reviews_of(tmp_path / "huge.tar.gz"))
+        os.mkfifo(tmp_path / "pipe.tar.gz")
+        for name, reason in (("huge", "a header says that what follows is 1,000,000 bytes"), ("pipe", "not a regular")):
+            with pytest.raises(ValueError, match=reason):
+                list(imdb.reviews_of(tmp_path / f"{name}.tar.gz"))
 
-    def test_an_incomplete_archive_is_refused(self, tmp_path: Path, own_cache: Path) -> None:
+    def test_incomplete_and_damaged_archives_are_refused(self, tmp_path: Path, own_cache: Path) -> None:
         with pytest.raises(ValueError, match=r"hold \{'neg': 3, 'pos': 3, 'unsup': 6\} reviews, expected"):
             imdb.load(self.parts(tmp_path), None, reviews={**COUNTS, "pos": 4})
         assert not own_cache.exists()
-
-    def test_damaged_archives_are_refused(self, tmp_path: Path) -> None:
         unlabelled = self.parts(tmp_path / "a") / "imdb" / "aclImdb_unsup.tar.xz"
         whole_archive = unlabelled.read_bytes()
         for keep in (20, len(whole_archive) // 2, len(whole_archive) - 1):
@@ -397,13 +356,9 @@ class TestImdb:
         # ... and then joining again repairs it.
         assert whole(imdb.load(data_dir, None, reviews=COUNTS)) == self.expected() == joined.read_bytes()
 
-    def test_other_archives_are_another_text(self, tmp_path: Path) -> None:
-        data_dir = self.parts(tmp_path)
-        before = imdb.load(data_dir, None, reviews=COUNTS)
+        # Other archives are another text.
         write_tar(data_dir / "imdb" / "aclImdb_unsup.tar.xz", [(name, text + b"!") for name, text in UNLABELLED])
-        after = imdb.load(data_dir, None, reviews=COUNTS)
-        assert whole(after).count(b"!") == 6
-        assert after.sha256 != before.sha256
+        assert whole(imdb.load(data_dir, None, reviews=COUNTS)).count(b"!") == 6
 
     @pytest.mark.slow
     @pytest.mark.skipif(

@@ -13,18 +13,10 @@ from experiments.data.associative_recall import POWER, AssociativeRecall
 from experiments.data.copying import FILLER, SEPARATOR, Copying
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import load_corpus
-from experiments.data.synthetic import split_generator
 from experiments.training import loop as train
 from experiments.training.objectives import GeneratedSequences, make_objective
 
-SIZES = {
-    "recall-64": 64,
-    "recall-128": 128,
-    "recall-256": 256,
-    "recall-512": 512,
-    "copying-32": 64,
-    "copying-128": 256,
-}
+SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
 
 
 def drawn(sequences, count=200, seed=0):
@@ -124,11 +116,6 @@ def test_a_batch_is_a_pure_function_of_seed_and_step():
     assert not torch.equal(again.batch(4, 5)[0], later[1])
 
 
-def test_a_split_s_numbers_are_its_own():
-    draws = [split_generator(*which).random() for which in [("train",), ("validation",), ("test",), ("train", 1)]]
-    assert len(set(draws)) == 4
-
-
 def test_the_record_says_what_the_evaluation_is_made_of():
     record = load_corpus("copying-32").describe()
     assert record.splits == {"train": 0, "validation": 65_000, "test": 195_000}
@@ -184,13 +171,9 @@ def known_task():
     return GeneratedSequences(replace(corpus, sequences=EverySecond(), test=rows.ravel()), 4, 2)
 
 
-def test_targets_that_are_not_scored_are_marked():
-    task = known_task()
-    assert task.windows("test", 1)[1].tolist() == [[NOT_SCORED, 1, NOT_SCORED, 1]]
-
-
 def test_loss_and_accuracy_are_those_of_the_scored_targets():
     task, config = known_task(), Config(context=4, batch_size=2)
+    assert task.windows("test", 1)[1].tolist() == [[NOT_SCORED, 1, NOT_SCORED, 1]]
     bits = (3 * math.log2(4 / 3) + 3 * math.log2(4 * 255)) / 6
     # In batches of two and one: three of six right.
     expected = {"bits_per_byte": pytest.approx(bits), "accuracy": pytest.approx(3 / 6)}

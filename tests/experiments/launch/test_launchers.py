@@ -133,10 +133,7 @@ def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monk
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            lambda run: run.rename(run.with_name("seed1")),
-            "holds the config.json of .* seed 0; give the directory of a run",
-        ),
+        (lambda run: run.rename(run.with_name("seed1")), "holds the config.json of .* seed 0; give the directory of"),
         (lambda run: (run / "config.json").unlink(), "config.json cannot be read .*give the directory of a run"),
         (lambda run: (run / "job.json").unlink(), "job.json cannot be read .*run its comparison again"),
         (lambda run: (run / "job.json").write_text("{}"), "job.json is damaged .*run its comparison again"),

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from experiments.console import counted
 from experiments.launch.launcher import Advanced, Ended, Run, Started
-from experiments.launch.progress import Lines, make_display
+from experiments.launch.progress import make_display
 
 RUNS = [Run("softmax-none", 0), Run("elu+1-rope-after", 0)]
 
@@ -52,33 +52,28 @@ def test_elsewhere_there_are_plain_lines():
     ]
 
 
-def times_left(clock, events, done=0):
-    """What plain lines say of the time left; events are (seconds, event)."""
+def lines(clock, events):
+    """The plain lines on progress; events are (seconds, event)."""
     output = io.StringIO()
-    display = Lines(Console(file=output, width=140), RUNS, done=done, steps=100)
+    display = make_display(Console(file=output, width=140), RUNS, done=0, steps=100)
     for clock[0], event in events:
         display.show(event)
-    return [line.partition("all runs: ")[2] for line in output.getvalue().splitlines() if "all runs: " in line]
+    return [line for line in output.getvalue().splitlines() if "all runs: " in line]
 
 
-def test_lines_tell_progress_and_time_left_every_quarter_minute(clock):
-    output = io.StringIO()
-    display = Lines(Console(file=output, width=140), RUNS, done=0, steps=100)
-    for clock[0], event in [
-        (0.0, Started(RUNS[0])),
-        (0.0, Advanced(RUNS[0], 1, 5.0, 1000.0)),
-        (10.0, Advanced(RUNS[0], 11, 4.0, 1000.0)),  # too soon
-        (20.0, Advanced(RUNS[0], 21, 3.0, 1000.0)),
-    ]:
-        display.show(event)
-    # 20 steps in 20 seconds; 179 of 200 are left.
-    assert output.getvalue().splitlines()[1:] == [
-        "softmax-none seed 0: step 21/100, loss 3.000 nats/token, 1,000 tokens/s; all runs: 3 min left"
-    ]
+def times_left(clock, events):
+    return [line.partition("all runs: ")[2] for line in lines(clock, events)]
 
 
 def advanced(seconds, step, run=RUNS[0]):
     return seconds, Advanced(run, step, 3.0, 1000.0)
+
+
+def test_lines_tell_progress_and_time_left_every_quarter_minute(clock):
+    events = [(0, Started(RUNS[0])), advanced(0, 1), advanced(10, 11), advanced(20, 21)]
+    # 20 steps in 20 seconds; 179 of 200 are left. After 10 seconds it was too soon.
+    told = "softmax-none seed 0: step 21/100, loss 3.000 nats/token, 1,000 tokens/s; all runs: 3 min left"
+    assert lines(clock, events) == [told]
 
 
 def test_the_time_left_is_unknown_until_there_is_enough_to_go_on(clock):

@@ -14,7 +14,7 @@ from torch import nn
 from experiments.cli import main
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
-from experiments.data.registry import load_corpus
+from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.records import environment
 from experiments.records.record import read_comparison
 from experiments.records.schema import ANSWERS, NEXT_BYTE
@@ -110,6 +110,46 @@ def test_another_kind_of_training_goes_through_the_ordinary_loop(tmp_path, objec
     assert of_split["train"][-1]["loss"] < of_split["train"][0]["loss"]
     assert of_split["test"][0]["accuracy"] > 0.9
     assert objective.describe().better == "higher"
+
+
+PLUGIN = """
+from experiments.data.corpus import DataSet, corpus_of_text
+from experiments.data.registry import DATA_SETS
+from tests.experiments.training.test_objectives import Classification
+
+def load(data_dir, data_file):
+    return corpus_of_text("more-often", bytes(range(100)), "drawn", "Not a text.")
+
+mine = DataSet("more-often", "Which token?", load, objective=lambda corpus, config: Classification())
+DATA_SETS.add("more-often", mine, module=__name__)
+"""
+
+
+def test_a_data_set_of_ones_own_brings_its_objective_to_a_comparison(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("experiments.extensions._used", set())
+    monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "an_objective_of_mine.py").write_text(PLUGIN)
+    out = tmp_path / "out"
+    command = ["run", "convergence", "--preset", "smoke", "--plugin", "an_objective_of_mine", "--data", "more-often"]
+    command += [
+        "--variants",
+        "softmax-learned,favor+-rope-after",
+        "--steps",
+        "30",
+        "--context",
+        "16",
+        "--out",
+        str(out),
+    ]
+    assert main(command) == 0
+    record = read_comparison(out)
+    assert (record.objective.name, record.objective.unit) == ("classification", "share of sequences")
+    assert [origin.module for origin in record.plugins] == ["an_objective_of_mine"]
+    (test,) = [row for row in metrics_rows(out / "favor+-rope-after/seed0/metrics.jsonl") if row["split"] == "test"]
+    assert test.keys() == {"step", "tokens", "split", "accuracy", "loss"}
+    assert "share of sequences" in (out / "report.md").read_text()
+    assert "accuracy" in capsys.readouterr().out
 
 
 class Own(LinearRoPEAttention):

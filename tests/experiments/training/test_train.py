@@ -77,11 +77,8 @@ def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, va
     train(tmp_path / "stopped", task, variant, config, note=notes.append)
     assert f"resumed at step {stop_at}" in notes
     assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
-    weights = [
-        (tmp_path / run / "checkpoint" / "step00000012" / "model.safetensors").read_bytes()
-        for run in ("stopped", "whole")
-    ]
-    assert weights[0] == weights[1]
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "stopped" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
 
 
 def test_a_run_killed_between_checkpoints_repeats_no_row(tmp_path, task):
@@ -100,6 +97,8 @@ def test_a_run_killed_between_checkpoints_repeats_no_row(tmp_path, task):
     train(tmp_path / "killed", task, note=notes.append)
     assert "resumed at step 5" in notes
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    train(tmp_path / "killed", task, progress=lambda *_: pytest.fail("a finished run trained further"))
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -110,24 +109,17 @@ def test_a_run_killed_between_checkpoints_repeats_no_row(tmp_path, task):
 def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
     train(tmp_path / "whole", task)
     steps = []
+    options = {"progress": lambda step, *_: steps.append(step), "should_stop": lambda: len(steps) >= 11}
     with pytest.raises(RunStopped):
-        train(
-            tmp_path / "cut",
-            task,
-            progress=lambda step, *_: steps.append(step),
-            should_stop=lambda: len(steps) >= 11,
-        )
+        train(tmp_path / "cut", task, **options)
     metrics = tmp_path / "cut" / "metrics.jsonl"
     metrics.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(metrics) if kept(row)))
     # The checkpoints are of steps 10 and 11, and from neither can the missing rows be made.
     notes = []
     train(tmp_path / "cut", task, note=notes.append)
     assert any("step00000010 was passed over: the records before it are not whole" in note for note in notes)
-    assert sorted(rows(tmp_path / "cut"), key=order) == sorted(rows(tmp_path / "whole"), key=order)
-
-
-def order(row):
-    return row["step"], row["split"]
+    cut, whole = (sorted(rows(tmp_path / run), key=lambda row: (row["step"], row["split"])) for run in ("cut", "whole"))
+    assert cut == whole
 
 
 def test_denormal_numbers_are_zeros_while_a_run_is_trained_and_no_longer(tmp_path, task):
@@ -141,13 +133,6 @@ def test_denormal_numbers_are_zeros_while_a_run_is_trained_and_no_longer(tmp_pat
     train(tmp_path, task, progress=lambda *arguments: seen.append(smallest()))
     assert set(seen) == {0.0}
     assert smallest() > 0
-
-
-def test_a_finished_run_trains_no_further(tmp_path, task):
-    train(tmp_path, task)
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    train(tmp_path, task, progress=lambda *_: pytest.fail("a step was trained"))
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch):
@@ -169,15 +154,15 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, task, monkeypatch
 
 
 class Poisoned(NextByte):
-    """Of a loss that is no number at the fourth step, or in evaluations; ``models`` are those that it made."""
+    """Of a loss that is no number at the fourth step, or in evaluations; ``trained`` is the model that it made."""
 
     def __init__(self, corpus, in_evaluations):
         super().__init__(corpus, CONFIG.context, CONFIG.batch_size)
-        self.in_evaluations, self.models, self.weights = in_evaluations, [], []
+        self.in_evaluations, self.weights = in_evaluations, []
 
     def model(self, config, attention):
-        self.models.append(super().model(config, attention))
-        return self.models[-1]
+        self.trained = super().model(config, attention)
+        return self.trained
 
     def loss(self, model, batch):
         self.weights.append(model.embedding.tokens.weight.detach().clone())
@@ -191,7 +176,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_the_update(tmp_path, toy
     poisoned = Poisoned(toy_corpus, in_evaluations=False)
     with pytest.raises(RunFailed, match="nan at step 3"):
         train(tmp_path, poisoned)
-    assert torch.equal(poisoned.models[0].embedding.tokens.weight, poisoned.weights[-1])
+    assert torch.equal(poisoned.trained.embedding.tokens.weight, poisoned.weights[-1])
 
 
 def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_path, toy_corpus):
@@ -202,11 +187,8 @@ def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_
 
 def test_the_learning_rate_warms_up_and_ends_at_a_tenth():
     config = dataclasses.replace(CONFIG, steps=100, warmup_steps=10, learning_rate=1.0)
-    rates = [learning_rate_at(step, config) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[9] == rates[10] == pytest.approx(1.0)
-    assert rates[55] == pytest.approx(0.55)
-    assert rates[100] == pytest.approx(0.1)
+    rates = [learning_rate_at(step, config) for step in (0, 9, 10, 55, 100)]
+    assert rates == pytest.approx([0.1, 1.0, 1.0, 0.55, 0.1])
 
 
 def test_weight_decay_is_on_matrices_only(task):

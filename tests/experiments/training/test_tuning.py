@@ -39,19 +39,7 @@ def test_a_grid_is_ascending_and_has_no_rate_twice(text, rates):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "0.001",
-        "0.001,0.001",
-        "0.001,",
-        "a,b",
-        "0,0.1",
-        "-1,0.1",
-        "nan,0.1",
-        "inf,0.1",
-        "1e31,1",
-        "0.1;0.2",
-        "1,2,3,4,5,6,7,8,9,10",
-    ],
+    ["0.001,0.001", "0.001,", "a,b", "0,0.1", "nan,0.1", "inf,0.1", "1e31,1", "0.1;0.2", "1,2,3,4,5,6,7,8,9,10"],
 )
 def test_what_is_no_grid_is_refused_in_one_line_before_anything_is_written(text, tmp_path, capsys):
     assert main(["run", "convergence", *QUICK, f"--learning-rates={text}", "--out", str(tmp_path / "out")]) == 2
@@ -69,11 +57,7 @@ def test_rates_that_are_close_have_different_names_that_say_them_exactly():
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    """Makes a comparison of a variant, and its trials with given validation losses (None: failed); the test is
-    opposite.
-
-    Returns its directory and its comparison.json.
-    """
+    """Makes a comparison and its trials with given validation losses (None: failed); those of the test are opposite."""
 
     def make(losses):
         rates = [0.001 * 2**k for k in range(len(losses))]
@@ -112,15 +96,11 @@ def test_the_choice_is_the_lowest_validation_loss_at_the_end_and_never_of_a_fail
     assert choose(root, comparison, VARIANT) == best
 
 
-def test_where_more_is_better_the_choice_is_the_highest(made_up):
-    root, comparison = made_up([3.0, 2.5, 2.75])
+def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_has_no_loss(made_up):
+    root, comparison = made_up([3.0, 2.5])
     comparison.objective = replace(comparison.objective, better="higher")
     assert choose(root, comparison, VARIANT) == 0.001
     assert "(higher is better)" in rates_caption(comparison.objective)
-
-
-def test_an_unfinished_trial_has_no_loss(made_up):
-    root, comparison = made_up([3.0, 2.5])
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
     assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
@@ -128,14 +108,11 @@ def test_an_unfinished_trial_has_no_loss(made_up):
 def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
     root, comparison = made_up([3.0, 2.5, None])
     (variant,) = comparison.variants
-    variant.settings = {"learning_rate": 0.002}
-    assert rates_table(root, comparison).to_dict("records") == [
-        {"variant": VARIANT, "0.001": "3.000", "0.002": "2.500", "0.004": "-", "trained with": "0.002"}
-    ]
-    variant.settings = {"learning_rate": 0.004}
-    assert rates_table(root, comparison)["trained with"].tolist() == ["0.004 (edge)"]
-    variant.settings = {}
-    assert rates_table(root, comparison)["trained with"].tolist() == ["not chosen yet"]
+    figures = {"0.001": "3.000", "0.002": "2.500", "0.004": "-"}
+    for rate, told in ((0.002, "0.002"), (0.004, "0.004 (edge)"), (None, "not chosen yet")):
+        variant.settings = {"learning_rate": rate} if rate else {}
+        row = {"variant": VARIANT, **figures, "trained with": told}
+        assert rates_table(root, comparison).to_dict("records") == [row]
     variant.name, variant.settings = f"{VARIANT}@learning_rate=0.001", {"learning_rate": 0.001}
     assert rates_table(root, comparison)["trained with"].tolist() == ["0.001"]
     comparison.learning_rates = []
