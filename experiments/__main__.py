@@ -31,12 +31,8 @@ def _give_matplotlib_a_place(end: ExitStack) -> None:
     """Where it could keep nothing (no home, or one that cannot be written), it would say so in every process."""
     if "MPLCONFIGDIR" in os.environ:
         return
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = Path("/nowhere")
-    for variable, usual in {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache"}.items():
-        place = Path(os.environ.get(variable) or home / usual, "matplotlib")
+    for variable, usual in {"XDG_CONFIG_HOME": "~/.config", "XDG_CACHE_HOME": "~/.cache"}.items():
+        place = Path(os.environ.get(variable) or Path(os.path.expanduser(usual)), "matplotlib")
         nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
         if not os.access(nearest, os.W_OK | os.X_OK) or nearest == nearest.parent:
             os.environ["MPLCONFIGDIR"] = tempfile.mkdtemp(prefix="matplotlib-")

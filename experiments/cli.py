@@ -10,34 +10,24 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from experiments import options as o
 from experiments.console import command_line, printable, program
-from experiments.errors import RunFailed
+from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.extensions import choices
 from experiments.launch.signals import Stopped, stop_signals_raise
-from experiments.options import (
-    ClaimsOptions,
-    DataOptions,
-    DoctorOptions,
-    GenerateOptions,
-    ListOptions,
-    ReportOptions,
-    RunOptions,
-    TrainOptions,
-    parse,
-)
 
-EXIT_FAILED, EXIT_WRONG_USE, EXIT_STOPPED = 1, 2, 128
+EXIT_WRONG_USE, EXIT_STOPPED = 2, 128
 """a stopped run's exit status is EXIT_STOPPED and the signal's number"""
 
 COMMANDS: dict[str, tuple[type[Any], str]] = {
-    "run": (RunOptions, "run:run"),
-    "report": (ReportOptions, "report:report"),
-    "claims": (ClaimsOptions, "claims:claims"),
-    "list": (ListOptions, "catalogue:list_all"),
-    "doctor": (DoctorOptions, "doctor:doctor"),
-    "data": (DataOptions, "catalogue:list_data"),
-    "generate": (GenerateOptions, "generate:generate"),
-    "train": (TrainOptions, "train:train"),
+    "run": (o.RunOptions, "run:run"),
+    "report": (o.ReportOptions, "report:report"),
+    "claims": (o.ClaimsOptions, "claims:claims"),
+    "list": (o.ListOptions, "catalogue:list_all"),
+    "doctor": (o.DoctorOptions, "doctor:doctor"),
+    "data": (o.DataOptions, "catalogue:list_data"),
+    "generate": (o.GenerateOptions, "generate:generate"),
+    "train": (o.TrainOptions, "train:train"),
 }
 """name -> its options, and where in commands/ the function is that takes them and returns the exit status; what that
 needs is imported when its command is given, so that wrong use is told at once"""
@@ -57,7 +47,7 @@ def main(arguments: list[str]) -> int:
             raise ValueError(f"there is no command {name!r}; {choices(name, [*COMMANDS, '--version', '--help'])}")
         with stop_signals_raise():
             kind, place = COMMANDS[name]
-            options: Any = parse(name, kind, rest, f"{program()} {name}")
+            options: Any = o.parse(name, kind, rest, f"{program()} {name}")
             module, _, function = place.partition(":")
             command: Callable[[Any], int] = getattr(import_module(f"experiments.commands.{module}"), function)
             return command(options)
@@ -72,12 +62,9 @@ def main(arguments: list[str]) -> int:
         print(f"stopped by {stop}; the same command {goes_on}:")
         print(f"  {command_line(arguments)}", flush=True)
         return EXIT_STOPPED + stop.signal_number
-    except RunFailed as error:
+    except (RunFailed, ValueError, OSError) as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
-        return EXIT_FAILED
-    except (ValueError, OSError) as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return EXIT_WRONG_USE
+        return EXIT_FAILED if isinstance(error, RunFailed) else EXIT_WRONG_USE
 
 
 def _usage() -> str:

@@ -78,14 +78,11 @@ def compare(
     given = {"variants": variants, "preset": preset, "data": data, "seeds": seeds, "out": out, **config}
     words = [experiment]
     for name, value in given.items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif value is not None and value is not False:
-            texts = value if isinstance(value, list | tuple) else [value]
-            words += (
-                [f"{flag}={text}" for text in texts] if name == "plugin" else [f"{flag}={','.join(map(str, texts))}"]
-            )
+        if value is None or value is False:
+            continue
+        flag, values = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
+        texts = values if name == "plugin" else [",".join(map(str, values))]
+        words += [flag] if value is True else [f"{flag}={text}" for text in texts]
     options = parse("run", RunOptions, words, program())
     if options.study == ALL or options.dry_run:
         raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
@@ -198,14 +195,13 @@ class TrainedRun:
             place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
         except RuntimeError:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
-        described = [variant for variant in record.variants if variant.name == self.variant]
         notes: list[str] = []
         language_model = LanguageModel(record.objective.vocabulary, record.config["context"])
-        of_this = replace(record, variants=described, seeds=[self.seed])
+        variants = [variant for variant in record.variants if variant.name == self.variant]
+        of_this = replace(record, variants=variants, seeds=[self.seed])
         for _, _, model in trained_models(root, of_this, language_model, "the model", notes):
             return model.to(place)
-        state = run_status(root, self.variant, self.seed).state
-        problem = notes[0] if notes else f"it is {state}"
+        problem = notes[0] if notes else f"it is {run_status(root, self.variant, self.seed).state}"
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
 
     def generate(
@@ -236,9 +232,8 @@ class TrainedRun:
         place = next(model.parameters()).device
         tokenizer = self._tokenizer()
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
-        read = torch.tensor(
-            (given if tokenizer is None else tokenizer.encode(given)).astype(np.int64)[None], device=place
-        )
+        ids = given if tokenizer is None else tokenizer.encode(given)
+        read = torch.tensor(ids.astype(np.int64)[None], device=place)
         draws = torch.Generator(place).manual_seed(0) if generator is None else generator
         with torch.no_grad():
             written = model.generate(read, tokens, temperature=temperature, generator=draws)
@@ -248,11 +243,10 @@ class TrainedRun:
 
     def _tokenizer(self) -> SubwordTokenizer | None:
         """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""
-        sha256 = self.comparison.record.objective.tokenizer_sha256
+        sha256, path = self.comparison.record.objective.tokenizer_sha256, self.comparison.directory / FILE
         if not sha256:
             return None
-        tokenizer = SubwordTokenizer.read(self.comparison.directory / FILE)
+        tokenizer = SubwordTokenizer.read(path)
         if tokenizer.sha256 != sha256:
-            path = self.comparison.directory / FILE
             raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
         return tokenizer

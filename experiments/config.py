@@ -1,36 +1,25 @@
 """What one run (a variant trained with one seed) is: every value that shapes a training run."""
 
 import itertools
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-# Far above what any machine trains, and small enough that nothing overflows or allocates before it is refused.
-LIMITS: dict[str, tuple[int, int]] = {
-    "vocabulary_size": (256, 2**16),
-    "layers": (1, 10_000),
-    "dim": (1, 2**17),
-    "heads": (1, 2**16),
-    "num_features": (1, 2**16),
-    "context": (1, 2**24),
-    "batch_size": (1, 2**20),
-    "steps": (1, 10**9),
-    "warmup_steps": (0, 10**9),
-    "redraw_every": (0, 10**9),
-    "log_every": (1, 10**9),
-    "evaluate_every": (1, 10**9),
-    "evaluation_windows": (1, 10**9),
-    "diagnose_windows": (0, 10**4),
-    "test_windows": (1, 10**9),
-    "checkpoint_every": (1, 10**9),
-    "threads": (1, 4096),
-}
-"""smallest and largest value of every whole number"""
 MOST_TOKENS_PER_STEP = 2**26
 LARGEST_RATE = 1e30
 """of the learning rate and of the largest gradient norm: beyond it float32 overflows in the optimiser"""
 LARGEST_DECAY = 1e6
 LARGEST_STD = 10.0
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file holds. Raises ValueError that names it, if it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
 
 
 def check_range(name: str, value: int, smallest: int, largest: int) -> None:
@@ -55,25 +44,25 @@ class Config:
     """data set to train on; `python -m experiments data` names them"""
     tokenizer: Literal["bytes", "bpe"] = "bytes"
     """bpe: byte-level byte-pair encoding, trained on the training split"""
-    vocabulary_size: int = 256
+    vocabulary_size: Annotated[int, 256, 2**16] = 256
     """tokens of the tokenizer; more than the 256 bytes for bpe"""
-    layers: int = 2
+    layers: Annotated[int, 1, 10_000] = 2
     """transformer blocks"""
-    dim: int = 128
+    dim: Annotated[int, 1, 2**17] = 128
     """model width"""
-    heads: int = 4
+    heads: Annotated[int, 1, 2**16] = 4
     """attention heads; divides dim"""
-    num_features: int = 64
+    num_features: Annotated[int, 1, 2**16] = 64
     """random features M per head for the FAVOR+ variants; even (elu+1 and relu have M = dim / heads)"""
-    context: int = 256
+    context: Annotated[int, 1, 2**24] = 256
     """sequence length N in tokens"""
-    batch_size: int = 4
+    batch_size: Annotated[int, 1, 2**20] = 4
     """sequences per optimiser step"""
-    steps: int = 360
+    steps: Annotated[int, 1, 10**9] = 360
     """optimiser steps"""
     learning_rate: float = 2e-3
     """peak learning rate of AdamW; the same for every variant"""
-    warmup_steps: int = 40
+    warmup_steps: Annotated[int, 0, 10**9] = 40
     """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
     weight_decay: float = 0.1
     """AdamW weight decay, on matrices only"""
@@ -83,25 +72,25 @@ class Config:
     """dropout on attention output and MLP"""
     initial_std: float = 0.02
     """standard deviation of the initial matrices"""
-    redraw_every: int = 0
+    redraw_every: Annotated[int, 0, 10**9] = 0
     """training steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
     """denominator of linear attention with RoPE after the map (RoFormer eq. 19: unrotated)"""
-    log_every: int = 10
+    log_every: Annotated[int, 1, 10**9] = 10
     """steps between training-loss records"""
-    evaluate_every: int = 40
+    evaluate_every: Annotated[int, 1, 10**9] = 40
     """steps between evaluations on the validation split"""
-    evaluation_windows: int = 48
+    evaluation_windows: Annotated[int, 1, 10**9] = 48
     """windows of `context` tokens of the validation split, evenly spaced, the same at every evaluation"""
-    diagnose_windows: int = 0
+    diagnose_windows: Annotated[int, 0, 10**4] = 0
     """validation windows on which every evaluation also measures denominators, weights and row sums; 0: none"""
-    test_windows: int = 256
+    test_windows: Annotated[int, 1, 10**9] = 256
     """windows of the test split, evenly spaced, for the final figure"""
-    checkpoint_every: int = 100
+    checkpoint_every: Annotated[int, 1, 10**9] = 100
     """steps between checkpoints"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32)"""
-    threads: int = 1
+    threads: Annotated[int, 1, 4096] = 1
     """CPU threads of each worker; part of the configuration because it changes the last bits of sums"""
 
     def __post_init__(self) -> None:
@@ -140,19 +129,27 @@ class Config:
 
     def _check_types(self) -> None:
         """For values that come from a file; those of the command line have their types already."""
-        types: dict[str, Any] = get_type_hints(type(self))
-        for field in fields(self):
-            value, choices = getattr(self, field.name), get_args(types[field.name])
-            if choices and value not in choices:
-                raise ValueError(f"{field.name} is {value!r}; give {' or '.join(choices)}")
-            if types[field.name] is str and not isinstance(value, str):
-                raise ValueError(f"{field.name} is {value!r}; give a name")
-            if types[field.name] is float and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ValueError(f"{field.name} is {value!r}; give a number")
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if (words := get_args(kind)) and value not in words:
+                raise ValueError(f"{name} is {value!r}; give {' or '.join(words)}")
+            if kind is str and not isinstance(value, str):
+                raise ValueError(f"{name} is {value!r}; give a name")
+            if kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ValueError(f"{name} is {value!r}; give a number")
 
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context
+
+
+LIMITS: dict[str, tuple[int, int]] = {
+    name: hint.__metadata__
+    for name, hint in get_type_hints(Config, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+"""smallest and largest value of every whole number: far above what any machine trains, and small enough that nothing
+overflows or allocates before it is refused"""
 
 
 def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int) -> Iterator[int]:

@@ -1,11 +1,13 @@
 """What the program says: the name it was called by, its console, and text that is safe on one line."""
 
+import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,13 +34,15 @@ def say_that_it_loads(what: str) -> None:
 
 def make_console() -> Console:
     """A console that prints text as it is (paths may hold brackets), without styles or a guessed width in a pipe."""
-    console = Console(markup=False, emoji=False, highlight=False)
-    shown = console.is_terminal or console.is_jupyter
-    return console if shown else Console(markup=False, emoji=False, highlight=False, width=120)
+    make = partial(Console, markup=False, emoji=False, highlight=False)
+    console = make()
+    return console if console.is_terminal or console.is_jupyter else make(width=120)
 
 
-def print_pairs(console: Console, pairs: Iterable[tuple[str, str]]) -> None:
-    """Two columns: a name, and text that wraps beside it."""
+def print_pairs(console: Console, pairs: Iterable[tuple[str, str]], title: str = "") -> None:
+    """Two columns under a title: a name, and text that wraps beside it."""
+    if title:
+        console.print(title, style="bold underline")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(overflow="fold")
@@ -66,6 +70,11 @@ def _quoted(argument: str) -> str:
     escapes: dict[str, str | int | None] = {"\\": r"\\", "'": r"\'"}
     escapes |= {chr(0xDC00 + byte): f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
     return f"$'{argument.translate(str.maketrans(escapes))}'"
+
+
+def available_cores() -> int:
+    """A container or a batch system often lets a process use fewer than the machine has; not every system can say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def duration(seconds: float) -> str:

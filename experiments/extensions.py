@@ -10,21 +10,12 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-
-GROUPS = (
-    "linear_rope.feature_maps",
-    "linear_rope.attentions",
-    "linear_rope.variants",
-    "linear_rope.data",
-    "linear_rope.studies",
-    "linear_rope.launchers",
-)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -120,12 +111,9 @@ def origins() -> list[dict[str, Any]]:
     """Of every module from outside that was used: its name, its package and version, and the sha256 of its code."""
     found = []
     for name in sorted(_used):
-        package = next(iter(packages_distributions().get(name.partition(".")[0], [])), None)
-        try:
-            number = version(package) if package else ""
-        except PackageNotFoundError:
-            number = ""
-        found.append({"module": name, "package": package or "", "version": number, "sha256": _code_sha256(name)})
+        package = next(iter(packages_distributions().get(name.partition(".")[0], [])), "")
+        number = version(package) if package else ""
+        found.append({"module": name, "package": package, "version": number, "sha256": _code_sha256(name)})
     return found
 
 

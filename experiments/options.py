@@ -3,7 +3,6 @@
 import argparse
 import ast
 import inspect
-import re
 import textwrap
 import tomllib
 from collections.abc import Mapping
@@ -33,8 +32,16 @@ NOT_GIVEN = {"flag": ""}
 Device = Literal["auto", "cpu", "cuda"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """List studies, variants, presets and data sets."""
+
+    plugin: tuple[str, ...] = ()
+    """module that adds variants, data sets, studies or launchers when it is imported; can be given several times"""
+
+
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(ListOptions):
     """Run a study: train its variants, measure them, and write tables, figures and a report."""
 
     study: str = field(metadata=POSITIONAL)
@@ -65,8 +72,6 @@ class RunOptions:
     """what runs are started by"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
-    plugin: tuple[str, ...] = ()
-    """module that adds variants, data sets, studies or launchers when it is imported; can be given several times"""
     config_file: Path | None = field(default=None, metadata={"flag": "--config"})
     """TOML file with any of these options, or a comparison.json, to run that again; options given here come first"""
     settings: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_GIVEN)
@@ -81,29 +86,25 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(ListOptions):
     """Rebuild the tables, figures and reports of a comparison from its files."""
 
     directory: Path = field(metadata=POSITIONAL)
     """what `run` wrote (its --out)"""
-    plugin: tuple[str, ...] = ()
-    """module that the comparison was run with; can be given several times"""
 
 
 @dataclass(frozen=True)
-class ClaimsOptions:
+class ClaimsOptions(ListOptions):
     """Judge every claim by what was measured: supported, not supported, inconclusive or not run."""
 
     results: Path = Path("results/reference")
     """directory that holds the comparisons"""
     out: Path | None = None
     """file that the page is written to, in Markdown; default: it is only printed"""
-    plugin: tuple[str, ...] = ()
-    """module that adds studies when it is imported; can be given several times"""
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
+class GenerateOptions(ListOptions):
     """Let a trained model continue a prompt."""
 
     directory: Path = field(metadata=POSITIONAL)
@@ -120,26 +121,14 @@ class GenerateOptions:
     """of the distribution that tokens are drawn from; 0 takes the likeliest"""
     device: Device = "cpu"
     """where to generate"""
-    plugin: tuple[str, ...] = ()
-    """module that the comparison was run with; can be given several times"""
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(ListOptions):
     """Train the one run whose directory a launcher made."""
 
     directory: Path = field(metadata=POSITIONAL)
     """directory of the run: VARIANT/seedK of a comparison"""
-    plugin: tuple[str, ...] = ()
-    """module that the comparison is run with; can be given several times"""
-
-
-@dataclass(frozen=True)
-class ListOptions:
-    """List studies, variants, presets and data sets."""
-
-    plugin: tuple[str, ...] = ()
-    """module that adds to them when it is imported; can be given several times"""
 
 
 @dataclass(frozen=True)
@@ -163,36 +152,31 @@ def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
     """
     kinds = _kinds(kind)
     given = _given(name, kind, words, prog)
-    values = {option: value_of(option, kinds[option], text) for option, text in given.items()}
+    values = {option: _value_of(option, kinds[option], text) for option, text in given.items()}
     if "--config" in values:
         values = _from_file(values["--config"], kinds) | values
     by_flag = {_flag(option): option for option in fields(kind) if _flag(option)}  # type: ignore[arg-type]
-    missing = [flag for flag, option in by_flag.items() if flag not in values and _is_required(option)]
+    required = [flag for flag, option in by_flag.items() if option.default is option.default_factory]
+    missing = [flag for flag in required if flag not in values]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}, and none came; {prog} --help tells more")
     own = {by_flag[flag].name: value for flag, value in values.items() if flag in by_flag}
     if kind is RunOptions:
         settings = {flag[2:].replace("-", "_"): value for flag, value in values.items() if flag not in by_flag}
-        if "data_file" in own:
-            settings.setdefault("data", "text")
-        own |= {"settings": settings, "words": (name, *words)}
+        own |= {"settings": ({"data": "text"} if "data_file" in own else {}) | settings, "words": (name, *words)}
     for module in own.get("plugin", ()):
         load_plugin(module)
     return kind(**own)
 
 
-def value_of(name: str, kind: Any, text: Any) -> Any:
+def _value_of(name: str, kind: Any, text: Any) -> Any:
     """The value of an option, of the type ``kind``, from its text. Raises ValueError that says what would do."""
-    if kind is bool or isinstance(text, list):
-        return text if kind is bool else tuple(text)
     if text == "":
         raise ValueError(f"{name} is empty; give it a value, or leave it out")
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise ValueError(f"{name} is {text!r}; {choices(text, list(get_args(kind)))}")
-        return text
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ValueError(f"{name} is {text!r}; {choices(text, list(get_args(kind)))}")
     try:
-        return kind(text)
+        return text if get_origin(kind) is Literal else (get_origin(kind) or kind)(text)
     except ValueError:
         number = "a whole number, as 3" if kind is int else "a number, as 0.1"
         raise ValueError(f"{name} is {text!r}; give {number}") from None
@@ -232,11 +216,8 @@ def _given(name: str, kind: type, words: list[str], prog: str) -> dict[str, Any]
         for argument in arguments:
             parser.add_argument(argument, help=_docstrings(kind)[argument.lower()])
     found, others = parser.parse_known_args([_canonical(word) for word in words])
-    for word in others:
-        if word.startswith("-"):
-            raise ValueError(
-                f"{name} takes no option {word.partition('=')[0]!r}; {choices(word.partition('=')[0], flags(kind))}"
-            )
+    for option in (word.partition("=")[0] for word in others if word.startswith("-")):
+        raise ValueError(f"{name} takes no option {option!r}; {choices(option, flags(kind))}")
     if len(others) > len(arguments):
         raise ValueError(f"{name} takes no argument {others[len(arguments)]!r}; leave it out, or name an option for it")
     return vars(found) | dict(zip(arguments, others, strict=False))
@@ -266,19 +247,12 @@ def _flag(option: Field[Any]) -> str:
     return str(option.metadata.get("flag", default))
 
 
-def _is_required(option: Field[Any]) -> bool:
-    return option.default is MISSING and option.default_factory is MISSING
-
-
 def _kinds(kind: type) -> dict[str, Any]:
     """The type of every option and argument by flag; of one that may be None, the other type."""
     hints = get_type_hints(kind)
-    found = {_flag(option): hints[option.name] for option in fields(kind)}
-    found.pop("", None)
-    if kind is RunOptions:
-        found |= _kinds(Config)
-    optional = {flag: [one for one in get_args(hint) if one is not NoneType] for flag, hint in found.items()}
-    return {flag: optional[flag][0] if NoneType in get_args(hint) else hint for flag, hint in found.items()}
+    found = {_flag(option): hints[option.name] for option in fields(kind) if _flag(option)}
+    found = {flag: get_args(hint)[0] if NoneType in get_args(hint) else hint for flag, hint in found.items()}
+    return found | (_kinds(Config) if kind is RunOptions else {})
 
 
 def _docstrings(kind: type) -> dict[str, str]:
@@ -295,11 +269,9 @@ def _docstrings(kind: type) -> dict[str, str]:
 
 def _canonical(word: str) -> str:
     """An option with dashes for underscores, and as it is spelt now."""
-    if not word.startswith("--"):
-        return word
     name, equals, value = word.partition("=")
     name = name.replace("_", "-")
-    return OLD_SPELLINGS.get(name, name) + equals + value
+    return OLD_SPELLINGS.get(name, name) + equals + value if word.startswith("--") else word
 
 
 def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
@@ -312,7 +284,7 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
             written = tomllib.loads(read_file(path, remedy, LARGEST_FILE).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"--config {path} is not TOML ({error}); give lines such as steps = 400") from None
-    known = {re.sub("^-*", "", flag).lower(): flag for flag in kinds if flag != "--config"}
+    known = {flag.lstrip("-").lower(): flag for flag in kinds if flag != "--config"}
     found = {}
     for key, value in written.items():
         name = _canonical(f"--{key}")[2:]
@@ -322,10 +294,10 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
         kind = kinds[known[name]]
         if kind is bool and not isinstance(value, bool):
             raise ValueError(f"--config {path}: {key} is {value!r}; give true or false")
-        if isinstance(value, list) and get_origin(kind) is not tuple:
-            value = ",".join(map(str, value))
-        text = value if kind is bool or isinstance(value, list) else str(value)
-        found[known[name]] = value_of(f"--config {path}: {key}", kind, text)
+        if kind is not bool:
+            values = value if isinstance(value, list) else [value]
+            value = values if get_origin(kind) is tuple else ",".join(map(str, values))
+        found[known[name]] = _value_of(f"--config {path}: {key}", kind, value)
     return found
 
 

@@ -4,12 +4,13 @@ Nothing heavy is imported here, nor by a study's own study.py: what a study does
 """
 
 import pkgutil
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from experiments.config import read_toml as read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,14 +110,6 @@ def read_study(directory: Path) -> Study:
     fields = read_toml(directory / "study.toml")
     claims = directory / "claims.toml"
     return Study(directory.name, **({"claims": claims} if claims.exists() else {}) | fields)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds. Raises ValueError that names it, if it is not TOML."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

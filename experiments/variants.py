@@ -1,7 +1,7 @@
 """The variants of a comparison: every attention kernel with every way of telling it positions.
 
 Names are `<kernel>-<position>`. A kernel is an attention, or linear attention's feature map. A new one of the project's
-is an entry in ``KERNELS``, besides linear_rope's registry. One of an installed package, or that a ``--plugin`` module
+is an entry in variants.toml, besides linear_rope's registry. One of an installed package, or that a ``--plugin`` module
 adds to linear_rope's ``FEATURE_MAPS`` or ``ATTENTIONS``, needs none. A name may go on with settings that differ from
 the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
@@ -9,66 +9,28 @@ the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from experiments.config import Config
+from experiments.config import Config, read_toml
 from experiments.extensions import Registry, choices
 
 if TYPE_CHECKING:
     from linear_rope.model import Position
 
-KERNELS: dict[str, str] = {
-    "softmax": "Exact softmax attention, through PyTorch's scaled_dot_product_attention. Quadratic in the length.",
-    "favor+": (
-        "Performer attention (Choromanski et al. 2020): positive orthogonal random features whose products estimate "
-        "the softmax kernel. Linear in the length; strictly causal, with a running-maximum stabiliser."
-    ),
-    "favor+hyperbolic": (
-        "Performer attention with hyperbolic features (Choromanski et al. 2020): every random direction is used with "
-        "both signs, which lowers the variance of the estimate."
-    ),
-    "favor+paired": (
-        "Performer attention that uses every random feature twice, as both members of a pair that RoPE after the map "
-        "rotates: as many features from half the draws, and no sine terms between unrelated features in the score."
-    ),
-    "elu+1": "Linear attention with the feature map elu(x) + 1 (Katharopoulos et al. 2020). No random features.",
-    "elu+1+paired": (
-        "Linear attention with the feature map elu(x) + 1 whose every feature is both members of a rotated pair: twice "
-        "as many features. Without RoPE after the map it is elu+1 itself, so it has no other variant."
-    ),
-    "relu": "Linear attention with the feature map relu(x). No random features.",
-}
-
-RANDOM_KERNELS = tuple(kernel for kernel in KERNELS if kernel.startswith("favor+"))
+_WORDS = read_toml(Path(__file__).with_suffix(".toml"))
+_KERNELS: dict[str, str] = _WORDS["kernels"]
+_POSITIONS: "dict[Position, str]" = _WORDS["positions"]
+RANDOM_KERNELS = tuple(kernel for kernel in _KERNELS if kernel.startswith("favor+"))
 """those with random features"""
-
-POSITIONS: dict["Position", str] = {
-    "none": "No position information besides the causal mask.",
-    "learned": "A learned vector per absolute position is added to the token embedding (its table adds parameters).",
-    "sinusoidal": "A fixed sinusoid per absolute position (Vaswani et al. 2017) is added to the token embedding.",
-    "alibi": "Each score is lowered in proportion to the distance, by each head's slope (ALiBi, Press et al. 2021).",
-    "rope-before": (
-        "RoPE rotates queries and keys before the feature map, and so the denominator too, as performer-pytorch does."
-    ),
-    "rope-after": (
-        "RoPE rotates the mapped queries and keys (RoFormer eq. 19): the weights can be negative and need not sum to 1."
-    ),
-}
-
 SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
 """kernels that are another one wherever RoPE does not rotate the mapped queries and keys"""
-
-SOFTMAX_ROPE = "RoPE rotates queries and keys before their product (RoFormer eq. 16)."
-
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
-PERFORMER_PYTORCH = (
-    "performer-pytorch's own SelfAttention inside this suite's model, rotated before its feature map by its own rotary "
-    "embedding. Its PerformerLM would also add an absolute embedding to the tokens; this variant does not, so that "
-    "only "
-    "the attention differs. Known: in causal mode its stabiliser is a maximum over all keys, so a little of the "
-    "future leaks into the past, and so its loss is compared with no other variant's."
-)
+SIZES = ("dim", "heads")
+"""settings that make a model of another size; their variants are compared with each other"""
+SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator")
+"""what may differ between the variants of a comparison: the batches, their number and the text may not"""
 
 
 @dataclass(frozen=True)
@@ -85,10 +47,6 @@ class Variant:
     description: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """values of Config that differ from the comparison's"""
-
-    @property
-    def is_softmax(self) -> bool:
-        return self.kernel == "softmax"
 
     def config(self, config: Config) -> Config:
         """The configuration that this variant is trained with in a comparison. Raises ValueError if they do not fit."""
@@ -107,16 +65,14 @@ def _go_together(kernel: str, position: "Position") -> bool:
 
 
 def _built_in() -> Iterator[Variant]:
-    for kernel, kernel_text in KERNELS.items():
-        for position, position_text in POSITIONS.items():
-            name = f"{kernel}-{position}"
-            if not _go_together(kernel, position):
-                continue
-            if kernel == "softmax" and position == "rope-before":
-                name, position_text = "softmax-rope", SOFTMAX_ROPE
-            baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
-            yield Variant(name, kernel, position, baseline, f"{kernel_text} {position_text}")
-    yield Variant(PEER, PEER, "rope-before", PEER, PERFORMER_PYTORCH)
+    others = _WORDS["others"]
+    for kernel, kernel_text in _KERNELS.items():
+        for position, position_text in _POSITIONS.items():
+            if _go_together(kernel, position):
+                name = "softmax-rope" if (kernel, position) == ("softmax", "rope-before") else f"{kernel}-{position}"
+                baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
+                yield Variant(name, kernel, position, baseline, f"{kernel_text} {others.get(name, position_text)}")
+    yield Variant(PEER, PEER, "rope-before", PEER, others[PEER])
 
 
 VARIANTS: Registry[Variant] = Registry(
@@ -137,39 +93,20 @@ def _from_outside() -> dict[str, Variant]:
             f"{kernel}-{position}", kernel, position, f"{kernel}-none", f"{what} {kernel}, not the project's. {text}"
         )
         for kernel, what in (maps | attentions).items()
-        if kernel not in (*KERNELS, "linear")
-        for position, text in POSITIONS.items()
+        if kernel not in (*_KERNELS, "linear")
+        for position, text in _POSITIONS.items()
         if kernel in attentions or _go_together(kernel, position)
     }
 
 
 def _added(package: str, registry: str) -> list[str]:
     """What is in a registry of linear_rope, which a plugin that adds to it has imported: PyTorch takes long to load."""
-    module = sys.modules.get(f"linear_rope.{package}.registry")
-    return [] if module is None else list(getattr(module, registry))
+    return list(getattr(sys.modules.get(f"linear_rope.{package}.registry"), registry, ()))
 
 
 def variant_names() -> list[str]:
     """Every name of a variant without settings."""
     return [*VARIANTS, *_from_outside()]
-
-
-DEFAULT_VARIANTS = (
-    "softmax-none",
-    "softmax-rope",
-    "favor+-none",
-    "favor+-rope-before",
-    "favor+-rope-after",
-    "elu+1-none",
-    "elu+1-rope-after",
-)
-"""softmax and both linear kernels with and without RoPE, and FAVOR+ with RoPE on both sides of its map"""
-
-
-SIZES = ("dim", "heads")
-"""settings that make a model of another size; their variants are compared with each other"""
-SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator")
-"""what may differ between the variants of a comparison: the batches, their number and the text may not"""
 
 
 def get_variant(name: str) -> Variant:
@@ -182,14 +119,15 @@ def get_variant(name: str) -> Variant:
     settings: dict[str, Any] = {}
     for part in parts:
         setting, _, text = part.partition("=")
-        if setting not in SETTINGS:
-            raise ValueError(
-                f"--variants: {name}: a variant has no setting {setting!r}; {choices(setting, list(SETTINGS))}"
-            )
-        if setting in settings:
-            raise ValueError(f"--variants: {name}: {setting} is set twice; set it once")
-        settings[setting] = _value(name, setting, text)
-    _check_settings(name, variant, settings)
+        try:
+            if setting not in SETTINGS:
+                raise ValueError(f"a variant has no setting {setting!r}; {choices(setting, list(SETTINGS))}")
+            if setting in settings:
+                raise ValueError(f"{setting} is set twice; set it once")
+            settings[setting] = _value(setting, text)
+            _check_says_something(setting, variant)
+        except ValueError as error:
+            raise ValueError(f"--variants: {name}: {error}") from None
     if not settings:
         return variant
     sizes = "".join(f"@{part}" for part in parts if part.partition("=")[0] in SIZES)
@@ -210,10 +148,9 @@ def _variant(name: str) -> Variant:
     outside = _from_outside()
     if name not in outside:
         raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
-    kernel = outside[name].kernel
     for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
-        if kernel in installed:
-            installed[kernel]  # so that the record says whose it is
+        if outside[name].kernel in installed:
+            installed[outside[name].kernel]  # so that the record says whose it is
     return outside[name]
 
 
@@ -226,34 +163,31 @@ def is_variant(name: str) -> bool:
     return True
 
 
-def _value(name: str, setting: str, text: str) -> Any:
+def _value(setting: str, text: str) -> Any:
     """The value of a setting. Raises ValueError if its text is not that of one; Config knows the ranges of numbers."""
     kind = get_type_hints(Config)[setting]
-    choices = get_args(kind)
-    if choices:
-        if text not in choices:
-            raise ValueError(f"--variants: {name}: {setting} is {text!r}; give {' or '.join(choices)}")
+    if words := get_args(kind):
+        if text not in words:
+            raise ValueError(f"{setting} is {text!r}; give {' or '.join(words)}")
         return text
     try:
         return kind(text)
     except ValueError:
         number = "a whole number" if kind is int else "a number"
-        raise ValueError(f"--variants: {name}: {setting} is {text!r}; give {number}") from None
+        raise ValueError(f"{setting} is {text!r}; give {number}") from None
 
 
-def _check_settings(name: str, variant: Variant, settings: dict[str, Any]) -> None:
+def _check_says_something(setting: str, variant: Variant) -> None:
     """Raises ValueError for a setting that would change nothing."""
-    if variant.kernel in (*KERNELS, PEER) and variant.kernel not in RANDOM_KERNELS:
-        for setting in ("num_features", "redraw_every"):
-            if setting in settings:
-                raise ValueError(
-                    f"--variants: {name}: {variant.kernel} has no random features of this suite's, so {setting} says "
-                    f"nothing; choose from the kernels {', '.join(RANDOM_KERNELS)}"
-                )
-    if "denominator" in settings and variant.position != "rope-after":
+    is_deterministic = variant.kernel in (*_KERNELS, PEER) and variant.kernel not in RANDOM_KERNELS
+    if setting in ("num_features", "redraw_every") and is_deterministic:
         raise ValueError(
-            f"--variants: {name}: the denominator is a question of rope-after only; leave it out, or choose a "
-            "rope-after variant"
+            f"{variant.kernel} has no random features of this suite's, so {setting} says nothing; choose from the "
+            f"kernels {', '.join(RANDOM_KERNELS)}"
+        )
+    if setting == "denominator" and variant.position != "rope-after":
+        raise ValueError(
+            "the denominator is a question of rope-after only; leave it out, or choose a rope-after variant"
         )
 
 
@@ -262,18 +196,17 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
 
     Raises ValueError that names the unknown or repeated one and lists those that exist.
     """
-    chosen: list[Variant] = []
+    chosen: dict[str, Variant] = {}
     for name in (part.strip() for part in names.split(",")):
         variant = get_variant(name)
-        if variant in chosen:
+        if name in chosen:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
-        chosen.append(variant)
-    return tuple(chosen)
+        chosen[name] = variant
+    return tuple(chosen.values())
 
 
 def check_variants_differ(variants: Iterable[Variant], config: Config) -> None:
-    """Raises ValueError if two variants are the same in a comparison with this configuration, and would be trained
-    twice.
+    """Raises ValueError if two variants are the same in a comparison with this configuration, trained twice.
 
     Settings in another order, a number written in another way, and a setting that says what the configuration says
     anyway make another name of the same variant.
@@ -284,6 +217,5 @@ def check_variants_differ(variants: Iterable[Variant], config: Config) -> None:
         if first != variant.name:
             raise ValueError(
                 f"--variants: {first} and {variant.name} are the same variant here; leave one of them out, or give "
-                "them "
-                "settings that differ"
+                "them settings that differ"
             )

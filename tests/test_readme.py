@@ -38,11 +38,11 @@ def test_the_table_of_results_is_the_committed_report_s():
     results = report.partition("### Results")[2].partition("###")[0]
     reported = {line.split(" | ")[0]: line for line in results.splitlines() if line.startswith("| ")}
     comparison = json.loads((Path(__file__).parents[1] / "results/reference/convergence/comparison.json").read_text())
-    assert [row.strip("| ").split(" | ")[0] for row in rows] == [arm["name"] for arm in comparison["variants"]]
+    assert [row.strip("| ").split(" | ")[0] for row in rows] == [variant["name"] for variant in comparison["variants"]]
     for row in rows:
-        arm, *values = row.strip("| ").split(" | ")
+        variant, *values = row.strip("| ").split(" | ")
         for value in values:
-            assert f" {value} |" in reported[f"| {arm}"], (arm, value)
+            assert f" {value} |" in reported[f"| {variant}"], (variant, value)
 
 
 @pytest.mark.parametrize("kernel", ["favor+", "elu+1"])

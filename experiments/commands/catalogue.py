@@ -16,14 +16,13 @@ from experiments.variants import get_variant, variant_names
 def list_all(options: ListOptions) -> int:
     """Print the studies, presets, variants and data sets. Returns the exit status."""
     console = make_console()
-    console.print(f"Studies: {program()} run NAME", style="bold underline")
-    print_pairs(console, ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each()))
-    console.print("\nPresets: --preset NAME", style="bold underline")
-    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS))
-    console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, ((name, _described(name)) for name in variant_names()))
-    console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
-    print_pairs(console, ((name, getattr(found, "description", str(found))) for name, found in DATA_SETS.each()))
+    studies = ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each())
+    print_pairs(console, studies, f"Studies: {program()} run NAME")
+    print_pairs(console, ((name, get_preset(name).description) for name in PRESETS), "\nPresets: --preset NAME")
+    variants = ((name, _described(name)) for name in variant_names())
+    print_pairs(console, variants, "\nVariants: --variants NAME,NAME,...")
+    data_sets = ((name, getattr(found, "description", str(found))) for name, found in DATA_SETS.each())
+    print_pairs(console, data_sets, f"\nData sets: --data NAME ({program()} data says which are here)")
     return 0
 
 

@@ -4,7 +4,7 @@ import importlib
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -12,66 +12,43 @@ import psutil
 
 from experiments.commands.catalogue import availability
 from experiments.config import Config
-from experiments.console import make_console, print_pairs, say_that_it_loads
+from experiments.console import available_cores, make_console, print_pairs, say_that_it_loads
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.options import DoctorOptions
 
 OLDEST_PYTHON = (3, 11)
-REQUIREMENTS = {
-    "torch": "torch",
-    "einops": "einops",
-    "numpy": "numpy",
-    "pandas": "pandas",
-    "scipy": "scipy",
-    "matplotlib": "matplotlib",
-    "Jinja2": "jinja2",
-    "rich": "rich",
-    "pooch": "pooch",
-    "psutil": "psutil",
-    "safetensors": "safetensors",
-    "filelock": "filelock",
-    "requests": "requests",
-    "msgspec": "msgspec",
-    "performer-pytorch": "performer_pytorch",
-}
-"""distribution -> module; the distributions are those of setup.cfg"""
+REQUIREMENTS = (
+    "torch einops numpy pandas scipy matplotlib Jinja2 rich pooch psutil safetensors filelock requests msgspec "
+    "performer-pytorch"
+).split()
+"""the distributions of setup.cfg; their modules are called the same, in lower case with underscores"""
 
 
 def doctor(
-    options: DoctorOptions,
-    runs: Path = Path("results/runs"),
-    requirements: Mapping[str, str] = REQUIREMENTS,
+    options: DoctorOptions, runs: Path = Path("results/runs"), requirements: Sequence[str] = REQUIREMENTS
 ) -> int:
     """Print what this machine has, what is missing and which presets it can run.
 
-    ``runs`` is where comparisons are written; ``requirements`` maps each package to the module that must import.
-    Returns 0, or 1 when something that every run needs is missing. Never raises for what it examines.
+    ``runs`` is where comparisons are written. Returns 0, or 1 when something that every run needs is missing. Never
+    raises for what it examines.
     """
     problems: list[str] = []
     console = make_console()
     say_that_it_loads("doctor")
-
-    console.print("Machine", style="bold underline")
-    print_pairs(console, machine(problems))
-    console.print("\nPackages", style="bold underline")
-    print_pairs(console, [(name, package(name, module, problems)) for name, module in requirements.items()])
-    console.print("\nData sets", style="bold underline")
-    print_pairs(console, data_sets(options.data_dir, problems))
-    console.print("\nResults", style="bold underline")
-    print_pairs(console, [(str(runs), writable(runs, problems))])
-
+    print_pairs(console, machine(problems), "Machine")
+    print_pairs(console, ((name, package(name, problems)) for name in requirements), "\nPackages")
+    print_pairs(console, data_sets(options.data_dir, problems), "\nData sets")
+    print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
     console.print()
     for problem in problems:
         console.print(f"Missing: {problem}", style="bold red", soft_wrap=True)
     if problems:
         console.print("This machine cannot run the experiments yet.", style="bold")
         return EXIT_FAILED
-    if cuda_devices():
-        console.print("This machine can run the presets smoke, cpu, gpu and paper.", style="bold")
-    else:
-        console.print("This machine can run the presets smoke and cpu; gpu and paper need a CUDA GPU.", style="bold")
+    presets = "smoke, cpu, gpu and paper" if cuda_devices() else "smoke and cpu; gpu and paper need a CUDA GPU"
+    console.print(f"This machine can run the presets {presets}.", style="bold")
     return 0
 
 
@@ -80,11 +57,9 @@ def machine(problems: list[str]) -> list[tuple[str, str]]:
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         problems.append(f"Python {oldest} or newer; this is {platform.python_version()}")
-    # A container or a batch system often lets a process use fewer cores than the machine has.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return [
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("cores", str(cores)),
+        ("cores", str(available_cores())),
         ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
         ("CUDA", ", ".join(cuda_devices()) or "no GPU that torch can use"),
     ]
@@ -100,10 +75,10 @@ def cuda_devices() -> list[str]:
     return [f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices]
 
 
-def package(name: str, module: str, problems: list[str]) -> str:
+def package(name: str, problems: list[str]) -> str:
     """The version of a package, after importing it; a problem is noted if that fails."""
     try:
-        importlib.import_module(module)
+        importlib.import_module(name.lower().replace("-", "_"))
         return metadata.version(name)
     except (ImportError, OSError) as error:  # OSError: a shared library that it needs is not there
         problems.append(f"the package {name} ({error}); run pip install -c constraints.txt -e .")

@@ -3,7 +3,9 @@
 import dataclasses
 import statistics
 import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -19,6 +21,9 @@ from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.variants import Variant, get_variant
 
+MEASURING_SECONDS = 8
+"""after this, variants of a kernel and position that were measured are taken to be as fast"""
+
 
 def print_head(console: Console, comparison: Comparison, corpus: Corpus, device: torch.device, workers: int) -> None:
     config = comparison.config
@@ -27,8 +32,7 @@ def print_head(console: Console, comparison: Comparison, corpus: Corpus, device:
     console.print(
         f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
         f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a run), {workers} at a time on "
-        f"{comparison.machine['device']}; linear attention: the chunked form in pure PyTorch, on "
-        f"{device.type}",
+        f"{comparison.machine['device']}; linear attention: the chunked form in pure PyTorch, on {device.type}",
         soft_wrap=True,
     )
 
@@ -42,14 +46,17 @@ def print_plan(
     device: torch.device,
     workers: int,
 ) -> None:
-    corpus = objective.corpus
-    print_head(console, comparison, corpus, device, workers)
+    print_head(console, comparison, objective.corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
+    begun, measured = time.monotonic(), dict[tuple[str, str], float]()
     seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials = 0.0, 0, 0
     for variant, described in zip(variants, comparison.variants, strict=True):
-        seconds = _estimated_seconds(variant, variant.config(config), objective, device)
+        alike = (variant.kernel, variant.position)
+        if alike not in measured or time.monotonic() - begun < MEASURING_SECONDS:
+            measured[alike] = _estimated_seconds(variant, variant.config(config), objective, device)
+        seconds = measured[alike]
         tried = 0 if "learning_rate" in variant.settings else len(rates)
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
@@ -66,8 +73,7 @@ def print_plan(
     if trials:
         console.print(
             f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}); a variant's best one "
-            "is "
-            "its first seed",
+            "is its first seed",
             soft_wrap=True,
         )
     console.print(
@@ -80,12 +86,8 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
     """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
     trial, sequences = _trial_step(variant, config, objective, device)
-    times = []
-    for step in range(3):
-        begun = time.perf_counter()
-        trial(step)
-        times.append(time.perf_counter() - begun)
-    per_sequence = statistics.median(times[1:]) * config.layers / sequences
+    times = timeit.repeat(partial(trial, 1), repeat=3, number=1)
+    per_sequence = statistics.mean(times[1:]) * config.layers / sequences
     evaluations = config.steps // config.evaluate_every + 1
     # A forward pass is a third of a training step.
     evaluated = (evaluations * config.evaluation_windows + config.test_windows) / 3
@@ -108,12 +110,12 @@ def _trial_step(
 def nondeterministic(comparison: Comparison, config: Config, objective: Objective, device: torch.device) -> list[str]:
     """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
     found: list[str] = []
-    for name in (record.name for record in comparison.variants):
+    for record in comparison.variants:
         try:
-            variant = get_variant(name)
+            variant = get_variant(record.name)
             trial, _ = _trial_step(variant, variant.config(config), objective, device)
-            found += nondeterministic_operations(lambda trial=trial: trial(0))  # type: ignore[misc]
+            found += nondeterministic_operations(partial(trial, 0))
         except (RuntimeError, RunFailed) as error:
             # Out of memory, say: its run will tell the same, and the others go on.
-            found.append(f"of {name} it could not be found out ({type(error).__name__})")
+            found.append(f"of {record.name} it could not be found out ({type(error).__name__})")
     return list(dict.fromkeys(found))

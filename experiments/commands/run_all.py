@@ -8,11 +8,9 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from experiments.analysis import references
 from experiments.commands.run_measurements import OPTIONS as MEASURED_OPTIONS
-from experiments.console import make_console, program
+from experiments.console import make_console, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.options import ALL, RunOptions
 from experiments.studies.registry import STUDIES
@@ -41,7 +39,9 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
             "study by the command that its claims name"
         )
     console = make_console()
-    commands = _commands(options.preset)
+    commands = {name: ["run", name, "--out", str(RUNS / options.preset / name)] for name in STUDIES}
+    if options.preset == "cpu":
+        commands = {name: references.arguments(name) for name in references.REFERENCES}
     statuses = {}
     if "--dry-run" not in given:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
@@ -52,19 +52,17 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
         console.print(f"{program()} {shlex.join(words)}", soft_wrap=True)
-        statuses[name] = _run(console, words, run_one)
+        try:
+            statuses[name] = run_one(words)
+        except (RunFailed, ValueError) as error:  # its data are not here, say: that keeps no other from running
+            console.print(f"error: {printable(str(error))}", soft_wrap=True)
+            statuses[name] = EXIT_FAILED
     failed = [name for name, status in statuses.items() if status]
     console.rule()
     console.print(f"{len(commands) - len(failed)} of {len(commands)} are done" + (":" if failed else "."))
     for name in failed:
         console.print(f"  {name} is not; the same command tries it again")
     return EXIT_FAILED if failed else 0
-
-
-def _commands(preset: str) -> dict[str, list[str]]:
-    if preset == "cpu":
-        return {name: references.arguments(name) for name in references.REFERENCES}
-    return {name: ["run", name, "--out", str(RUNS / preset / name)] for name in STUDIES}
 
 
 def _fitting(options: list[str], *, trains: bool) -> list[str]:
@@ -79,12 +77,3 @@ def _fitting(options: list[str], *, trains: bool) -> list[str]:
         if keep:
             kept.append(word)
     return kept
-
-
-def _run(console: Console, words: list[str], run_one: Callable[[list[str]], int]) -> int:
-    """A run that cannot begin or go on (its data are not here, say) does not keep the others from running."""
-    try:
-        return run_one(words)
-    except (RunFailed, ValueError) as error:
-        console.print(f"error: {' '.join(str(error).split())}", soft_wrap=True)
-        return EXIT_FAILED

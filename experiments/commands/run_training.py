@@ -1,7 +1,6 @@
 """The run command for a study that trains: from its options to a comparison on disk."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from experiments.commands.plan import nondeterministic, print_head, print_plan
 from experiments.config import Config
-from experiments.console import command_line, make_console
+from experiments.console import available_cores, command_line, make_console
 from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.extensions import origins
@@ -67,7 +66,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     device = resolve_device(options.device)
     workers = options.workers
     if workers is None:
-        workers = 1 if device.type == "cuda" else max(1, _available_cores() // config.threads)
+        workers = 1 if device.type == "cuda" else max(1, available_cores() // config.threads)
     launcher = LAUNCHERS[options.launcher](workers=workers, run_timeout=options.run_timeout)
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
@@ -104,10 +103,9 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     make_directory(root)
     with only_one_run(root, console):
         comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
+        print_head(console, comparison, corpus, device, workers)
         with failing_after_it_began(root):
-            return _train_and_report(
-                console, study, root, comparison, options, objective, device, workers, launcher, reusable
-            )
+            return _train_and_report(console, study, root, comparison, options, objective, device, launcher, reusable)
 
 
 def _train_and_report(
@@ -118,7 +116,6 @@ def _train_and_report(
     options: RunOptions,
     objective: Objective,
     device: torch.device,
-    workers: int,
     launcher: Launcher,
     reusable: dict[str, Trained],
 ) -> int:
@@ -137,14 +134,17 @@ def _train_and_report(
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         taken = take_over(training, runs, reusable)
         for run, there in taken.items():
-            console.print(f"{run}: taken over from {there.root} ({there.run})", markup=False, soft_wrap=True)
+            console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
         sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
         add_notes(comparison, [] if sentence is None else [sentence])
-        return _train(console, training, runs, launcher)
+        done = sum(map(training.is_finished, runs))
+        if done:
+            console.print(f"{done} of {len(runs)} runs are done already")
+        with make_display(console, runs, done, config.steps) as display:
+            return train_runs(training, runs, launcher, display)
 
-    print_head(console, comparison, objective.corpus, device, workers)
     for note in (*comparison.notes, *_short_of_the_peak(config)):
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        console.print(f"note: {note}", soft_wrap=True)
     failures = _tune(console, root, comparison, train)
     runs = list(comparison.runs)
     if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
@@ -170,8 +170,8 @@ def _train_and_report(
     report = write_report(root, study)
     console.print(result_table(root))
     for (at, run), failure in failures.items():
-        console.print(f"{failure.ended.state}: {run}: {failure.reason}", markup=False, soft_wrap=True)
-        console.print(f"  its log: {log_path(at, run)}", markup=False, soft_wrap=True)
+        console.print(f"{failure.ended.state}: {run}: {failure.reason}", soft_wrap=True)
+        console.print(f"  its log: {log_path(at, run)}", soft_wrap=True)
     if failures:
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)
@@ -187,11 +187,6 @@ def _short_of_the_peak(config: Config) -> list[str]:
     ]
 
 
-def _available_cores() -> int:
-    # Not every system can say which cores this process may use.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _tune(
     console: Console,
     root: Path,
@@ -202,8 +197,7 @@ def _tune(
 
     A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
     the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
-    variant
-    one of whose trials was killed or failed otherwise has to wait until that is repeated.
+    variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
     variants = untuned(comparison)
     if not variants:
@@ -219,23 +213,15 @@ def _tune(
     failures = train(at, tuning.trials(replace(comparison, variants=variants)))
     for variant in variants:
         if not tuning.have_ended(root, comparison, variant.name):
-            console.print(f"  {variant.name}: not yet, for a trial failed", markup=False, soft_wrap=True)
+            console.print(f"  {variant.name}: not yet, for a trial failed", soft_wrap=True)
             continue
         rate = tuning.choose(root, comparison, variant.name)
         remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
         rate = comparison.config["learning_rate"] if rate is None else rate
         variant.settings = variant.settings | {"learning_rate": rate}
-        console.print(f"  {variant.name}: {rate}{remark}", markup=False, soft_wrap=True)
+        console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)
     return {(at, run): failure for run, failure in failures.items()}
-
-
-def _train(console: Console, training: Training, runs: list[Run], launcher: Launcher) -> dict[Run, Failure]:
-    done = sum(map(training.is_finished, runs))
-    if done:
-        console.print(f"{done} of {len(runs)} runs are done already")
-    with make_display(console, runs, done, training.config.steps) as display:
-        return train_runs(training, runs, launcher, display)
 
 
 def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
@@ -259,19 +245,7 @@ def _count(kernel: str, position: Position, config: Config, objective: Objective
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
     total, position_table = parameters
-    return VariantRecord(
-        name=variant.name,
-        description=_description(variant, config),
-        kernel=variant.kernel,
-        position=variant.position,
-        baseline=variant.baseline,
-        parameters=total,
-        position_parameters=position_table,
-        settings=dict(variant.settings),
-    )
-
-
-def _description(variant: Variant, config: Config) -> str:
-    if variant.position != "rope-after":
-        return variant.description
-    return f"{variant.description} The denominator is {config.denominator}."
+    record = VariantRecord(**vars(variant), parameters=total, position_parameters=position_table)
+    if variant.position == "rope-after":
+        record.description += f" The denominator is {config.denominator}."
+    return record

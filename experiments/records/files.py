@@ -28,6 +28,7 @@ def visible(text: str) -> str:
 
 def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
     """A ValueError of one line: which file (and line), what is wrong with it, what to do."""
+    problem = re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...", problem)  # a value may be endless
     return ValueError(visible(" ".join(f"{where} {problem}; {remedy}".split())))
 
 

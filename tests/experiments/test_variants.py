@@ -86,27 +86,6 @@ def test_presets_are_valid_and_the_paper_s_is_the_paper_s(preset):
         assert config.data == "enwik8"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_features": 63},
-        {"dim": 130},
-        {"dim": 12},
-        {"steps": 0},
-        {"learning_rate": float("nan")},
-        {"learning_rate": 0.0},
-        {"warmup_steps": -1},
-        {"dropout": 1.0},
-        {"gradient_clip": 0.0},
-        {"weight_decay": -0.1},
-    ],
-)
-def test_a_configuration_that_cannot_be_is_refused_by_name(change):
-    name = next(iter(change))
-    with pytest.raises(ValueError, match=name):
-        dataclasses.replace(Config(), **change)
-
-
 def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration():
     variant = get_variant("favor+-rope-after@redraw_every=100@num_features=128@learning_rate=1e-3@denominator=none")
     settings = {"redraw_every": 100, "num_features": 128, "learning_rate": 1e-3, "denominator": "none"}
@@ -136,10 +115,7 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "favor-none@dim=64",
-            "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none, ",
-        ),
+        ("favor-none@dim=64", "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none"),
         ("softmax-none@", f"a variant has no setting ''; choose from {', '.join(SETTINGS)}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
         ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),

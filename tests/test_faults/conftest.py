@@ -170,9 +170,7 @@ class Comparison:
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "a text"
-    path.write_text(
-        "".join(f"{number} bottles of beer on the wall, {number} bottles of beer\n" for number in range(500))
-    )
+    path.write_text("".join(f"{n} bottles of beer on the wall, {n} bottles of beer\n" for n in range(500)))
     return path
 
 

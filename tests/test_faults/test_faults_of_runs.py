@@ -1,9 +1,11 @@
 """What befalls one run is told, and the others finish; the next run of the command does what is missing."""
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 import torch
@@ -51,22 +53,29 @@ def killed_in_the_second(comparison):
     return comparison
 
 
-def test_a_worker_killed_for_memory(comparison, check_recovery):
-    disturbed = comparison("--workers", "1").start()
-    wait_for_the_second(disturbed)
-    (worker,) = disturbed.workers()
-    worker.kill()
-    disturbed.wait()
-    check_recovery(disturbed, "killed (SIGKILL), as the system does when memory runs out")
+@contextlib.contextmanager
+def read_only(directories):
+    for directory in directories:
+        directory.chmod(0o555)
+    yield
+    for directory in directories:
+        directory.chmod(0o755)
 
 
-def test_a_worker_that_hangs(comparison, check_recovery):
-    disturbed = comparison("--workers", "1", "--run-timeout", "15").start()
+@pytest.mark.parametrize(
+    ("options", "what", "reason"),
+    [
+        ([], "kill", "killed (SIGKILL), as the system does when memory runs out"),
+        (["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step"),
+    ],
+)
+def test_a_worker_killed_for_memory_or_that_hangs(comparison, check_recovery, options, what, reason):
+    disturbed = comparison("--workers", "1", *options).start()
     wait_for_the_second(disturbed)
     (worker,) = disturbed.workers()
-    worker.suspend()
+    getattr(worker, what)()
     disturbed.wait()
-    check_recovery(disturbed, "no sign of life for 15 s after step")
+    check_recovery(disturbed, reason)
 
 
 @pytest.mark.full
@@ -102,12 +111,8 @@ def test_an_exception_in_one_variant(comparison, check_recovery):
 def test_a_directory_made_read_only(comparison, check_recovery):
     disturbed = comparison("--workers", "1").start(as_root=False)
     wait_for_the_second(disturbed)
-    directories = [disturbed.directory(SECOND), disturbed.directory(SECOND) / "checkpoint"]
-    for directory in directories:
-        directory.chmod(0o555)
-    disturbed.wait()
-    for directory in directories:
-        directory.chmod(0o755)
+    with read_only([disturbed.directory(SECOND), disturbed.directory(SECOND) / "checkpoint"]):
+        disturbed.wait()
     assert disturbed.status(SECOND).state == "running", "its status could not be written"
     # What the report showed came from comparison.json; now the status is set as if it had been written.
     (unrecorded,) = json.loads((disturbed.out / "comparison.json").read_text())["unrecorded"]
@@ -122,12 +127,8 @@ def test_a_directory_made_read_only(comparison, check_recovery):
 def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed, counts):
     disturbed = comparison("--workers", "1").start(as_root=False)
     wait_for_the_second(disturbed)
-    directories = [path for path in [disturbed.out, *disturbed.out.rglob("*")] if path.is_dir()]
-    for directory in directories:
-        directory.chmod(0o555)
-    assert disturbed.wait() == 1
-    for directory in directories:
-        directory.chmod(0o755)
+    with read_only([path for path in [disturbed.out, *disturbed.out.rglob("*")] if path.is_dir()]):
+        assert disturbed.wait() == 1
     assert "Traceback" not in disturbed.output
     (error,) = [line for line in disturbed.output.splitlines() if line.startswith("error: ")]
     assert "Permission denied" in error
@@ -137,25 +138,26 @@ def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed,
     counts["read-only comparisons survived"] += 1
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(comparison, undisturbed):
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        (slice(-1, None), "checkpoint {} is damaged and was passed over"),
+        pytest.param(
+            slice(None),
+            "no checkpoint is left to go on from, so training began again at step 0",
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_damaged_checkpoints_are_reported_and_what_is_whole_is_used(comparison, undisturbed, damaged, said):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
-    _, newest = sorted((disturbed.directory(SECOND) / "checkpoint").glob("step*"))
-    weights = newest / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
+    checkpoints = sorted((disturbed.directory(SECOND) / "checkpoint").glob("step*"))[damaged]
+    for path in checkpoints:
+        weights = path / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
     assert disturbed.start().wait() == 0
     assert disturbed.results() == undisturbed
-    assert f"checkpoint {newest.name} is damaged and was passed over" in (disturbed.out / "report.md").read_text()
-
-
-@pytest.mark.full
-def test_where_every_checkpoint_is_damaged_training_begins_again_and_says_so(comparison, undisturbed):
-    disturbed = killed_in_the_second(comparison("--workers", "1"))
-    for path in (disturbed.directory(SECOND) / "checkpoint").glob("step*"):
-        (path / "optimizer.pt").write_bytes(b"")
-    assert disturbed.start().wait() == 0
-    assert disturbed.results() == undisturbed
-    said = "no checkpoint is left to go on from, so training began again at step 0"
-    assert said in (disturbed.out / "report.md").read_text()
+    assert said.format(checkpoints[-1].name) in (disturbed.out / "report.md").read_text()
 
 
 def test_two_at_once(comparison, undisturbed):
@@ -170,3 +172,65 @@ def test_two_at_once(comparison, undisturbed):
     assert third.wait() == 0, third.output
     assert f"process {first.process.pid} on {os.uname().nodename} was writing here and did not end" in third.output
     assert third.results() == undisturbed
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 40 MiB, and a file in it that takes what others leave."""
+    point = tmp_path / "small disk"
+    point.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(point)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"this process may not mount a file system: {mounted.stderr.strip()}")
+    yield point
+    subprocess.run(["umount", "--lazy", str(point)], check=True)
+
+
+def fill(disk):
+    """Take every byte that is left."""
+    with open(disk / "filler", "ab", buffering=0) as filler:
+        for size in (2**20, 2**12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    filler.write(b"\0" * size)
+    with pytest.raises(OSError, match="No space left"), open(disk / "probe", "wb", buffering=0) as probe:
+        probe.write(b"\0")
+    os.unlink(disk / "probe")
+
+
+@pytest.mark.parametrize(
+    "stays_full",
+    [pytest.param(False, id="for a while", marks=pytest.mark.full), pytest.param(True, id="to the end")],
+)
+def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed, counts, stays_full):
+    disturbed = comparison("--workers", "1", out=small_disk / "comparison").start()
+    wait_for_the_second(disturbed)
+    fill(small_disk)
+    if not stays_full:
+        assert disturbed.wait_until(lambda: f"{SECOND} seed 0: failed" in disturbed.output), disturbed.output
+        (small_disk / "filler").unlink()
+    assert disturbed.wait() == 1, disturbed.output
+    assert "Traceback" not in disturbed.output
+    fates = {variant: disturbed.status(variant).state for variant in disturbed.variants}
+    assert fates == {FIRST: "done", SECOND: "failed", THIRD: "failed" if stays_full else "done"}
+    assert "No space left on device" in disturbed.status(SECOND).reason
+    for name in ("report.md", "report.html"):
+        assert "No space left on device" in (disturbed.out / name).read_text()
+    if stays_full:
+        (small_disk / "filler").unlink()
+    assert disturbed.start().wait() == 0, disturbed.output
+    assert f"{1 if stays_full else 2} of 3 runs are done already" in disturbed.output
+    assert disturbed.results() == undisturbed
+    assert disturbed.leftovers() == []
+    counts["full disks survived"] += 1
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line(comparison, small_disk, counts):
+    fill(small_disk)
+    refused = comparison(out=small_disk / "comparison").start()
+    assert refused.wait() == 2
+    assert refused.error.startswith("error: --out ")
+    assert "cannot be written (No space left on device); make room, or give another --out" in refused.error
+    counts["full disks survived"] += 1

@@ -4,29 +4,28 @@ import copy
 import itertools
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
-from experiments.studies.speed.settings import PRESETS
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.analysis.curves import read_curves
 from experiments.cli import main
 from experiments.figures import style as plots
-from experiments.records.files import visible
-from experiments.records.record import read_comparison, read_metrics, run_config, run_status
-from experiments.studies.decay import tables as decay_tables
+from experiments.records.files import read_file, visible
+from experiments.records.record import read_comparison, read_metrics, run_config, run_status, write_record
+from experiments.studies.decay import measure as decay
 from experiments.studies.speed.records import read_records
+from tests.made_up import make_record
+from tests.test_faults.damage import FUZZING, WORD, inputs_of
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 VARIANTS = ("elu+1-none", "elu+1-rope-after")
 RUN = Path("elu+1-none") / "seed0"
-EXAMPLES = 330
-INPUTS = 27
-"""of each example; every parser gets EXAMPLES * INPUTS"""
-
+EXAMPLES, DAMAGES, VALUES = 330, 14, 13
+"""every parser gets EXAMPLES * (DAMAGES + VALUES) inputs"""
 STRIDE = 7919
 """a prime, so that a few turns reach all files"""
 
@@ -40,30 +39,9 @@ NASTY = (
     *(float("inf"), "", "1", "x", "..", "/etc", "a/../../b", "<b>&", "=1+1", "\0", "\ud800", "\u202e", "$x$"),
     *("n" * 10000, [], [[]], [1, 1], {}, {"a": {}}, "failed", "done", "train", "test", "rope-after", "time", "memory"),
 )
-TOKENS = (
-    *(b"NaN", b"1e999", b"-", b"0", b"9" * 30, b'"', b"{", b"}", b"[" * 2000, b"null", b"\\ud800", b"\\", b"\xff"),
-    *(b"\0", b"\n", b"\r", b",", b":", b"'", b"=", b"\xef\xbb\xbf", b"1" * 5000),
-)
-PLACE = st.integers(0, 2**16 - 1)
-CHANGES = st.one_of(
-    st.tuples(st.just("flip"), PLACE, st.integers(0, 7)),
-    st.tuples(st.just("cut"), PLACE, st.none()),
-    st.tuples(st.just("remove"), PLACE, st.integers(1, 20)),
-    st.tuples(st.just("repeat"), PLACE, PLACE),
-    st.tuples(st.just("insert"), PLACE, st.sampled_from(TOKENS) | st.binary(max_size=4)),
-    st.tuples(st.just("value"), PLACE, st.sampled_from(NASTY)),
-    st.tuples(st.just("value"), PLACE, JSON_VALUES),
-    st.tuples(st.just("bytes"), st.none(), st.sampled_from(TOKENS) | st.binary(max_size=40)),
-    st.tuples(st.just("json"), st.none(), JSON_VALUES),
-)
-FUZZED = settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    # No shrinking: the traceback shows the one change that failed.
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
+PROGRAMS = st.binary(min_size=WORD * DAMAGES, max_size=WORD * DAMAGES)
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 2**16 - 1), st.sampled_from(NASTY) | JSON_VALUES), min_size=VALUES, max_size=VALUES
 )
 
 
@@ -82,10 +60,6 @@ def replaced(value, place, new):
     return value
 
 
-def as_json(value):
-    return json.dumps(value).encode()
-
-
 def with_value(content, number, new):
     """JSON, JSON lines or CSV in which one value is another."""
     if content.startswith(b"{"):
@@ -93,7 +67,7 @@ def with_value(content, number, new):
         number, index = divmod(number, len(lines))
         value = json.loads(lines[index])
         there = list(places(value))
-        lines[index] = as_json(replaced(value, there[number % len(there)], new))
+        lines[index] = json.dumps(replaced(value, there[number % len(there)], new)).encode()
         return b"\n".join(lines) + b"\n"
     rows = [line.split(b",") for line in content.splitlines()]
     row = rows[number % len(rows)]
@@ -101,59 +75,32 @@ def with_value(content, number, new):
     return b"\n".join(b",".join(row) for row in rows) + b"\n"
 
 
-def changed(content, change):
-    kind, place, what = change
-    if kind == "bytes":
-        return what
-    if kind == "json":
-        return as_json(what) + b"\n"
-    if kind == "value":
-        return with_value(content, place, what)
-    at = place % len(content)
-    if kind == "flip":
-        return content[:at] + bytes([content[at] ^ 1 << what]) + content[at + 1 :]
-    if kind == "cut":
-        return content[:at]
-    if kind == "remove":
-        return content[:at] + content[at + what :]
-    if kind == "repeat":
-        source = what % len(content)
-        return content[:at] + content[source : source + 200] + content[at:]
-    return content[:at] + what + content[at:]
-
-
 def check_json(value):
     """That any JSON reader and any text file could take it."""
-    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    json.dumps(msgspec.to_builtins(value), allow_nan=False, ensure_ascii=False).encode()
 
 
 def check_metrics(root):
     rows = read_metrics(root / RUN / "metrics.jsonl")
     check_json(rows)
-    assert all(row["step"] >= 0 <= row["tokens"] for row in rows)
-    assert len({(row["step"], row["split"]) for row in rows}) == len(rows)
-    curves = read_curves(root, {"variants": [{"name": VARIANTS[0]}], "seeds": [0]})
+    assert all(row.step >= 0 <= row.tokens for row in rows)
+    assert len({(row.step, row.split) for row in rows}) == len(rows)
+    curves = read_curves(root, make_record(variants=[VARIANTS[0]]))
     assert curves["value"].abs().max() <= 1e100 or curves.empty
 
 
 def check_comparison(root):
     comparison = read_comparison(root)
     check_json(comparison)
-    for variant in comparison["variants"]:
-        inside = (root / variant["name"]).resolve().relative_to(root.resolve())
+    for variant in comparison.variants:
+        inside = (root / variant.name).resolve().relative_to(root.resolve())
         assert inside.parts
-    assert len(set(comparison["seeds"])) == len(comparison["seeds"])
-
-
-def check_status(root):
-    status = run_status(root, VARIANTS[0], 0)
-    check_json(status)
-    assert status["state"] in ("queued", "running", "done", "failed")
+    assert len(set(comparison.seeds)) == len(comparison.seeds)
 
 
 def check_table(name):
     def check(root):
-        table = decay_tables.read(root, name)
+        table = decay.read(root, name)
         assert len(table) > 0
         assert table["distance"].between(0, 2**20).all()
         assert table.select_dtypes("number").abs().max(axis=None) <= 1e100
@@ -161,46 +108,15 @@ def check_table(name):
     return check
 
 
-def check_measurements(root):
-    records = read_records(root)
-    check_json(records)
-    for record in records:
-        assert record.get("rise", 0) >= 0
-        assert all(min(sample["seconds"]) >= 1e-12 for sample in record.get("samples", []))
-
-
 PARSERS = {
     "comparison.json": check_comparison,
-    str(RUN / "status.json"): check_status,
+    str(RUN / "status.json"): lambda root: check_json(run_status(root, VARIANTS[0], 0)),
     str(RUN / "config.json"): lambda root: check_json(run_config(root, VARIANTS[0], 0)),
     str(RUN / "metrics.jsonl"): check_metrics,
     "attention.csv": check_table("attention"),
     "mask.csv": check_table("mask"),
-    "measurements.jsonl": check_measurements,
+    "measurements.jsonl": lambda root: check_json(read_records(root)),
 }
-
-
-def made_up_measurements(config):
-    """A line of every kind."""
-    lengths = config.lengths
-    rows = []
-    for topic, direction, length in (
-        *(("rate", "forward+backward", None), ("decoding", "token", None)),
-        *(("operation", "forward", 32), ("training", "step", 32)),
-    ):
-        cases = [["linear-rope", n] for n in lengths] if length is None else [["linear-rope", 32], ["softmax rope", 32]]
-        cases = [["sgemm", config.gemm_size], *cases] if topic == "rate" else cases
-        samples = [{"case": case, "length": n, "seconds": [0.5, 0.25]} for case, n in cases]
-        if topic in ("training", "decoding"):
-            samples = [sample | {"parameters": 8, "state_bytes": 1024} for sample in samples]
-        place = {"topic": topic, "direction": direction, "length": length, "cases": cases, "run": "a"}
-        rows.append(place | {"kind": "time", "samples": samples, "chunk_size": 64})
-    failure = {"case": "fla", "length": 32, "reason": "why"}
-    memory = rows[-1] | {"kind": "memory", "case": "linear-rope"}
-    del memory["samples"]
-    rows.append(memory | {"rise": 2**20, "returned": 2**10, "method": "made up"})
-    rows.append(memory | {"case": "fla", "failures": [failure]})
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -208,23 +124,24 @@ def records(tmp_path_factory):
     """Two directories of small valid records, cut from the committed ones: of trained models, and of speed."""
     trained, speed = (tmp_path_factory.mktemp(name) for name in ("trained", "speed"))
     comparison = read_comparison(REFERENCE / "decay")
-    comparison["variants"] = [variant for variant in comparison["variants"] if variant["name"] in VARIANTS]
-    (trained / "comparison.json").write_text(json.dumps(comparison))
-    for variant in VARIANTS:
-        shutil.copytree(REFERENCE / "decay" / variant, trained / variant)
-        path = trained / variant / "seed0" / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join([lines[0], *lines[-6:]]))
+    comparison.variants = [variant for variant in comparison.variants if variant.name in VARIANTS]
+    write_record(trained / "comparison.json", comparison)
+    for variant, seed in comparison.runs:
+        run = Path(variant) / f"seed{seed}"
+        (trained / run).mkdir(parents=True)
+        for name in ("config.json", "status.json", "metrics.jsonl"):
+            lines = read_file(REFERENCE / "decay" / run / name, "").splitlines(keepends=True)
+            (trained / run / name).write_bytes(b"".join([lines[0], *lines[-6:]] if name == "metrics.jsonl" else lines))
     for name in ("attention", "mask", "bound"):
         lines = (REFERENCE / "decay" / f"{name}.csv").read_text().splitlines(keepends=True)
         kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 
-    config = PRESETS["smoke"]
-    comparison = read_comparison(REFERENCE / "speed")
-    (speed / "comparison.json").write_text(json.dumps(comparison | {"config": asdict(config)}))
-    rows = made_up_measurements(config)
-    (speed / "measurements.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copy(REFERENCE / "speed" / "comparison.json", speed)
+    rows = [json.loads(line) for line in read_file(REFERENCE / "speed" / "measurements.jsonl", "").splitlines()]
+    kept = list({(row["kind"], row["topic"]): row for row in rows}.values())  # one of every kind
+    kept.append(kept[-1] | {"failures": [{"case": "fla", "length": 512, "reason": "why"}]})
+    (speed / "measurements.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     return {"trained": trained, "speed": speed}
 
 
@@ -236,21 +153,21 @@ def test_a_damaged_record_is_refused_in_one_line_or_read_soundly(records, counts
     parse(root)
     outcomes = {"read": 0, "refused": 0}
 
-    @FUZZED
-    @given(st.lists(CHANGES, min_size=INPUTS, max_size=INPUTS))
-    def fuzz(changes):
-        for change in changes:
-            path.write_bytes(changed(whole, change))
+    @settings(max_examples=EXAMPLES, **FUZZING)
+    @given(PROGRAMS, CHANGES)
+    def fuzz(program, changes):
+        values = (with_value(whole, number, value) for number, value in changes)
+        for content in itertools.chain(inputs_of(program, whole), values):
+            path.write_bytes(content)
             counts["inputs fuzzed"] += 1
-            refusal = None
             try:
                 parse(root)
+                message = None
             except ValueError as error:
-                refusal = error
-            outcomes["refused" if refusal else "read"] += 1
-            if refusal:
-                message = str(refusal)
-                assert type(refusal) is ValueError, message
+                message = f"{type(error).__name__}: {error}"
+            outcomes["refused" if message else "read"] += 1
+            if message:
+                assert message.startswith("ValueError: ")
                 assert Path(name).name in message
                 assert "\n" not in message
                 assert visible(message) == message
@@ -293,19 +210,20 @@ def snapshot(root):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("experiment", "count"), [("convergence", 70), ("decay", 60), ("speed", 160)])
+@pytest.mark.parametrize(("study", "count"), [("convergence", 70), ("decay", 60), ("speed", 160)])
 def test_a_report_of_damaged_records_is_whole_or_refused_in_one_line(
-    records, tmp_path, counts, monkeypatch, capsys, experiment, count
+    records, tmp_path, counts, monkeypatch, capsys, study, count
 ):
     root = tmp_path / "run"
-    shutil.copytree(records["speed" if experiment == "speed" else "trained"], root)
+    shutil.copytree(records["speed" if study == "speed" else "trained"], root)
     comparison = read_comparison(root)
-    (root / "comparison.json").write_text(json.dumps(comparison | {"experiment": experiment}))
-    if experiment == "convergence":
+    comparison.study = study
+    write_record(root / "comparison.json", comparison)
+    if study == "convergence":
         (root / "attention.csv").unlink()  # decay draws it too
-    names = [name for name in PARSERS if (root / name).exists() and name.endswith(".csv") == (experiment == "decay")]
+    names = [name for name in PARSERS if (root / name).exists() and name.endswith(".csv") == (study == "decay")]
     monkeypatch.setattr(plots, "save_figure", save_without_layout)
-    assert main(["report", str(root)]) == 0
+    assert main(["report", str(root)]) == 0, capsys.readouterr().err
     outcomes = {0: 0, 2: 0}
     for name, content in damaged_files(root, names, count):
         whole = (root / name).read_bytes()

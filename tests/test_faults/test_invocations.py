@@ -5,11 +5,11 @@ import dataclasses
 import gzip
 import io
 import os
+import re
 import typing
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cli import COMMANDS, main
@@ -18,30 +18,14 @@ from experiments.data.registry import DATA_SETS
 from experiments.options import ALL, RunOptions, flags
 from experiments.studies.registry import STUDIES
 from experiments.variants import is_variant
+from tests.test_faults.damage import FUZZING
 
 EXAMPLES = 1500
 LEAST = 1000
 
 LONG = "x" * 300
 WHOLE_NUMBERS = [field.name for field in dataclasses.fields(Config) if field.name in LIMITS]
-NO_NUMBERS = [
-    "x",
-    "",
-    " ",
-    "nan",
-    "1.5",
-    "1e3",
-    "0x10",
-    "1,5",
-    "١x",
-    "\0",
-    "\n",
-    "\ud800",
-    "\udcff",
-    "é",
-    "3 4",
-    "None?",
-]
+NO_NUMBERS = ["", " ", "nan", "1.5", "1e3", "0x10", "1,5", "١x", "\0", "\n", "\ud800", "\udcff", "é", "3 4", "None?"]
 NO_PATHS = ["", "\0", "a\0b", "\ud800", LONG, "x/" * 3000, "loop", "loop/below", "file/below"]
 NO_DIRECTORIES = [*NO_PATHS, "absent", "file", "pipe", "/dev/zero", "absent\nand so on", "absent\udcff", "<b>"]
 NO_TEXTS = [
@@ -142,41 +126,22 @@ wrong_names = st.one_of(
 wrong_paths = st.one_of(
     value_of("data_file", NO_TEXTS), value_of("data_dir", NO_DIRECTORIES), value_of("out", NO_PLACES)
 )
-wrong_together = st.sampled_from(
-    [
-        ["--heads", "3"],
-        ["--dim", "130"],
-        ["--num-features", "63"],
-        ["--context", "1"],
-        ["--context", "16777216", "--batch-size", "1000"],
-        ["--dim", "131072", "--layers", "10000"],
-        ["--data", "stdlib", "--data-file", "file"],
-        ["--variants", "performer-pytorch", "--redraw-every", "5"],
-        ["--variants", "performer-pytorch", "--dropout", "0.5"],
-        ["--dry-run=yes"],
-        ["--dry-run", "yes"],
-    ]
+TOGETHER = (
+    *("--heads 3", "--dim 130", "--num-features 63", "--context 1", "--context 16777216 --batch-size 1000"),
+    *("--dim 131072 --layers 10000", "--data stdlib --data-file file", "--dry-run=yes", "--dry-run yes"),
+    *("--variants performer-pytorch --redraw-every 5", "--variants performer-pytorch --dropout 0.5"),
 )
+wrong_together = st.sampled_from([words.split() for words in TOGETHER])
 unknown_options = st.text(max_size=60).map(lambda text: [f"--z{text}"])
 junk = not_among(()).filter(bool).map(lambda text: [f"z{text}"])
-WRONG_FOR_RUN = {
-    **{"numbers": wrong_numbers, "fractions": wrong_fractions, "counts": wrong_counts, "choices": wrong_choices},
-    **{"times": wrong_times},
-    **{"names": wrong_names, "paths": wrong_paths, "together": wrong_together},
-    **{"unknown": unknown_options, "junk": junk},
-}
+WRONG_FOR_RUN = (
+    *(wrong_numbers, wrong_fractions, wrong_counts, wrong_choices, wrong_times, wrong_names, wrong_paths),
+    *(wrong_together, unknown_options, junk),
+)
 # What is right and does not mend any of the above.
+RIGHT = ("--seeds 2", "--steps=3", "--dry-run", "--preset smoke", "--learning-rate 1e-3", "--threads 1")
 right = st.lists(
-    st.sampled_from(
-        [
-            ["--seeds", "2"],
-            ["--steps=3"],
-            ["--dry-run"],
-            ["--preset", "smoke"],
-            ["--learning-rate", "1e-3"],
-            ["--threads", "1"],
-        ]
-    ),
+    st.sampled_from([words.split() for words in RIGHT]),
     max_size=3,
     unique_by=lambda option: option[0].partition("=")[0],
 )
@@ -184,7 +149,7 @@ right = st.lists(
 
 @st.composite
 def wrong_runs(draw):
-    wrong = draw(st.sampled_from(sorted(WRONG_FOR_RUN)).flatmap(WRONG_FOR_RUN.__getitem__))
+    wrong = draw(st.one_of(*WRONG_FOR_RUN))
     names = {word.partition("=")[0] for word in wrong}
     options = [option for option in draw(right) if option[0].partition("=")[0] not in names]
     if draw(st.booleans()) and wrong[0].startswith("--"):
@@ -237,13 +202,7 @@ def test_every_wrong_invocation_is_refused_in_one_line_and_changes_no_file(scrat
     before = files_of(scratch)
     tried = set()
 
-    @settings(
-        max_examples=EXAMPLES,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=EXAMPLES, **FUZZING)
     @given(wrong_invocations)
     def refused(arguments):
         output, errors = io.StringIO(), io.StringIO()
@@ -251,7 +210,7 @@ def test_every_wrong_invocation_is_refused_in_one_line_and_changes_no_file(scrat
             status = main(arguments)
         message = errors.getvalue()
         assert status == 2, (status, message, output.getvalue())
-        assert output.getvalue() == ""
+        assert re.fullmatch(r"([a-z ]+: loading PyTorch \.\.\.\n)?", output.getvalue())
         assert message.startswith("error: ")
         assert message.endswith("\n")
         assert message[:-1].isprintable(), message
@@ -262,11 +221,3 @@ def test_every_wrong_invocation_is_refused_in_one_line_and_changes_no_file(scrat
     refused()
     counts["invalid invocations tried"] += len(tried)
     assert len(tried) >= LEAST
-
-
-def test_no_command_shows_the_usage(scratch, capsys):
-    assert main([]) == 2
-    output, message = capsys.readouterr()
-    assert output == ""
-    assert message.startswith("usage: ")
-    assert Path.cwd() == scratch

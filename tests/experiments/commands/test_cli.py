@@ -11,16 +11,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from filelock import FileLock
+from safetensors.torch import load_file
 
 from experiments.cli import main
-from experiments.commands.run_training import _parameters
 from experiments.config import LIMITS, Config
-from experiments.presets import PRESETS, get_preset
 from experiments.records.record import run_status
 from experiments.records.store import check_directory, make_directory
 from experiments.studies.convergence.figures import STUDY
-from experiments.training.models import build_model, check_memory, count_parameters
-from experiments.variants import VARIANTS
+from experiments.training.models import check_memory
 from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -89,8 +87,10 @@ def test_the_record_says_what_was_run(comparison):
     assert record["data"][0]["name"] == "stdlib"
     assert len(record["data"][0]["sha256"]) == 64
     assert record["versions"]["torch"]
-    parameters = [variant["parameters"] for variant in record["variants"]]
-    assert max(parameters) <= 1.01 * min(parameters)
+    parameters = {variant["name"]: variant["parameters"] for variant in record["variants"]}
+    assert max(parameters.values()) <= 1.01 * min(parameters.values())
+    weights = load_file(comparison / "softmax-none/seed0/checkpoint/step00000004/model.safetensors")
+    assert parameters["softmax-none"] == sum(weight.numel() for weight in weights.values())
 
 
 def test_running_again_trains_nothing_and_changes_no_record(comparison, capsys):
@@ -126,22 +126,6 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     first, second = ((root / "attention.csv").read_text().splitlines() for root in (out, comparison))
     assert len(first) > 1
     assert set(first) <= set(second)
-
-
-@pytest.mark.slow
-def test_a_comparison_killed_and_run_again_ends_as_if_it_had_not_been(tmp_path, comparison):
-    command = [sys.executable, "-m", "experiments", "run", "convergence", *QUICK, "--out", str(tmp_path / "killed")]
-    command += ["--variants", "favor+-rope-after,softmax-rope", "--seeds", "2"]
-    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True)
-    first = tmp_path / "killed" / "favor+-rope-after" / "seed0" / "checkpoint" / "step00000002"
-    deadline = time.monotonic() + 60
-    while not first.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    finished = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 0, finished.stderr
-    assert_same_runs(tmp_path / "killed", comparison, 4)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -255,86 +239,81 @@ def scratch(tmp_path):
     (tmp_path / "taken" / "report.md").write_text("mine")
 
 
-def wrong_uses(tmp_path):
-    return [
-        (["run"], "run needs STUDY"),
-        (["rnu"], "did you mean 'run'? "),
-        (["run", "convergence", "--stpes", "3"], "run takes no option '--stpes'; did you mean '--steps'?"),
-        (["run", "convergence", "--step", "3"], "run takes no option '--step'; did you mean '--steps'?"),
-        (["run", "convergence", "--variants", "softmax-rpoe"], "did you mean 'softmax-rope'?"),
-        (["run", "convergence", "decay"], "run takes no argument 'decay'; leave it out"),
-        (["run", "convergence", "--steps"], "--steps came without a value; give it one, or leave it out"),
-        (["run", "convergence", "--dry-run=yes"], "--dry-run is 'yes', and takes no value; give it alone"),
-        (["run", "convergence", "--plugin", "no_such_module"], "--plugin no_such_module cannot be imported"),
-        (["run", "convergence", "--launcher", "lokal"], "did you mean 'local'?"),
-        (["run", "convergence", "--config", "absent.toml"], "absent.toml cannot be read"),
-        (["report"], "report needs DIRECTORY"),
-        (["generate", str(tmp_path)], "generate needs --variant and --prompt"),
-        (["generate", str(tmp_path), "--variant", "x", "--prompt", "y"], "comparison.json"),
-        (["nonsense"], "choose from run, report, claims, list"),
-        (["run", "nonsense"], "choose from convergence, decay"),
-        (["run", "convergence", "--nonsense", "3"], "--learning-rate"),
-        (["run", "convergence", "--steps", "many"], "--steps"),
-        (["run", "convergence", "--preset", "huge"], "--preset is 'huge'; choose from smoke, cpu, gpu, paper"),
-        (["run", "convergence", "--variants", "softmax-none,sofmax-rope"], "'sofmax-rope'"),
-        (["run", "convergence", "--num-features", "63"], "give an even number, such as 64"),
-        (["run", "convergence", "--dim", "130", "--heads", "4"], "not divisible"),
-        (["run", "convergence", "--seeds", "0"], "--seeds"),
-        (["run", "convergence", "--workers", "0"], "--workers"),
-        (["run", "convergence", "--run-timeout", "0"], "--run-timeout is 0.0; give a positive number of seconds"),
-        (["run", "convergence", "--run-timeout", "nan"], "--run-timeout is nan"),
-        (["run", "convergence", "--data", "nonsense"], "stdlib"),
-        (["run", "convergence", "--data", "text"], "--data-file"),
-        (["run", "convergence", "--data-file", str(tmp_path / "absent")], "absent"),
-        (["run", "convergence", "--data-file", str(tmp_path)], "directory"),
-        (["run", "convergence", "--data-file", str(tmp_path / "short")], "context"),
-        (["run", "convergence", "--context", "1"], "context"),
-        (["run", "convergence", "--variants", ""], "--variants is empty"),
-        (["run", "convergence", "--data", "stdlib", "--data-file", str(tmp_path / "short")], "--data"),
-        (["run", "convergence", "--data-dir", str(tmp_path / "absent")], "absent"),
-        (["run", "convergence", "--out", str(tmp_path / "file" / "below")], "cannot be written"),
-        (["run", "convergence", "--out", str(tmp_path / "file")], "cannot be written"),
-        (["report", str(tmp_path)], "comparison.json"),
-        (["report", str(tmp_path / "absent")], "comparison.json"),
-        (["report", str(tmp_path / ("x" * 300))], "File name too long"),
-        (["list", "junk"], "list takes no argument 'junk'; leave it out"),
-        (["doctor", "--junk"], "doctor takes no option '--junk'; choose from --data-dir"),
-        (["run", "convergence", "--steps", "many"], "--steps is 'many'; give a whole number, as 3"),
-        (["run", "convergence", "--seeds", "1.5"], "--seeds is '1.5'; give a whole number, as 3"),
-        (["run", "convergence", "--steps", "9" * 5000], "999'; give a whole number, as 3"),
-        (["run", "convergence", "--data-dir="], "--data-dir is empty"),
-        (["run", "convergence", "--seeds", "1000000000"], "--seeds is 1000000000; give 1,000 or less"),
-        (["run", "convergence", "--workers", "1000000000"], "--workers is 1000000000; give 4,096 or less"),
-        (["run", "convergence", "--dim", "131072", "--layers", "10000"], "this machine has"),
-        (["run", "convergence", "--out", str(tmp_path / "taken")], "holds 'report.md' and no comparison.json"),
-        (["run", "speed", "--out", str(tmp_path / "taken")], "holds 'report.md' and no comparison.json"),
-        (["run", "convergence", "--out", "loop"], "--out loop cannot be written (Too many levels of symbolic links)"),
-        (["run", "speed", "--out", "dangling"], "dangling is in the way"),
-        (["run", "convergence", "--out", "new/" + "x" * 300, "--dry-run"], "File name too long"),
-        (["run", "convergence", "--out", "new/" * 1000], "File name too long"),
-        (
-            ["run", "convergence", "--out", "a\0\x1b[31mb"],
-            r"--out a\x00\x1b[31mb cannot be written (embedded null byte)",
-        ),
-        (["run", "convergence", "--out", "\ud800"], r"--out \ud800 cannot be written"),
-        (["run", "convergence", "--variants", "a" * 100_000], "choose from softmax-none"),
-    ]
+WRONG_USES = [
+    ("run", "run needs STUDY"),
+    ("rnu", "did you mean 'run'? choose from run, report, claims, list"),
+    ("report", "report needs DIRECTORY"),
+    ("report .", "comparison.json"),
+    ("report absent", "comparison.json"),
+    (f"report {'x' * 300}", "File name too long"),
+    ("list junk", "list takes no argument 'junk'; leave it out"),
+    ("doctor --junk", "doctor takes no option '--junk'; choose from --data-dir"),
+    ("generate .", "generate needs --variant and --prompt"),
+    ("generate . --variant x --prompt y", "comparison.json"),
+    ("train .", "config.json cannot be read"),
+    ("run nonsense", "choose from convergence, decay"),
+    ("run speed --out taken", "holds 'report.md' and no comparison.json"),
+    ("run speed --out dangling", "dangling is in the way"),
+]
+WRONG_RUNS = [
+    ("--stpes 3", "run takes no option '--stpes'; did you mean '--steps'?"),
+    ("--step 3", "run takes no option '--step'; did you mean '--steps'?"),
+    ("decay", "run takes no argument 'decay'; leave it out"),
+    ("--steps", "--steps came without a value; give it one, or leave it out"),
+    ("--steps many", "--steps is 'many'; give a whole number, as 3"),
+    ("--seeds 1.5", "--seeds is '1.5'; give a whole number, as 3"),
+    (f"--steps {'9' * 5000}", "999'; give a whole number, as 3"),
+    ("--seeds 0", "--seeds is 0; give 1 or more"),
+    ("--seeds 200000", "--seeds is 200000; give 1,000 or less"),
+    ("--workers 0", "--workers is 0; give 1 or more"),
+    ("--workers 1000000000", "--workers is 1000000000; give 4,096 or less"),
+    ("--dry-run=yes", "--dry-run is 'yes', and takes no value; give it alone"),
+    ("--run-timeout 0", "--run-timeout is 0.0; give a positive number of seconds"),
+    ("--run-timeout nan", "--run-timeout is nan"),
+    ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, gpu, paper"),
+    ("--variants softmax-none,softmax-rpoe", "did you mean 'softmax-rope'?"),
+    ("--variants=", "--variants is empty"),
+    (f"--variants {'a' * 100_000}", "choose from softmax-none"),
+    ("--plugin no_such_module", "--plugin no_such_module cannot be imported"),
+    ("--launcher lokal", "did you mean 'local'?"),
+    ("--config absent.toml", "absent.toml cannot be read"),
+    ("--num-features 63", "give an even number, such as 64"),
+    ("--dim 130 --heads 4", "not divisible"),
+    ("--dim 131072 --layers 10000", "this machine has"),
+    ("--context 1", "context"),
+    ("--data nonsense", "stdlib"),
+    ("--data text", "--data-file"),
+    ("--data stdlib --data-file short", "--data"),
+    ("--data-file absent", "absent"),
+    ("--data-file .", "directory"),
+    ("--data-file short", "context"),
+    ("--data-dir absent", "absent"),
+    ("--data-dir=", "--data-dir is empty"),
+    ("--out file", "cannot be written"),
+    ("--out file/below", "cannot be written"),
+    ("--out taken", "holds 'report.md' and no comparison.json"),
+    ("--out loop", "--out loop cannot be written (Too many levels of symbolic links)"),
+    (f"--out new/{'x' * 300} --dry-run", "File name too long"),
+    (f"--out {'new/' * 1000}", "File name too long"),
+    ("--out a\0\x1b[31mb", r"--out a\x00\x1b[31mb cannot be written (embedded null byte)"),
+    ("--out \ud800", r"--out \ud800 cannot be written"),
+]
+WRONG_USES += [(f"run convergence {words}", said) for words, said in WRONG_RUNS]
 
 
-@pytest.mark.parametrize("index", range(len(wrong_uses(Path()))))
-def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, index):
+@pytest.mark.parametrize(("words", "said"), WRONG_USES, ids=range(len(WRONG_USES)))
+def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, words, said):
     scratch(tmp_path)
-    arguments, hint = wrong_uses(tmp_path)[index]
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(arguments) == 2
+    assert main(words.split(" ")) == 2
     output, message = capsys.readouterr()
     assert output == ""
     assert message.startswith("error: ")
     assert message.count("\n") == 1
     assert message[:-1].isprintable()
     assert len(message) < 5000
-    assert hint in message
+    assert said in message
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -352,34 +331,23 @@ def test_list_names_what_there_is(capsys):
         assert name in output
 
 
+FRACTIONS = ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, 10**30) for name in LIMITS),
-        *((name, smallest - 1) for name, (smallest, _) in LIMITS.items()),
+        *((name, value) for name, (smallest, _) in LIMITS.items() for value in (10**30, smallest - 1)),
         *((name, value) for name in ("steps", "dim") for value in (2.0, "2", True, None)),
-        *(
-            (name, float("nan"))
-            for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
-        ),
-        *(
-            (name, float("inf"))
-            for name in ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
-        ),
-        *(("learning_rate", value) for value in (0, -1.0, 1e31, 10**400, "0.1", True)),
-        *(("data", 3), ("precision", "float16"), ("denominator", None)),
+        *((name, float(value)) for name in FRACTIONS for value in ("nan", "inf", "-1")),
+        *(("learning_rate", value) for value in (0, 1e31, 10**400, "0.1", True)),
+        *(("data", 3), ("precision", "float16"), ("denominator", None), ("gradient_clip", 0.0), ("dropout", 1.0)),
     ],
 )
 def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(name, value):
     with pytest.raises(ValueError, match=rf"{name} is .*; give ") as caught:
         dataclasses.replace(Config(), **{name: value})
     assert "\n" not in str(caught.value)
-
-
-def test_every_preset_is_within_the_bounds_and_so_is_a_model_a_hundred_times_larger():
-    for name in PRESETS:
-        assert get_preset(name).config
-    Config(layers=100, dim=16384, heads=128, num_features=512, context=65536, batch_size=512, steps=10**7, threads=128)
 
 
 def test_tokens_of_a_step_are_bounded_together():
@@ -393,13 +361,6 @@ def test_models_larger_than_the_memory_are_refused_before_one_is_built():
         check_memory(Config(dim=65536, layers=16), 2)
     with pytest.raises(ValueError, match=r"1 model of .* at least 12,288.0 GiB .* --dim or --layers$"):
         check_memory(Config(dim=65536, layers=16), 1)
-
-
-def test_parameters_of_many_layers_are_those_of_the_model(next_byte):
-    config = Config(layers=3, dim=32, heads=2, num_features=16, context=16)
-    for name in ("softmax-learned", "favor+-rope-after", "performer-pytorch"):
-        model = build_model(VARIANTS[name], config, 0, next_byte(config))
-        assert _parameters(VARIANTS[name], config, next_byte(config)) == count_parameters(model)
 
 
 def test_what_could_not_be_made_leaves_nothing_of_its_directories(tmp_path, monkeypatch):
@@ -445,12 +406,3 @@ def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to
         report = (out / name).read_text()
         assert "<b>" not in report.partition("How to repeat it")[0]
         assert "\\udcff" in report
-
-
-def test_the_user_s_own_text(tmp_path, capsys):
-    text = tmp_path / "my text.txt"
-    text.write_text("a line of my own text\n" * 400)
-    assert quick_run(tmp_path / "own", "--variants", "elu+1-rope-after", "--data-file", str(text)) == 0
-    record = json.loads((tmp_path / "own" / "comparison.json").read_text())
-    assert record["data"][0]["name"] == "text"
-    assert record["data"][0]["splits"]["train"] == 7920

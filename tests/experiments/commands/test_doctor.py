@@ -11,7 +11,7 @@ from experiments.commands.doctor import REQUIREMENTS, doctor
 from experiments.data.registry import DATA_SETS
 from experiments.options import DataOptions, DoctorOptions
 
-LIGHT = {"numpy": "numpy", "rich": "rich"}
+LIGHT = ["numpy", "rich"]
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_doctor_looks_for_what_the_installation_asks_for() -> None:
 def test_doctor_names_what_is_missing_and_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.touch()
-    status = doctor(DoctorOptions(tmp_path / "absent"), file / "runs", {**LIGHT, "no-such-package": "no_such_module"})
+    status = doctor(DoctorOptions(tmp_path / "absent"), file / "runs", [*LIGHT, "no-such-package"])
     assert status == 1
     missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Missing: ")]
     package, data_dir, runs = missing

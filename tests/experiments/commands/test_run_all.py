@@ -36,10 +36,12 @@ def test_every_reference_is_run_by_the_command_that_its_claims_name():
     assert {words[1] for words in ran} <= set(STUDIES)
 
 
-def test_runs_are_taken_over_from_the_runs_before(tmp_path):
-    _, ran = collected([])
+def test_options_and_the_runs_before_go_to_every_run_that_takes_them(tmp_path):
+    _, ran = collected(["--workers", "3", "--device=cpu"])
     for words in ran:
-        assert (words[-2:] == ["--reuse", "results/runs"]) == bool(STUDIES[words[1]].variants)
+        trains = bool(STUDIES[words[1]].variants)
+        assert "--device=cpu" in words
+        assert ("--workers" in words) == (words[-2:] == ["--reuse", "results/runs"]) == trains
     assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
@@ -56,13 +58,6 @@ def test_another_preset_runs_every_study_with_its_own_variants():
     assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
 
 
-def test_options_go_to_every_run_that_takes_them():
-    _, ran = collected(["--workers", "3", "--device=cpu"])
-    for words in ran:
-        assert "--device=cpu" in words
-        assert ("--workers" in words) == bool(STUDIES[words[1]].variants)
-
-
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])
 def test_one_that_cannot_run_does_not_keep_the_others(error, capsys):
     def status(words):
@@ -76,11 +71,6 @@ def test_one_that_cannot_run_does_not_keep_the_others(error, capsys):
     shown = capsys.readouterr().out
     assert f"error: {error}" in shown
     assert "mask is not; the same command tries it again" in shown
-
-
-def test_a_failed_run_is_exit_status_1():
-    code, ran = collected([], status=lambda words: int(words[1] == "decay"))
-    assert (code, len(ran)) == (1, len(REFERENCES))
 
 
 @pytest.mark.parametrize("option", ["--steps", "--variants", "--out"])
