@@ -46,16 +46,34 @@ class Registry(Mapping[str, T], Generic[T]):
         self._from_outside[name] = module
 
     def __getitem__(self, name: str) -> T:
-        """The thing of a name. Raises ValueError that lists the names there are, and the nearest one."""
+        """The thing of a name.
+
+        Raises ValueError that lists the names there are, and the nearest one, or says why it cannot be imported.
+        """
         if name not in self._items:
             point = self._points().get(name)
             if point is None:
                 raise ValueError(f"there is no {self._kind} {name!r}; {choices(name, list(self))}")
-            self._items[name] = point.load()
+            try:
+                self._items[name] = point.load()
+            except Exception as error:
+                raise ValueError(
+                    f"the {self._kind} {name!r} cannot be loaded ({type(error).__name__}: {error}); mend or remove the "
+                    f"installed package that names {point.value}"
+                ) from error
             self._from_outside[name] = point.module
         if name in self._from_outside:
             _used.add(self._from_outside[name])
         return self._items[name]
+
+    def each(self) -> Iterator[tuple[str, T | str]]:
+        """Every name with its thing or, of one that cannot be loaded, with a sentence that says why."""
+        for name in self:
+            try:
+                found: T | str = self[name]
+            except ValueError as error:
+                found = str(error)
+            yield name, found
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._items, *self._points()]))

@@ -17,18 +17,27 @@ def list_all(options: ListOptions) -> int:
     """Print the studies, presets, variants and data sets. Returns the exit status."""
     console = make_console()
     console.print(f"Studies: {program()} run NAME", style="bold underline")
-    print_pairs(console, ((name, study.question) for name, study in STUDIES.items()))
+    print_pairs(console, ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each()))
     console.print("\nPresets: --preset NAME", style="bold underline")
     print_pairs(console, ((name, get_preset(name).description) for name in PRESETS))
     console.print("\nVariants: --variants NAME,NAME,...", style="bold underline")
-    print_pairs(console, ((name, get_variant(name).description) for name in variant_names()))
+    print_pairs(console, ((name, _described(name)) for name in variant_names()))
     console.print(f"\nData sets: --data NAME ({program()} data says which are here)", style="bold underline")
-    print_pairs(console, ((data_set.name, data_set.description) for data_set in DATA_SETS.values()))
+    print_pairs(console, ((name, getattr(data_set, "description", str(data_set))) for name, data_set in DATA_SETS.each()))
     return 0
 
 
-def availability(data_set: DataSet, data_dir: Path | None) -> str:
-    """Where a data set is on this machine, or what would bring it here. ``data_dir`` as resolved."""
+def _described(variant: str) -> str:
+    try:
+        return get_variant(variant).description
+    except ValueError as error:
+        return str(error)
+
+
+def availability(data_set: DataSet | str, data_dir: Path | None) -> str:
+    """Where a data set (of ``DATA_SETS.each``) is, or what would bring it here. ``data_dir`` as resolved."""
+    if isinstance(data_set, str):
+        return data_set
     try:
         place = data_set.find(data_dir)
     except ValueError as error:
@@ -45,11 +54,12 @@ def list_data(options: DataOptions) -> int:
     resolved = resolve_data_dir(options.data_dir)
     directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
-    for data_set in DATA_SETS.values():
-        default = " (default)" if data_set.name == Config().data else ""
-        console.print(f"\n{data_set.name}{default}", style="bold")
-        lines = [("what", data_set.description), ("where", availability(data_set, resolved))]
-        if data_set.url is not None:
-            lines.append(("source", data_set.url))
+    for name, data_set in DATA_SETS.each():
+        default = " (default)" if name == Config().data else ""
+        console.print(f"\n{name}{default}", style="bold")
+        lines = [("where", availability(data_set, resolved))]
+        if isinstance(data_set, DataSet):
+            lines.insert(0, ("what", data_set.description))
+            lines += [] if data_set.url is None else [("source", data_set.url)]
         print_pairs(console, lines)
     return 0

@@ -118,7 +118,7 @@ def data_sets(data_dir: Path | None, problems: list[str]) -> list[tuple[str, str
         load_corpus(Config().data, data_dir)
     except ValueError as error:
         problems.append(str(error))
-    return [(data_set.name, availability(data_set, resolved)) for data_set in DATA_SETS.values()]
+    return [(name, availability(data_set, resolved)) for name, data_set in DATA_SETS.each()]
 
 
 def writable(directory: Path, problems: list[str]) -> str:

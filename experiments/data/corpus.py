@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,8 @@ class Corpus:
     """one sentence that must stand beside every figure of this data set"""
     sequences: Sequences | None = None
     """what generates it; None for a text"""
+    objective: Callable[..., Any] | None = None
+    """its data set's"""
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data. Sizes are in bytes."""
@@ -85,6 +87,8 @@ class DataSet:
     """where it is downloaded from when ``find`` does not find it"""
     needs_file: bool = False
     """whether it is read from --data-file"""
+    objective: Callable[..., Any] | None = None
+    """(corpus, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the next token"""
 
 
 def split_90_5_5(content: Bytes) -> tuple[Bytes, Bytes, Bytes]:

@@ -4,6 +4,7 @@ From outside the project an installed package's entry point in the group ``linea
 ``--plugin`` module calls ``DATA_SETS.add(name, data_set, module=__name__)``.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.data import associative_recall, copying, enwik8, imdb, stdlib, text
@@ -53,4 +54,4 @@ def load_corpus(
             f"--data {name} is not on this machine and would be downloaded from {data_set.url}, which --dry-run does "
             f"not do; run without --dry-run, or use what is here, such as --data stdlib ({data_set.when_missing})"
         )
-    return data_set.load(directory, data_file)
+    return replace(data_set.load(directory, data_file), objective=data_set.objective)

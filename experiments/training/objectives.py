@@ -275,11 +275,15 @@ def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
     return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
 
 
-def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> NextToken:
+def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> Objective:
     """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
 
     Raises ValueError if the configuration does not fit the corpus, or a library is missing.
     """
+    if corpus.objective is not None:
+        own: Objective = corpus.objective(corpus, config)
+        own.corpus = corpus
+        return own
     if corpus.sequences is not None:
         if config.tokenizer != "bytes":
             raise ValueError(
