@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from experiments.records.record import read_record
 from experiments.records.schema import State, Status
 
 
-@dataclass(frozen=True)
-class Run:
-    """A variant's name and a seed."""
-
+class Run(NamedTuple):
     variant: str
     seed: int
 
@@ -93,10 +90,9 @@ def how_it_ended(job: Job, exit_status: int | None) -> Ended:
         status = read_record(job.directory / "status.json", Status)
         if status.state in ("done", "failed") or status.reason is not None:
             return Ended(job.run, status.state, status.reason)
+    cause = f"ended with exit status {exit_status} and without a word"
     if exit_status == -signal.SIGKILL:
         cause = "was killed (SIGKILL), as the system does when memory runs out"
     elif exit_status is not None and exit_status < 0:
         cause = f"ended with signal {signal.Signals(-exit_status).name}"
-    else:
-        cause = f"ended with exit status {exit_status} and without a word"
     return Ended(job.run, "failed", f"its process {cause}")

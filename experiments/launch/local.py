@@ -77,14 +77,10 @@ class Local:
         if self._forks:
             self._context.set_forkserver_preload(["experiments.training.loop", "experiments.data.registry"])
             resource_tracker.ensure_running()  # before signals are blocked: it unblocks them when it starts
-        queue = list(jobs)
-        running: list[_Running] = []
+        queue, running = list(jobs), list[_Running]()
         with stop_signals_are_collected() as stop:
             looked = time.monotonic()
             while queue or running:
-                if stop.numbers:
-                    self._stop_all(running, stop.numbers)
-                    raise Stopped(stop.numbers[0])
                 while queue and len(running) < self._workers and not stop.numbers:
                     job = queue.pop(0)
                     yield Started(job.run)
@@ -98,16 +94,16 @@ class Local:
                 for entry in list(running):
                     if asleep > LONGEST_PAUSE:
                         entry.heard += asleep  # this process was stopped for a while, and heard nobody
-                    latest = entry.listen()
-                    if latest is not None:
+                    if (latest := entry.listen()) is not None:
                         yield latest
                     if entry.is_alive and time.monotonic() - entry.heard > self._run_timeout:
                         self._kill_silent(entry)
                     if entry.cut_off or not entry.is_alive:
                         running.remove(entry)
                         yield entry.ended or how_it_ended(entry.job, entry.process.exitcode)
-            if stop.numbers:
-                raise Stopped(stop.numbers[0])
+                if stop.numbers:
+                    self._stop_all(running, stop.numbers)
+                    raise Stopped(stop.numbers[0])
 
     def _start(self, job: Job) -> _Running:
         """Raises OSError or EOFError if there is no process to be had."""

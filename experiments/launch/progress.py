@@ -16,20 +16,43 @@ LONGEST_SECONDS = 60
 """that steps count for in the estimate: long enough to be steady, short enough to follow a change of variant"""
 
 
-class Bars:
+class Lines:
+    """Plain lines: one when a run starts and ends, and one each quarter minute while it runs."""
+
+    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
+        self._console, self._runs, self._done, self._steps = console, len(runs), done, steps
+        self._left = _TimeLeft(len(runs) - done, steps)
+        self._printed: dict[Run, float] = {}
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        self._left.follow(event)
+        if isinstance(event, Ended):
+            self._print(closing_line(event))
+        elif isinstance(event, Started):
+            self._printed[event.run] = time.monotonic()
+            self._print(f"{event.run}: started")
+        elif time.monotonic() - self._printed[event.run] >= PLAIN_SECONDS:
+            self._printed[event.run] = time.monotonic()
+            self._print(f"{event.run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._left} left")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(Lines):
     """A rich bar per running run and one for the whole, with loss, tokens per second and time left."""
 
     def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
-        self._runs, self._done, self._steps = len(runs), done, steps
+        super().__init__(console, runs, done, steps)
         self._width = max(len(str(run)) for run in runs)
-        self._left = _TimeLeft(len(runs) - done, steps)
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[detail]}", markup=False),
-            console=console,
-        )
+        name, detail = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[detail]}"))
+        self._progress = Progress(name, BarColumn(bar_width=24), TaskProgressColumn(), detail, console=console)
         self._tasks: dict[Run, TaskID] = {}
         self._all = self._progress.add_task("all runs".ljust(self._width), total=len(runs) * steps, detail="")
         self._show_all()
@@ -60,36 +83,7 @@ class Bars:
         self._progress.update(self._all, completed=completed, detail=detail)
 
 
-class Lines:
-    """Plain lines: one when a run starts and ends, and one each quarter minute while it runs."""
-
-    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
-        self._console, self._steps = console, steps
-        self._left = _TimeLeft(len(runs) - done, steps)
-        self._printed: dict[Run, float] = {}
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def show(self, event: Event) -> None:
-        self._left.follow(event)
-        if isinstance(event, Ended):
-            self._print(closing_line(event))
-        elif isinstance(event, Started):
-            self._printed[event.run] = time.monotonic()
-            self._print(f"{event.run}: started")
-        elif time.monotonic() - self._printed[event.run] >= PLAIN_SECONDS:
-            self._printed[event.run] = time.monotonic()
-            self._print(f"{event.run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._left} left")
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def make_display(console: Console, runs: list[Run], done: int, steps: int) -> Bars | Lines:
+def make_display(console: Console, runs: list[Run], done: int, steps: int) -> Lines:
     """A display for ``runs``, of which ``done`` will not run, and each has so many ``steps``."""
     notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # in which rich draws bars
     return (Bars if console.is_terminal or notebook else Lines)(console, runs, done, steps)

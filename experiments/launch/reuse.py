@@ -18,7 +18,7 @@ from experiments.records import environment
 from experiments.records.files import read_file, sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
 from experiments.records.store import CONTINUED, DEFAULTS
-from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, is_whole
+from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
@@ -45,31 +45,25 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     for path in sorted(directory.rglob("comparison.json")):
         try:
-            of_comparison = _trained_runs_of(path.parent)
+            found = _trained_runs_of(path.parent) | found
         except ValueError as error:
             passed_over.append(f"no runs are taken over from {path.parent}: {error}")
-            continue
-        found = of_comparison | found
     return found
 
 
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    git = comparison.git
-    on_cpu = comparison.machine.get("device") == "cpu"
     plugins = {origin.module: origin.sha256 for origin in comparison.plugins}
-    machine = _circumstances(on_cpu, comparison.versions.get("torch"), plugins)
-    for name, seed in comparison.runs:
-        made_with = run_config(root, name, seed)
-        if made_with is None or not is_variant(name):
+    machine = _circumstances(comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), plugins)
+    for run in (Run(*place) for place in comparison.runs):
+        made_with = run_config(root, run.variant, run.seed)
+        steps = None if made_with is None else made_with.config.get("steps")
+        if made_with is None or not isinstance(steps, int) or not is_variant(run.variant):
             continue
-        steps = made_with.config.get("steps")
-        if not isinstance(steps, int) or not is_finished(root, name, seed, steps):
-            continue
-        if checkpoint_path(run_directory(root, name, seed) / "checkpoint", steps).is_dir():
-            identity = _identity(name, made_with.config, seed, made_with.data_sha256, machine)
-            found[identity] = Trained(root, Run(name, seed), git.commit, git.code_sha256)
+        if is_finished(root, run.variant, run.seed, steps) and _weights(root, run, steps).is_dir():
+            identity = _identity(run, made_with.config, made_with.data_sha256, machine)
+            found[identity] = Trained(root, run, comparison.git.commit, comparison.git.code_sha256)
     return found
 
 
@@ -85,12 +79,15 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     plugins = {origin["module"]: origin["sha256"] for origin in origins()}
     machine = _circumstances(training.device == "cpu", environment.versions()["torch"], plugins)
     for run in runs:
-        config = asdict(training.config_of(run.variant))
-        there = trained.get(_identity(run.variant, config, run.seed, training.data_sha256, machine))
-        has_begun = (training.job(run).directory / "metrics.jsonl").exists()
-        if there is not None and not has_begun and is_whole(_weights(there.root, there.run, training.config.steps)):
-            _copy(training, run, there)
-            taken[run] = there
+        there = trained.get(_identity(run, asdict(training.config_of(run.variant)), training.data_sha256, machine))
+        if there is None or (training.job(run).directory / "metrics.jsonl").exists():
+            continue
+        try:
+            read_checkpoint(_weights(there.root, there.run, training.config.steps))
+        except (ValueError, OSError):
+            continue
+        _copy(training, run, there)
+        taken[run] = there
     return taken
 
 
@@ -138,6 +135,7 @@ def _circumstances(cpu: bool, torch: str | None, plugins: dict[str, str]) -> dic
     return {"cpu": cpu, "torch": torch, "plugins": plugins}
 
 
-def _identity(name: str, config: dict[str, Any], seed: int, data_sha256: str, machine: dict[str, Any]) -> str:
-    variant = get_variant(name)
-    return json.dumps([variant.kernel, variant.position, DEFAULTS | config, seed, data_sha256, machine], sort_keys=True)
+def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: dict[str, Any]) -> str:
+    variant = get_variant(run.variant)
+    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, machine]
+    return json.dumps(parts, sort_keys=True)

@@ -92,10 +92,9 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
             display.show(event)
 
     def end(ended: Ended) -> None:
-        failure = _record(training.job(ended.run), ended)
-        if failure is not None:
+        if failure := _record(training.job(ended.run), ended):
             failures[ended.run] = failure
-        show(ended if failure is None else failure.ended)
+        show(failure.ended if failure else ended)
 
     with _room_for_the_end(training.root):
         waiting: dict[Run, Job] = {}
@@ -127,13 +126,11 @@ def _prepare(training: Training, run: Run) -> None:
     directory = training.job(run).directory
     directory.mkdir(parents=True, exist_ok=True)
     write_run_config(training, run)
-    data_dir = resolve_data_dir(training.data_dir)
-    job = JobRecord(
-        data_dir=None if data_dir is None else os.path.abspath(data_dir),
-        data_file=None if training.data_file is None else os.path.abspath(training.data_file),
-        device=training.device,
-        plugins=training.plugins,
+    data_dir, data_file = (
+        None if path is None else os.path.abspath(path)
+        for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
+    job = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=training.plugins)
     # In ASCII, which holds any path: a name need not be text.
     write_atomically(directory / "job.json", json.dumps(to_builtins(job), indent=2) + "\n")
     write_status(directory, "queued")
@@ -164,14 +161,11 @@ def log_path(root: Path, run: Run) -> Path:
 
 def _record(job: Job, ended: Ended) -> Failure | None:
     """See to it that status.json says how a run ended; None if it is done and on record as such."""
-    path = job.directory / "status.json"
+    said = None
+    with suppress(ValueError):
+        said = read_record(job.directory / "status.json", Status)
     try:
-        try:
-            status = read_record(path, Status)
-            recorded = (status.state, status.reason) == (ended.state, ended.reason)
-        except ValueError:
-            recorded = False
-        if not recorded:
+        if said is None or (said.state, said.reason) != (ended.state, ended.reason):
             write_status(job.directory, ended.state, ended.reason)
     except OSError as error:
         reason = ended.reason or f"it is done, but that could not be recorded: {error}"
@@ -183,18 +177,18 @@ def _record(job: Job, ended: Ended) -> Failure | None:
 def _room_for_the_end(root: Path) -> Iterator[None]:
     """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
     reserve = root / ".reserve"
+
+    def release() -> None:
+        with suppress(OSError):
+            reserve.unlink(missing_ok=True)
+
     try:
         try:
             with create(reserve) as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
-            _remove(reserve)  # there is not that much; the room is better used by the runs
+            release()  # there is not that much; the room is better used by the runs
         yield
     finally:
-        _remove(reserve)
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+        release()

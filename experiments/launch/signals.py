@@ -5,8 +5,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,6 +19,13 @@ class Stopped(BaseException):
         self.signal_number = signal_number
 
 
+class Received(NamedTuple):
+    """The stop signals that came; ``ready`` is a file descriptor that can be read from the first one on."""
+
+    numbers: list[int]
+    ready: int
+
+
 @contextmanager
 def stop_signals_raise() -> Iterator[None]:
     """While the context lasts, SIGINT and SIGTERM raise Stopped wherever the main thread is."""
@@ -28,14 +35,6 @@ def stop_signals_raise() -> Iterator[None]:
 
     with _handled_by(stop):
         yield
-
-
-@dataclass(frozen=True)
-class Received:
-    """The stop signals that came; ``ready`` is a file descriptor that can be read from the first one on."""
-
-    numbers: list[int]
-    ready: int
 
 
 @contextmanager
@@ -58,7 +57,7 @@ def stop_signals_are_collected() -> Iterator[Received]:
 
 @contextmanager
 def stop_signals_are_blocked() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the context ends; a process that is started in it inherits that they wait."""
+    """What is started while the context lasts inherits that SIGINT and SIGTERM have to wait."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -68,10 +67,9 @@ def stop_signals_are_blocked() -> Iterator[None]:
 
 @contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python lets only the main thread handle signals
-        return
-    previous = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    # Python lets only the main thread handle signals.
+    numbers = STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

@@ -32,11 +32,7 @@ from experiments.records.record import is_finished, read_record, run_directory
 from experiments.records.schema import RunConfig
 
 LOCK_SECONDS = 300
-SIGN_SECONDS = 0.2
-"""between two messages of a run at least"""
-PRINTED_SECONDS = 15
-"""between two lines on a run's progress"""
-LONGEST_REASON = 400
+REMEDY = "run its comparison again, which writes it"
 
 
 @dataclass(frozen=True)
@@ -44,24 +40,23 @@ class Alive:
     """The run made progress, if only a batch of an evaluation."""
 
 
+@dataclass
 class Listener:
-    """Who is told of a run, at most every ``seconds``, and what tells it to stop."""
+    """Who is told of a run, of its progress at most every so many ``seconds``, and what tells it to stop."""
 
-    def __init__(self, tell: Callable[[Alive | Advanced | Ended], None], stop: list[int], seconds: float) -> None:
-        self.stop = stop
-        self._tell, self._seconds = tell, seconds
-        self._last = -seconds
+    hear: Callable[[Alive | Advanced | Ended], None]
+    stop: list[int]
+    seconds: float
+    last: float = float("-inf")
 
-    def tell(self, message: Alive | Advanced | Ended) -> None:
+    def tell(self, message: Alive | Advanced | Ended, now: bool = True) -> None:
+        if not now and time.monotonic() - self.last < self.seconds:
+            return
         try:
-            self._tell(message)
-            self._last = time.monotonic()
+            self.hear(message)
+            self.last = time.monotonic()
         except OSError:
             self.stop.append(signal.SIGTERM)
-
-    def tell_sometimes(self, message: Alive | Advanced) -> None:
-        if time.monotonic() - self._last >= self._seconds:
-            self.tell(message)
 
 
 def train_directory(path: Path) -> int:
@@ -73,25 +68,21 @@ def train_directory(path: Path) -> int:
         ValueError: it is not the directory of a run that a comparison has made.
     """
     job = open_job(path)
-    config, _ = _read_job(job)
+    steps = _read_job(job)[0].config["steps"]
     check_links(job.directory)
-    root = job.directory.parents[len(Path(job.run.variant).parts)]
 
     def tell(message: Alive | Advanced | Ended) -> None:
         if isinstance(message, Advanced):
-            print(f"{job.run}: step {message.step}/{config.config['steps']}, {rates(message)}", flush=True)
+            print(f"{job.run}: step {message.step}/{steps}, {rates(message)}", flush=True)
 
-    if is_finished(root, job.run.variant, job.run.seed, config.config["steps"]):
-        ended, stop = Ended(job.run, "done"), []
-    else:
-        with stop_signals_are_collected() as received:
-            stop = received.numbers
-            try:
-                ended = _work(job, Listener(tell, stop, PRINTED_SECONDS))
-            except OSError as error:
-                ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
+    with stop_signals_are_collected() as received:
+        try:
+            done = is_finished(job.root, *job.run, steps)
+            ended = Ended(job.run, "done") if done else _work(job, Listener(tell, received.numbers, seconds=15))
+        except OSError as error:
+            ended = Ended(job.run, "failed", f"how it ended could not be recorded: {error}")
     print(closing_line(ended))
-    return {"done": 0, "failed": 1}.get(ended.state, 128 + stop[0] if stop else 1)
+    return {"done": 0, "failed": 1}.get(ended.state, 128 + received.numbers[0] if received.numbers else 1)
 
 
 def open_job(path: Path) -> Job:
@@ -110,7 +101,7 @@ def work(job: Job, sender: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the process that this one was forked from blocks them
-    listener = Listener(sender.send, stop, SIGN_SECONDS)
+    listener = Listener(sender.send, stop, seconds=0.2)
     try:
         log = open_to_append(job.directory / "log.txt")
     except OSError as error:
@@ -148,14 +139,12 @@ def _work(job: Job, listener: Listener) -> Ended:
 
 def _read_job(job: Job) -> tuple[RunConfig, JobRecord]:
     """A run's config.json and job.json. Raises ValueError."""
-    remedy = "run its comparison again, which writes it"
-    config = read_record(job.directory / "config.json", RunConfig, remedy)
-    path = job.directory / "job.json"
+    config, path = read_record(job.directory / "config.json", RunConfig, REMEDY), job.directory / "job.json"
     try:
         # The paths in it need not be text, which msgspec does not read.
-        return config, msgspec.convert(json.loads(read_file(path, remedy)), JobRecord)
+        return config, msgspec.convert(json.loads(read_file(path, REMEDY)), JobRecord)
     except (msgspec.ValidationError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {remedy}") from None
+        raise ValueError(f"{path} is damaged ({error}); {REMEDY}") from None
 
 
 def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
@@ -167,11 +156,10 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
     from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
-        tell = listener.tell if step == config.steps else listener.tell_sometimes
-        tell(Advanced(job.run, step, loss, tokens_per_second))
+        listener.tell(Advanced(job.run, step, loss, tokens_per_second), now=step == config.steps)
 
     def should_stop() -> bool:
-        listener.tell_sometimes(Alive())
+        listener.tell(Alive(), now=False)
         return bool(listener.stop)
 
     def note(sentence: str) -> None:
@@ -179,7 +167,14 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
         write_status(job.directory, "running", note=sentence)
 
     try:
-        _acquire(lock, should_stop)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while not lock.is_locked:  # the orphan of a killed run lets go of it within a step
+            if should_stop():
+                raise RunStopped("stopped before its first step")
+            if time.monotonic() > deadline:
+                raise RunFailed(f"another process has been training it in the same directory for {LOCK_SECONDS} s")
+            with suppress(Timeout):
+                lock.acquire(timeout=0.5)
         remove_leftovers(job.directory)
         write_status(job.directory, "running")
         record, needed = _read_job(job)
@@ -190,18 +185,9 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
         corpus = load_corpus(config.data, data_dir, data_file)
         if corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
-        objective = make_objective(corpus, config, job.root)
-        train_run(
-            job.directory,
-            get_variant(job.run.variant),
-            job.run.seed,
-            config,
-            objective,
-            torch.device(needed.device),
-            progress=progress,
-            should_stop=should_stop,
-            note=note,
-        )
+        objective, device = make_objective(corpus, config, job.root), torch.device(needed.device)
+        told = {"progress": progress, "should_stop": should_stop, "note": note}
+        train_run(job.directory, get_variant(job.run.variant), job.run.seed, config, objective, device, **told)
     except RunStopped as error:
         return Ended(job.run, "queued", str(error))
     except RunFailed as error:
@@ -209,27 +195,6 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
     return Ended(job.run, "done")
 
 
-def _acquire(lock: FileLock, should_stop: Callable[[], bool]) -> None:
-    """Take the run's lock; the orphan of a killed run lets go of it within a step.
-
-    Raises:
-        RunStopped: this process is to stop.
-        RunFailed: the lock was not to be had.
-    """
-    from experiments.training.loop import RunFailed, RunStopped
-
-    deadline = time.monotonic() + LOCK_SECONDS
-    while time.monotonic() < deadline:
-        if should_stop():
-            raise RunStopped("stopped before its first step")
-        try:
-            lock.acquire(timeout=0.5)
-            return
-        except Timeout:
-            continue
-    raise RunFailed(f"another process has been training it in the same directory for {LOCK_SECONDS} s")
-
-
 def _reason(error: Exception) -> str:
     """An exception on one line; its traceback is in the log."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:400]

@@ -11,16 +11,16 @@ import io
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from msgspec import Struct
 from safetensors.torch import load, save
 from torch import nn
 
-from experiments.records.files import read_file, sync_directory, write_atomically, write_json
-from experiments.records.record import read_record
+from experiments.records.files import read_file, sync_directory, write_atomically
+from experiments.records.record import read_record, write_record
 
 KEPT = 2
 LARGEST_CHECKPOINT = 2**40
@@ -28,8 +28,7 @@ LARGEST_CHECKPOINT = 2**40
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A checkpoint that was read and matched its checksums."""
 
     step: int
@@ -37,18 +36,14 @@ class Checkpoint:
     optimizer: dict[str, Any]
 
 
+class _Manifest(Struct):
+    step: int
+    sha256: dict[str, str]
+
+
 def checkpoint_path(directory: Path, step: int) -> Path:
     """The checkpoint of ``step`` in a run's directory of checkpoints."""
     return directory / f"step{step:08d}"
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a checkpoint matches its checksums and can be read."""
-    try:
-        _load(path)
-    except (ValueError, OSError):
-        return False
-    return True
 
 
 def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -56,17 +51,14 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
 
     Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
     """
-    final = checkpoint_path(directory, step)
-    temporary = directory / f".step{step:08d}.tmp"
     for leftover in directory.glob(".step*.tmp"):
         shutil.rmtree(leftover)
     buffer = io.BytesIO()
     torch.save(optimizer.state_dict(), buffer)
-    contents = {
-        WEIGHTS: save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}),
-        OPTIMIZER: buffer.getvalue(),
-    }
-    sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    weights = save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+    contents = {WEIGHTS: weights, OPTIMIZER: buffer.getvalue()}
+    manifest = _Manifest(step, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
+    final, temporary = checkpoint_path(directory, step), directory / f".step{step:08d}.tmp"
     try:
         if not directory.exists():
             directory.mkdir(parents=True)
@@ -74,7 +66,7 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
         temporary.mkdir()
         for name, content in contents.items():
             write_atomically(temporary / name, content)
-        write_json(temporary / "manifest.json", {"step": step, "sha256": sha256})
+        write_record(temporary / "manifest.json", manifest)
         if final.exists():
             # One that was passed over: damaged, or of a step that is trained again because its records are gone.
             shutil.rmtree(final)
@@ -85,10 +77,8 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     sync_directory(directory)
     there = _checkpoints(directory)
     kept = [path for path in there if _step_of(path) <= step][-KEPT:]
-    for other in there:
-        # A later one was passed over, or training would have gone on from it.
-        if other not in kept:
-            shutil.rmtree(other)
+    for other in set(there).difference(kept):  # a later one was passed over, or training would have gone on from it
+        shutil.rmtree(other)
 
 
 def load_newest_checkpoint(
@@ -96,7 +86,7 @@ def load_newest_checkpoint(
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest undamaged checkpoint of ``model``, or None, and a sentence about each one that was passed over.
 
-    Those of later steps than ``last_step``, if it is given, are passed over. The model itself is not changed.
+    Those of later steps than ``last_step`` are passed over. The model itself is not changed.
     """
     notes: list[str] = []
     for path in reversed(_checkpoints(directory)):
@@ -104,7 +94,7 @@ def load_newest_checkpoint(
             notes.append(f"checkpoint {path.name} was passed over: the records before it are not whole")
             continue
         try:
-            checkpoint = _load(path)
+            checkpoint = read_checkpoint(path)
             _check_fits(checkpoint.model, model)
             return checkpoint, notes
         except (ValueError, OSError) as error:
@@ -112,37 +102,36 @@ def load_newest_checkpoint(
     return None, notes
 
 
-def _load(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
-    manifest = read_record(path / "manifest.json", dict[str, Any])
-    step = _step_of(path)
-    sha256 = manifest.get("sha256") if isinstance(manifest, dict) else None
-    if not isinstance(sha256, dict) or set(sha256) != {WEIGHTS, OPTIMIZER} or manifest.get("step") != step:
+    manifest = read_record(path / "manifest.json", _Manifest)
+    if manifest.sha256.keys() != {WEIGHTS, OPTIMIZER} or manifest.step != _step_of(path):
         raise ValueError("manifest.json is not that of this checkpoint")
-    contents = {name: read_file(path / name, "remove the checkpoint", LARGEST_CHECKPOINT) for name in sha256}
+    contents = {name: read_file(path / name, "remove the checkpoint", LARGEST_CHECKPOINT) for name in manifest.sha256}
     for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != sha256[name]:
+        if hashlib.sha256(content).hexdigest() != manifest.sha256[name]:
             raise ValueError(f"{name} does not match its checksum")
     try:
         optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
-        return Checkpoint(step, load(contents[WEIGHTS]), optimizer)
+        return Checkpoint(manifest.step, load(contents[WEIGHTS]), optimizer)
     except Exception as error:  # the parsers of these formats have no common one for bytes that are none of theirs
         raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
 
 
 def _check_fits(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
     """Raises ValueError unless the weights are, by name, shape and type, those of the model."""
-    expected = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
-    found = {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()}
-    if found != expected:
-        differing = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    expected, found = (
+        {(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+        for tensors in (model.state_dict(), weights)
+    )
+    if differing := sorted({name for name, *_ in expected ^ found}):
         raise ValueError(f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)")
 
 
 def _checkpoints(directory: Path) -> list[Path]:
     """The checkpoints there are, whole or not, in ascending order of their steps."""
-    found = directory.glob("step*") if directory.is_dir() else []
-    return sorted((path for path in found if re.fullmatch(r"step[0-9]{8,12}", path.name)), key=_step_of)
+    found = (path for path in directory.glob("step*") if re.fullmatch(r"step[0-9]{8,12}", path.name))
+    return sorted(found, key=_step_of)
 
 
 def _step_of(path: Path) -> int:

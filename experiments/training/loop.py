@@ -27,20 +27,12 @@ from linear_rope.diagnostics import diagnose_model
 Progress = Callable[[int, float, float], None]
 """Called after every step with (steps done, loss in nats, tokens per second)."""
 
-
 DIVERGED = "diverged"
 """how the reason of such a run begins"""
 
 
 class RunFailed(Exception):
     """A run that cannot go on; the message is the reason that its status and every table show."""
-
-
-class Diverged(RunFailed):
-    """A loss or a gradient that is not finite: the variant's own failure, and no other's."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{DIVERGED}: {what}")
 
 
 class RunStopped(Exception):
@@ -81,7 +73,7 @@ def train_run(
     went on besides: damaged files that were passed over, the step it was resumed at.
 
     Raises:
-        Diverged: a loss or a gradient is not finite; the update of that step was not made.
+        RunFailed: a loss or a gradient is not finite; the update of that step was not made.
         RunStopped: ``should_stop`` said so; a checkpoint was written.
         OSError: a record or a checkpoint could not be written; those written before are whole.
     """
@@ -111,20 +103,16 @@ def train_run(
             values = evaluate(model, objective, split, windows, config, between_batches=stop_if_asked)
             for name, value in values.items():
                 if not math.isfinite(value):
-                    raise Diverged(f"{name} on the {split} split is {value} after step {step}")
+                    raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")
             if split == "validation" and config.diagnose_windows:
                 inputs = objective.diagnosed(split, config.diagnose_windows)
                 values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
             log.append(step, step * config.tokens_per_step, split, values)
 
-        while True:
-            finished = step == config.steps
-            if step % config.evaluate_every == 0 or finished:
+        while step < config.steps:
+            if step % config.evaluate_every == 0:
                 log_evaluation("validation", config.evaluation_windows)
-            if finished:
-                break
             stop_if_asked()
-
             begun = time.perf_counter()
             learning_rate = learning_rate_at(step, config)
             for group in optimizer.param_groups:
@@ -149,20 +137,20 @@ def train_run(
                 trained_seconds, trained_steps = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
                 save()
-
+        log_evaluation("validation", config.evaluation_windows)
         log_evaluation("test", config.test_windows)
 
 
 def last_whole_step(log: MetricsLog, config: Config) -> int:
     """The last step from which training can go on with no row missing: all those before it are on record."""
-    last = config.steps
     # An evaluation is made before the step of its number, a training loss is recorded after it.
-    for split, made_after in (("validation", 0), ("train", 1)):
-        recorded = recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
-        lacking = next((step for step in recorded if not log.has(step, split)), None)
-        if lacking is not None:
-            last = min(last, lacking - made_after)
-    return last
+    lacking = [
+        step - made_after
+        for split, made_after in (("validation", 0), ("train", 1))
+        for step in recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
+        if not log.has(step, split)
+    ]
+    return min(lacking, default=config.steps)
 
 
 def resume(
@@ -187,10 +175,8 @@ def training_step(
 ) -> tuple[float, float]:
     """One update on a batch that is on the model's device.
 
-    Returns the loss in nats and the gradient's norm before clipping.
-
-    Raises:
-        Diverged: either is not finite; then no weight was changed.
+    Returns the loss in nats and the gradient's norm before clipping. Raises RunFailed if either is not finite; then no
+    weight was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
@@ -198,11 +184,11 @@ def training_step(
         loss = objective.loss(model, batch)
     value = loss.item()
     if not math.isfinite(value):
-        raise Diverged(f"the loss is {value} at step {step}")
+        raise RunFailed(f"{DIVERGED}: the loss is {value} at step {step}")
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip).item()
     if not math.isfinite(norm):
-        raise Diverged(f"the gradient norm is {norm} at step {step} (loss {value:.4g})")
+        raise RunFailed(f"{DIVERGED}: the gradient norm is {norm} at step {step} (loss {value:.4g})")
     optimizer.step()
     return value, norm
 
@@ -240,8 +226,8 @@ def evaluate(
 def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
     """How the attention of a model weighs on tokens (B, N) int64: shares are means over the layers, others extremes.
 
-    The smallest denominator is the one closest to zero, in units of the largest features; see
-    linear_rope.diagnostics.AttentionDiagnostics. What is not there or not finite is left out: all of another library's.
+    See linear_rope.diagnostics.AttentionDiagnostics; of denominators it is the one closest to zero. What is not there
+    or not finite is left out: all of another library's.
     """
     if not any(isinstance(module, RoPEAttention) for module in model.modules()):
         return {}
@@ -260,9 +246,10 @@ def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
 
 def make_optimizer(model: nn.Module, config: Config) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices, not on biases and norms."""
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for p in model.parameters() if (p.dim() >= 2) == is_matrix], "weight_decay": decay}
+        for is_matrix, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
 
 

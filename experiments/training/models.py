@@ -49,7 +49,7 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
     Raises:
         ValueError: a setting that the variant cannot take.
     """
-    is_peer = variant.kernel == PEER
+    attention = _peer_attention(config, seed) if variant.kernel == PEER else None
     is_map = variant.kernel in FEATURE_MAPS or variant.kernel in entry_points(group=ENTRY_POINTS).names
     taken = signature(find_feature_map(variant.kernel)).parameters if is_map else {}
     model_config = ModelConfig(
@@ -58,7 +58,7 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         layers=config.layers,
         heads=config.heads,
         max_length=objective.length,
-        attention="linear" if is_map or is_peer else variant.kernel,
+        attention="linear" if is_map or attention else variant.kernel,
         feature_map=variant.kernel if is_map else "favor+",
         num_features=config.num_features if "num_features" in taken else None,
         position=variant.position,
@@ -69,7 +69,7 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         seed=seed,
         feature_seed=seed,
     )
-    return objective.model(model_config, _peer_attention(config, seed) if is_peer else None)
+    return objective.model(model_config, attention)
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
@@ -79,11 +79,9 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
 
 
 def check_memory(config: Config, at_once: int) -> None:
-    """Refuse models of which ``at_once`` at a time cannot be trained in this machine's memory, without building any.
+    """Raises ValueError if ``at_once`` models at a time cannot be trained in this machine's memory; builds none.
 
-    Raises:
-        ValueError: the block matrices alone (12·dim² a layer in every variant) with their gradients and Adam's moments
-            take more than there is.
+    What counts are the block matrices alone (12·dim² a layer in every variant).
     """
     needed = 12 * config.dim**2 * config.layers * BYTES_PER_PARAMETER * at_once
     there = psutil.virtual_memory().total
@@ -102,8 +100,7 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
     The table of learned positions is what such a variant adds and is compared for; it is reported beside the others.
     """
     without_tables = {name: total - table for name, (total, table) in parameters.items()}
-    smallest, largest = min(without_tables.values()), max(without_tables.values())
-    if largest > 1.01 * smallest:
+    if max(without_tables.values()) > 1.01 * min(without_tables.values()):
         raise ValueError(
             f"the variants differ by more than 1 % in parameters, so they are not compared: {without_tables}"
         )
@@ -117,20 +114,10 @@ def _peer_attention(config: Config, seed: int) -> MakeAttention:
         )
     if config.dropout:
         raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out, or give "
-            "--dropout 0"
+            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out, or give --dropout 0"
         )
-
-    def make(layer: int) -> nn.Module:
-        return PerformerPytorchAttention(
-            config.dim,
-            config.heads,
-            num_features=config.num_features,
-            max_length=config.context,
-            seed=seed * 1000 + layer,
-        )
-
-    return make
+    sizes = {"num_features": config.num_features, "max_length": config.context}
+    return lambda layer: PerformerPytorchAttention(config.dim, config.heads, seed=seed * 1000 + layer, **sizes)
 
 
 def resolve_device(name: str) -> torch.device:

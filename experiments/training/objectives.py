@@ -1,7 +1,7 @@
 """What is trained, and how it is measured: batch → loss and metrics.
 
 The loop knows an ``Objective`` and nothing of bytes. Another kind of training (masked tokens, classification, pairs of
-texts) is another subclass, with the model it trains if that is not a language model.
+texts) is another subclass, with the model it trains if that is not a language model; a data set brings its own.
 """
 
 import math
@@ -33,10 +33,6 @@ class Metric(NamedTuple):
     name: str
     unit: str
     better: Literal["lower", "higher"]
-
-
-BITS_PER_BYTE = Metric("bits_per_byte", "bits per byte", "lower")
-ACCURACY = Metric("accuracy", "share of answers", "higher")
 
 
 class Objective(ABC):
@@ -92,15 +88,8 @@ class Objective(ABC):
         metric, unit, better = self.primary
         return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
 
-    def files(self) -> dict[str, str]:
-        """The files, by name, that the directory of a comparison keeps of it: what is not made again from its data."""
-        return {}
-
     def save(self, directory: Path) -> None:
-        """Write those of its files that are not there."""
-        for name, content in self.files().items():
-            if not (directory / name).exists():
-                write_atomically(directory / name, content)
+        """Write into a comparison's directory what is not made again from its data, unless it is there."""
 
 
 def bits_per_byte(nats_per_byte: float) -> float:
@@ -120,7 +109,7 @@ class NextToken(Objective):
     Raises ValueError if a split of the corpus is shorter than one window.
     """
 
-    primary = BITS_PER_BYTE
+    primary = Metric("bits_per_byte", "bits per byte", "lower")
     vocabulary = 256
     token = "bytes"
 
@@ -136,7 +125,6 @@ class NextToken(Objective):
                 )
 
     def tokens(self, content: Bytes) -> Tokens:
-        """The tokens of a text."""
         return content
 
     def batch(self, seed: int, step: int) -> Batch:
@@ -147,16 +135,11 @@ class NextToken(Objective):
         return inputs_and_targets(_windows_at(train, starts, self.length))
 
     def windows(self, split: str, count: int) -> Batch:
-        """Evenly spaced windows, from the first token to the last.
-
-        There are so many at most that no token is predicted twice (the last target of a window may be the first input
-        of the next).
-        """
+        """As ``evenly_spaced``."""
         return inputs_and_targets(evenly_spaced(self.splits[split], self.length, count))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, targets = batch
-        return mean_loss(model(inputs).float(), targets)
+        return mean_loss(model(batch[0]).float(), batch[1])
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(loss)}
@@ -199,8 +182,7 @@ class NextSubword(NextToken):
         return self.tokenizer.encode(content)
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
-        targets = batch[1]
-        return {"bits_per_byte": bits_per_byte(loss * targets.numel() / self._bytes_of(targets))}
+        return {"bits_per_byte": bits_per_byte(loss * batch[1].numel() / self._bytes_of(batch[1]))}
 
     def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         return {"bytes": self._bytes_of(targets)}
@@ -215,8 +197,10 @@ class NextSubword(NextToken):
     def describe(self) -> ObjectiveRecord:
         return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
 
-    def files(self) -> dict[str, str]:
-        return {FILE: self.tokenizer.json}
+    def save(self, directory: Path) -> None:
+        """The tokenizer, which another version of its library might learn otherwise."""
+        if not (directory / FILE).exists():
+            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 class GeneratedSequences(NextToken):
@@ -226,7 +210,7 @@ class GeneratedSequences(NextToken):
     """
 
     name = "answers in sequences"
-    primary = ACCURACY
+    primary = Metric("accuracy", "share of answers", "higher")
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         assert corpus.sequences is not None
@@ -244,8 +228,7 @@ class GeneratedSequences(NextToken):
 
     def windows(self, split: str, count: int) -> Batch:
         """The first ``count`` sequences of a split, or all if it has fewer."""
-        content: Bytes = getattr(self.corpus, split)
-        return self._scored(content.reshape(-1, self.length + 1)[:count])
+        return self._scored(getattr(self.corpus, split).reshape(-1, self.length + 1)[:count])
 
     def _scored(self, content: Bytes) -> Batch:
         tokens = content.astype(np.int64)
@@ -265,7 +248,11 @@ def inputs_and_targets(windows: Tensor) -> Batch:
 
 
 def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:
-    """At most ``count`` windows of ``length`` + 1 tokens, as ``NextToken.windows`` says; int64."""
+    """At most ``count`` evenly spaced windows of ``length`` + 1 tokens, from the first token to the last; int64.
+
+    There are so many at most that no token is predicted twice (the last target of a window may be the first input of
+    the next).
+    """
     count = min(count, (len(content) - 1) // length)
     last_start = len(content) - (length + 1)
     return _windows_at(content, np.arange(count) * last_start // max(count - 1, 1), length)

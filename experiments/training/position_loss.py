@@ -13,39 +13,28 @@ from experiments.training.loop import autocast
 from experiments.training.objectives import bits_per_byte
 from linear_rope.model import CausalLM
 
-TOKENS_AT_ONCE = 8192
 FIRST_BIN = 16
 
 
 def bins(length: int) -> list[tuple[int, int]]:
     """The first and last position, inclusive, of ranges that double: 0 to 15, 16 to 31, 32 to 63, ... to the length."""
-    edges = [0]
-    edge = FIRST_BIN
-    while edge < length:
-        edges.append(edge)
-        edge *= 2
-    return [(first, end - 1) for first, end in itertools.pairwise([*edges, length])]
+    doubling = (FIRST_BIN << halving for halving in itertools.count())
+    edges = [0, *itertools.takewhile(lambda edge: edge < length, doubling), length]
+    return [(first, end - 1) for first, end in itertools.pairwise(edges)]
 
 
 @torch.no_grad()
 def losses_by_position(model: CausalLM, windows: Tensor, config: Config, counted: Tensor | None = None) -> Tensor:
-    """Bits per byte of the target at every position, mean over windows.
+    """Bits per byte of the target at every position, mean over windows (B, N + 1) int64, of a model in eval mode.
 
-    Args:
-        model: in eval mode.
-        windows: (B, N + 1) int64, of any length N.
-        config: for its precision.
-        counted: (B, N) bool, which targets count; None for all.
-
-    Returns:
-        (N,) float64; NaN where no target counts.
+    ``counted`` (B, N) bool says which targets count (None: all). Returns (N,) float64; NaN where none counts.
     """
     length = windows.shape[1] - 1
     if counted is None:
         counted = torch.ones(len(windows), length, dtype=torch.bool)
     total = torch.zeros(length, dtype=torch.float64)
     device = next((parameter.device for parameter in model.parameters()), windows.device)
-    at_once = max(1, TOKENS_AT_ONCE // length)
+    at_once = max(1, 8192 // length)  # that many tokens
     for tokens, of_tokens in zip(windows.split(at_once), counted.split(at_once), strict=True):
         tokens = tokens.to(device)
         with autocast(config, tokens.device):
@@ -77,12 +66,8 @@ def overlapping(spans: Tensor, context: int) -> tuple[Tensor, Tensor]:
     The ranges are those of ``bins``, and each has every target that counts equally often: a difference between ranges
     is one of the past that is seen, and none of the text. Targets near the ends of a span do not count.
 
-    Args:
-        spans: (B, L + 1) int64; nothing counts if L is less than 2 · context - 1.
-        context: N.
-
-    Returns:
-        (B · number, N + 1) int64 windows and (B · number, N) bool.
+    Of spans (B, L + 1) int64 and a context of N: (B · number, N + 1) int64 windows and (B · number, N) bool. Nothing
+    counts if L is less than 2 · N - 1.
     """
     # It divides the length of every range, so that each holds a target at equally many positions.
     step = math.gcd(FIRST_BIN, context)

@@ -32,19 +32,17 @@ class SubwordTokenizer:
     def __init__(self, json: str) -> None:
         self.json = json
         self._tokenizer = _library().Tokenizer.from_str(json)
-        names = sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])
-        self.pieces = [name.encode("latin-1") for name, _ in names]
+        ids = self._tokenizer.get_vocab()
+        self.pieces = [name.encode("latin-1") for name in sorted(ids, key=ids.__getitem__)]
 
     @classmethod
     def train(cls, content: Bytes, vocabulary_size: int) -> "SubwordTokenizer":
         """The tokenizer of a text: all 256 bytes, and what is merged of them. Equal texts give equal ones."""
-        library = _library()
+        library, every_byte = _library(), [chr(byte) for byte in range(256)]
         tokenizer = library.Tokenizer(library.models.BPE())
         tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(WORDS), "isolated")
-        trainer = library.trainers.BpeTrainer(
-            vocab_size=vocabulary_size, initial_alphabet=[chr(byte) for byte in range(256)], show_progress=False
-        )
-        tokenizer.train_from_iterator(_characters(content), trainer)
+        options = {"vocab_size": vocabulary_size, "initial_alphabet": every_byte, "show_progress": False}
+        tokenizer.train_from_iterator(_characters(content), library.trainers.BpeTrainer(**options))
         return cls(tokenizer.to_str(pretty=True))
 
     @classmethod
@@ -73,8 +71,7 @@ class SubwordTokenizer:
         tokens = np.array(ids, dtype=np.uint16)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            buffer = io.BytesIO()
-            np.save(buffer, tokens)
+            np.save(buffer := io.BytesIO(), tokens)
             write_atomically(path, buffer.getvalue())
         return tokens
 
@@ -86,8 +83,7 @@ class SubwordTokenizer:
 
 
 def _characters(content: Bytes) -> Iterator[str]:
-    for start in range(0, len(content), PIECE):
-        yield content[start : start + PIECE].tobytes().decode("latin-1")
+    return (content[start : start + PIECE].tobytes().decode("latin-1") for start in range(0, len(content), PIECE))
 
 
 def _library() -> Any:

@@ -27,8 +27,8 @@ def trained_models(
 ) -> Iterator[tuple[str, int, Any]]:
     """Variant, seed and model, in eval mode, of every finished run.
 
-    A run whose final weights are not there is left out, and a sentence that ``measured`` (what is measured, as the
-    sentence's subject) leaves it out is added to ``notes``. How many are done is printed now and then.
+    A run whose final weights are not there is left out, and a sentence with the subject ``measured`` that says so is
+    added to ``notes``. How many are done is printed now and then.
     """
     config = Config(**comparison.config)
     settings = {variant.name: variant.settings for variant in comparison.variants}

@@ -88,27 +88,21 @@ def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
 
 def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
     """Whether every trial of a variant is done or diverged; one that failed otherwise (was killed, say) is repeated."""
-    for rate in comparison.learning_rates:
-        status = run_status(root / DIRECTORY, trial_name(variant, rate), SEED)
-        diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
-        if status.state != "done" and not diverged:
-            return False
-    return True
+    trials = (run_status(root / DIRECTORY, trial_name(variant, rate), SEED) for rate in comparison.learning_rates)
+    return all(
+        trial.state == "done" or (trial.state == "failed" and (trial.reason or "").startswith(DIVERGED))
+        for trial in trials
+    )
 
 
 def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
-    """For each rate of the grid the primary metric that the variant's trial ended with on the validation split.
-
-    NaN if it is not done.
-    """
-    steps = comparison.config["steps"]
-    figures = {}
-    for rate in comparison.learning_rates:
-        name = trial_name(variant, rate)
-        figures[rate] = math.nan
-        if run_status(root / DIRECTORY, name, SEED).state == "done":
-            for row in read_metrics(run_directory(root / DIRECTORY, name, SEED) / "metrics.jsonl"):
-                if (row.step, row.split) == (steps, "validation"):
+    """By rate of the grid, the primary metric that the variant's trial ended with on the validation split, or NaN."""
+    figures = dict.fromkeys(comparison.learning_rates, math.nan)
+    for rate in figures:
+        run = root / DIRECTORY, trial_name(variant, rate), SEED
+        if run_status(*run).state == "done":
+            for row in read_metrics(run_directory(*run) / "metrics.jsonl"):
+                if (row.step, row.split) == (comparison.config["steps"], "validation"):
                     figures[rate] = row.metrics.get(comparison.objective.metric, math.nan)
     return figures
 
