@@ -62,7 +62,7 @@ def read_sections(results: Path) -> list[Section]:
     """Every claim on every reference of its experiment, in the order of the registry; without those that have none."""
     sections = []
     for name, study in STUDIES.items():
-        references = [reference for reference, made in REFERENCES.items() if made.study == name]
+        references = [reference for reference, made in REFERENCES.items() if made.study == name] or [name]
         rows = [row for reference in references for row in _rows(results / reference, study)]
         commands = {reference: command(reference) for reference in references}
         if rows:
