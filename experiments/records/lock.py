@@ -12,6 +12,7 @@ import psutil
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from experiments.errors import why
 from experiments.records.files import read_file, write_atomically
 from experiments.records.paths import check_links
 
@@ -26,7 +27,7 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
     """Hold the directory's lock. The system lets go of it however this process ends.
 
     Raises:
-        ValueError: another process holds it, or a link leads out of the directory.
+        ValueError: another process holds it, a link leads out of the directory, or it cannot be written.
     """
     check_links(root)
     owner = root / ".owner"
@@ -39,7 +40,12 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
     try:
         if owner.exists() and not _read_owner(owner).endswith(ENDED):
             console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
-        write_atomically(owner, me)
+        try:
+            write_atomically(owner, me)
+        except OSError as error:
+            raise ValueError(
+                f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
+            ) from None
         yield
     finally:
         with suppress(OSError):

@@ -98,6 +98,13 @@ class Comparison:
     def output(self):
         return self.output_path.read_text()
 
+    @property
+    def error(self):
+        """The only line that is printed, besides that PyTorch is loaded."""
+        loading, error = self.output.splitlines()
+        assert "loading PyTorch" in loading
+        return error
+
     def wait(self):
         """The exit status, when the command has ended."""
         return self.process.wait(timeout=PATIENCE)

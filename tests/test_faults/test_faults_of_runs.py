@@ -163,8 +163,7 @@ def test_two_at_once(comparison, undisturbed):
     assert first.wait_until(lambda: first.all_rows() > 3)
     second = comparison("--workers", "1", out=first.out).start()
     assert second.wait() == 2
-    assert second.output.count("\n") == 1
-    assert f"is being written by process {first.process.pid} on {os.uname().nodename}" in second.output
+    assert f"is being written by process {first.process.pid} on {os.uname().nodename}" in second.error
     first.signal_all(signal.SIGKILL)
     first.process.wait()
     third = comparison("--workers", "1", out=first.out).start()
