@@ -143,15 +143,14 @@ def get_variant(name: str) -> Variant:
 
 
 def _variant(name: str) -> Variant:
-    if name in VARIANTS:
-        return VARIANTS[name]
     outside = _from_outside()
-    if name not in outside:
+    if name not in (*VARIANTS, *outside):
         raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
+    variant = VARIANTS[name] if name in VARIANTS else outside[name]
     for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
-        if outside[name].kernel in installed:
-            installed[outside[name].kernel]  # so that the record says whose it is
-    return outside[name]
+        if variant.kernel in installed:
+            installed[variant.kernel]  # so that the record says whose it is
+    return variant
 
 
 def is_variant(name: str) -> bool:

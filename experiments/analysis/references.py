@@ -54,6 +54,6 @@ def command(name: str) -> str:
 
 
 def arguments(name: str) -> list[str]:
-    """The words of the command behind ``python -m experiments``."""
-    reference = REFERENCES[name]
+    """The words of the command behind ``python -m experiments``; of a study from outside, those of its own name."""
+    reference = REFERENCES.get(name, Reference(name, ""))
     return ["run", reference.study, *reference.options.split(), "--out", f"results/runs/{name}"]

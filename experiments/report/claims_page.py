@@ -65,8 +65,9 @@ def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
     """Every claim on every reference of its study, in the order of the studies; without those that have none."""
     sections = []
     for name, study in studies.items():
-        commands = {reference: command(reference) for reference, made in REFERENCES.items() if made.study == name}
-        rows = [row for reference in commands for row in _rows(results / reference, study)]
+        references = [reference for reference, made in REFERENCES.items() if made.study == name] or [name]
+        commands = {reference: command(reference) for reference in references}
+        rows = [row for reference in references for row in _rows(results / reference, study)]
         if rows:
             question, method, not_shown = map(study.said, (study.question, study.method, study.not_shown))
             sections.append(Section(name, question, method, not_shown, rows, commands))

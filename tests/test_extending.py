@@ -1,0 +1,212 @@
+"""The examples of docs/extending.md, as somebody would use them: a package, installed or as --plugin, and a wheel."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+PAGE = PROJECT / "docs/extending.md"
+SMOKE = ("--preset", "smoke", "--steps", "4", "--warmup-steps", "1", "--evaluate-every", "4")
+
+MAIN = "import sys; from experiments.cli import main; sys.exit(max(main(words) for words in {}))"
+
+
+def write_examples(directory: Path) -> Path:
+    """Every fenced block of the page that is named becomes the file of that name."""
+    blocks = re.findall(r"^```\w+ (\S+)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    for name, code in blocks:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(code)
+    for empty in ("my_rope/__init__.py", "my_rope/gain/__init__.py"):
+        (directory / empty).touch()
+    return directory
+
+
+def pretend_to_install(directory: Path) -> None:
+    """What pip would leave beside the package, so that it is found without pip."""
+    project = tomllib.loads((directory / "pyproject.toml").read_text())["project"]
+    information = directory / "my_rope-0.3.dist-info"
+    information.mkdir()
+    name, version = project["name"], project["version"]
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    groups = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (information / "entry_points.txt").write_text("\n".join(groups))
+    (information / "top_level.txt").write_text("my_rope\n")
+    (information / "RECORD").write_text("my_rope/__init__.py,,\n")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the page; nothing of it is installed."""
+    return write_examples(tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, as if it were installed where it is."""
+    directory = write_examples(tmp_path_factory.mktemp("installed"))
+    pretend_to_install(directory)
+    return directory
+
+
+def python(*words: object, path: Path | None = None, at: Path, ok: bool = True) -> str:
+    """What a Python process with these arguments prints; ``path`` is where packages are besides the project."""
+    places = [str(PROJECT), *([str(path)] if path else [])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    command = [sys.executable, *map(str, words)]
+    process = subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
+    assert (process.returncode == 0) == ok, process.stdout + process.stderr
+    return process.stdout + process.stderr
+
+
+def suite(*words: object, **places: Path) -> str:
+    return python("-m", "experiments", *words, **places)
+
+
+def plugins(comparison: Path) -> list[dict[str, str]]:
+    return json.loads((comparison / "comparison.json").read_text())["plugins"]
+
+
+def test_an_installed_package_adds_a_map_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
+    variants = "squareplus-rope-after,windowed-rope-before,squareplus-none"
+    words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants, "--out", "out"]
+    assert "squareplus-rope-after" in suite(*words, path=installed, at=tmp_path)
+    assert (tmp_path / "out/report.html").exists()
+    taken_part = plugins(tmp_path / "out")
+    assert [origin.pop("module") for origin in taken_part] == ["my_rope.data", "my_rope.kernels", "my_rope.maps"]
+    (sha256,) = {origin.pop("sha256") for origin in taken_part}
+    assert re.fullmatch("[0-9a-f]{64}", sha256)
+    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 3
+
+
+def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed, tmp_path):
+    variants = "squareplus-fast,squareplus-rope-after"
+    words = ["run", "convergence", *SMOKE, "--data", "backwards", "--variants", variants, "--out", "out"]
+    suite(*words, path=installed, at=tmp_path)
+    record = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert (record["objective"]["name"], record["objective"]["metric"]) == ("read backwards", "accuracy")
+    assert record["variants"][0]["settings"] == {"learning_rate": 0.004}
+    assert "my_rope.maps" in [origin["module"] for origin in record["plugins"]]
+    assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
+
+
+def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sources, tmp_path):
+    shutil.copytree(sources / "my_rope", tmp_path / "my_rope")
+    plugin = ("--plugin", "my_rope.plugin")
+    suite("run", "gain", *SMOKE, *plugin, "--launcher", "one-by-one", at=tmp_path)
+    out = tmp_path / "results/runs/gain"
+    (origin,) = plugins(out)
+    assert {**origin, "sha256": ""} == {"module": "my_rope.plugin", "package": "", "version": "", "sha256": ""}
+    assert "RoPE after the map lowers the loss of squareplus." in (out / "report.md").read_text()
+    assert (out / "figures/validation.png").exists()
+    judged = suite("claims", "--results", "results/runs", *plugin, "--out", "claims.md", at=tmp_path)
+    assert "1 inconclusive" in judged
+    assert "lowers the loss of squareplus" in (tmp_path / "claims.md").read_text()
+    # Other code is another sha256, and is not taken for the same.
+    with (tmp_path / "my_rope/gain/parts.py").open("a") as file:
+        file.write("# a change\n")
+    code = "from experiments import extensions; extensions.load_plugin('my_rope.plugin'); print(extensions.origins())"
+    assert origin["module"] in (now := python("-c", code, at=tmp_path))
+    assert origin["sha256"] not in now
+
+
+def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
+    assert "equal to the oracle" in python("check_map.py", path=sources, at=sources)
+    words = ["--plugin", "squareplus", "--variants", "elu+1-rope-after,squareplus-rope-after"]
+    assert "squareplus-rope-after" in suite("run", "convergence", "--preset", "smoke", "--dry-run", *words, at=sources)
+
+
+def test_the_page_shows_commands_that_are_understood(installed, tmp_path):
+    commands = re.findall(r"^    linear-rope (run .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
+    lines = [[*command.split(), "--dry-run"] for command in commands if "--plugin squareplus" not in command]
+    assert len(lines) >= 3
+    python("-c", MAIN.format(lines), path=installed, at=tmp_path)
+
+
+def test_a_wrong_name_lists_what_there_is_with_that_of_the_package(installed, tmp_path):
+    wrong = {
+        "--data countin": "did you mean 'counting'? choose from stdlib, ",
+        "--variants windowd-none": "did you mean 'windowed-none'? choose from softmax-none, ",
+        "--launcher one-by-on": "did you mean 'one-by-one'? choose from local, ",
+    }
+    lines = [f"run convergence --preset smoke {words}".split() for words in wrong] + [["run", "gan"]]
+    said = python("-c", MAIN.format(lines), path=installed, at=tmp_path, ok=False)
+    for sentence in (*wrong.values(), "did you mean 'gain'? choose from convergence, "):
+        assert sentence in said
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version that starts; skips the test if there is none."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for found in (shutil.which(f"python{version}"), *sorted(versions.glob(f"{version}.*/bin/python"))):
+        if found is not None and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return str(found)
+    pytest.skip(f"there is no Python {version} here")
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_wheel_and_the_package_work_in_a_new_environment_outside_the_checkout(version):
+    found = interpreter(version)
+    with tempfile.TemporaryDirectory() as place:  # an environment is large, and pytest would keep it
+        root = Path(place)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment["PATH"] = os.pathsep.join([str(root / "venv/bin"), os.environ["PATH"]])
+
+        def run(*command: object, at: Path = root) -> str:
+            words = list(map(str, command))
+            process = subprocess.run(words, cwd=at, env=environment, capture_output=True, text=True, check=False)
+            assert process.returncode == 0, f"{words}\n{process.stdout}{process.stderr}"
+            return process.stdout
+
+        # A copy, so that nothing that an earlier build left in the checkout gets into the wheel.
+        source, skipped = root / "source", shutil.ignore_patterns("__pycache__")
+        for name in ("linear_rope", "experiments"):
+            shutil.copytree(PROJECT / name, source / name, ignore=skipped)
+        for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+            shutil.copy(PROJECT / name, source / name)
+        write_examples(root / "example")
+        run(found, "-m", "venv", "venv")
+        pip = ("pip", "--disable-pip-version-check", "--no-input", "-q")
+        constraints = ("-c", source / "constraints.txt")
+        try:
+            run(*pip, "install", *constraints, "torch")
+        except AssertionError as error:
+            pytest.skip(f"torch cannot be installed on Python {version}: {str(error).strip().splitlines()[-1]}")
+        run(*pip, "wheel", "--no-deps", "-w", root / "wheels", source)
+        (wheel,) = (root / "wheels").glob("linear_rope-*.whl")
+        run(*pip, "install", *constraints, wheel, "./example")
+
+        empty = root / "empty"
+        empty.mkdir()
+        assert run("linear-rope", "--version", at=empty).startswith("linear-rope ")
+        listed = run("linear-rope", "list", at=empty)
+        assert all(name in listed for name in ("convergence", "gain", "windowed-none", "squareplus-fast", "counting"))
+        variants = "squareplus-rope-after,windowed-rope-before,softmax-rope"
+        words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants]
+        run("linear-rope", *words, at=empty)
+        out = empty / "results/runs/convergence"
+        assert {(origin["package"], origin["version"]) for origin in plugins(out)} == {("my-rope", "0.3")}
+        (out / "report.html").unlink()
+        run("linear-rope", "report", out, at=empty)
+        assert (out / "report.html").exists()
+        run("linear-rope", "run", "gain", *SMOKE, "--launcher", "one-by-one", at=empty)
+        code = (
+            "import experiments, sys; assert 'venv' in experiments.__file__\n"
+            f"run = experiments.load({str(out)!r}).run('squareplus-rope-after', seed=0)\n"
+            "print(len(run.generate('1 2 3', tokens=20)) > 0)"
+        )
+        assert run("python", "-c", code, at=empty) == "True\n"
+        print(f"Python {version}: the wheel and the example package work in an empty directory")
