@@ -33,7 +33,7 @@ class Claim:
     """A published claim or a question of our own, and what decides it. ValueError: a field is not as described."""
 
     key: str
-    """short, unique within its experiment"""
+    """short, unique within its study"""
     statement: str
     """the claim, one sentence"""
     published: str

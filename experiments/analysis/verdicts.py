@@ -80,7 +80,7 @@ def evaluate(
     reference: str,
     command: str,
 ) -> list[Row]:
-    """A row for every claim of an experiment, judged on one comparison; ``comparison`` None: nothing of it is there.
+    """A row for every claim of a study, judged on one comparison; ``comparison`` None: nothing of it is there.
 
     Raises:
         ValueError: two claims share a key, or a file that a sample is read from is damaged.

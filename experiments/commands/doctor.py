@@ -21,9 +21,9 @@ from experiments.options import DoctorOptions
 OLDEST_PYTHON = (3, 11)
 REQUIREMENTS = (
     "torch einops numpy pandas scipy matplotlib Jinja2 rich pooch psutil safetensors filelock requests msgspec "
-    "performer-pytorch"
+    "performer-pytorch pillow"
 ).split()
-"""the distributions of setup.cfg; their modules are called the same, in lower case with underscores"""
+"""the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""
 
 
 def doctor(
@@ -78,7 +78,7 @@ def cuda_devices() -> list[str]:
 def package(name: str, problems: list[str]) -> str:
     """The version of a package, after importing it; a problem is noted if that fails."""
     try:
-        importlib.import_module(name.lower().replace("-", "_"))
+        importlib.import_module({"pillow": "PIL"}.get(name, name.lower().replace("-", "_")))
         return metadata.version(name)
     except (ImportError, OSError) as error:  # OSError: a shared library that it needs is not there
         problems.append(f"the package {name} ({error}); run pip install -c constraints.txt -e .")

@@ -1,4 +1,4 @@
-"""The claims of all experiments, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
+"""The claims of all studies, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def count(rows: list[Row]) -> dict[str, int]:
 
 
 def print_claims(console: Console, sections: list[Section]) -> None:
-    """Print a table for each experiment, the commands that make what it is judged on, the rule and the counts."""
+    """Print a table for each study, the commands that make what it is judged on, the rule and the counts."""
     for section in sections:
         console.print(_table(section))
         console.print("Commands; given again, they finish what is missing and repeat nothing:")
@@ -102,8 +102,7 @@ def _rows(root: Path, study: Study) -> list[Row]:
         comparison = read_comparison(root)
         if comparison.study != study.name:
             raise ValueError(
-                f"{path} is of the experiment {comparison.study}, and {root.name} is one of {study.name}; move "
-                "it elsewhere"
+                f"{path} is of the study {comparison.study}, and {root.name} is one of {study.name}; move it elsewhere"
             )
         curves = read_curves(root, comparison)
     claims = declared_claims(claims_of(study), root.name, study.name)

@@ -4,6 +4,8 @@ Nothing of the suite's statistics, tables or readers is used here, so that both 
 """
 
 import csv
+import gzip
+import io
 import json
 import math
 import shutil
@@ -27,6 +29,12 @@ STUDENT_T = {
 BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"
 
 
+def text_of(path):
+    """The text of a file, or of the packed one in its place."""
+    packed = path.with_name(f"{path.name}.gz")
+    return (path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())).decode()
+
+
 class Records:
     """The files of a comparison, and the numbers that follow from them."""
 
@@ -39,7 +47,7 @@ class Records:
         for variant in self.variants:
             for seed in self.seeds:
                 run = root / variant / f"seed{seed}"
-                lines = (run / "metrics.jsonl").read_text().splitlines()
+                lines = text_of(run / "metrics.jsonl").splitlines()
                 self.rows[variant, seed] = [json.loads(line) for line in lines]
                 self.states[variant, seed] = json.loads((run / "status.json").read_text())["state"]
 
@@ -149,7 +157,7 @@ class Report:
         self.markdown = (root / "report.md").read_text()
 
     def read_csv(self, name):
-        with (self.root / name).open(newline="", encoding="utf-8") as file:
+        with io.StringIO(text_of(self.root / name), newline="") as file:
             return list(csv.DictReader(file))
 
     def section(self, heading):

@@ -69,7 +69,7 @@ def test_what_comes_from_files_is_nothing_but_text(make_reference, tmp_path):
         (["--results", "{there}/absent"], {}, "absent is no directory"),
         (["--out", "{there}/absent/page.md"], {}, "page.md cannot be written (No such file or directory)"),
         (["--out", "{there}"], {}, "cannot be written"),
-        ([], {"experiment": "decay"}, "is of the experiment decay, and convergence is one of convergence"),
+        ([], {"experiment": "decay"}, "is of the study decay, and convergence is one of convergence"),
         ([], {"preset": 3}, "comparison.json at $.preset: expected `str`, got `int`"),
     ],
 )
