@@ -68,7 +68,7 @@ def train_directory(path: Path) -> int:
         ValueError: it is not the directory of a run that a comparison has made.
     """
     job = open_job(path)
-    steps = _read_job(job)[0].config["steps"]
+    steps = Config(**_read_job(job)[0].config).steps
     check_links(job.directory)
 
     def tell(message: Alive | Advanced | Ended) -> None:

@@ -54,6 +54,7 @@ def git() -> GitRecord:
         ).stdout.strip()
 
     try:
+        told("ls-files", "--error-unmatch", "linear_rope/__init__.py")  # an installed copy may lie in another project
         commit = told("rev-parse", "HEAD")
         changed = told("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):

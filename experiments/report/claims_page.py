@@ -18,6 +18,7 @@ from experiments.console import make_console
 from experiments.errors import why
 from experiments.records.files import visible, write_atomically
 from experiments.records.record import read_comparison
+from experiments.records.store import check_runs
 from experiments.report.report import template
 from experiments.study import Study
 
@@ -104,6 +105,7 @@ def _rows(root: Path, study: Study) -> list[Row]:
             raise ValueError(
                 f"{path} is of the study {comparison.study}, and {root.name} is one of {study.name}; move it elsewhere"
             )
+        check_runs(root, comparison)
         curves = read_curves(root, comparison)
     claims = declared_claims(claims_of(study), root.name, study.name)
     return evaluate(claims, root, comparison, curves, reference=root.name, command=command(root.name))

@@ -133,7 +133,7 @@ def records(tmp_path_factory):
             lines = read_file(REFERENCE / "decay" / run / name, "").splitlines(keepends=True)
             (trained / run / name).write_bytes(b"".join([lines[0], *lines[-6:]] if name == "metrics.jsonl" else lines))
     for name in ("attention", "mask", "bound"):
-        lines = (REFERENCE / "decay" / f"{name}.csv").read_text().splitlines(keepends=True)
+        lines = read_file(REFERENCE / "decay" / f"{name}.csv", "").decode().splitlines(keepends=True)
         kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 

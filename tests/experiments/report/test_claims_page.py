@@ -121,3 +121,10 @@ def test_every_variant_of_a_claim_is_trained_by_the_study_or_a_reference(name):
         texts = texts_in(claim.sample)
         variants = {text for text in texts if re.fullmatch(r"(softmax|favor|elu|relu|performer)\S*-\S+", text)}
         assert variants <= trained, claim.key
+
+
+def test_a_run_without_what_it_was_made_with_is_refused(make_reference, capsys):
+    results = make_reference(MEANS)
+    (results / "convergence" / "favor+-none" / "seed0" / "config.json").unlink()
+    assert main(["claims", "--results", str(results)]) == 2
+    assert "has records and no config.json" in capsys.readouterr().err
