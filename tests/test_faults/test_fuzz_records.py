@@ -98,9 +98,9 @@ def check_comparison(root):
     assert len(set(comparison.seeds)) == len(comparison.seeds)
 
 
-def check_table(name):
+def check_table(read):
     def check(root):
-        table = decay.read(root, name)
+        table = read(root)
         assert len(table) > 0
         assert table["distance"].between(0, 2**20).all()
         assert table.select_dtypes("number").abs().max(axis=None) <= 1e100
@@ -113,8 +113,8 @@ PARSERS = {
     str(RUN / "status.json"): lambda root: check_json(run_status(root, VARIANTS[0], 0)),
     str(RUN / "config.json"): lambda root: check_json(run_config(root, VARIANTS[0], 0)),
     str(RUN / "metrics.jsonl"): check_metrics,
-    "attention.csv": check_table("attention"),
-    "mask.csv": check_table("mask"),
+    "attention.csv": check_table(decay.ATTENTION.read),
+    "mask.csv": check_table(decay.read_mask),
     "measurements.jsonl": lambda root: check_json(read_records(root)),
 }
 
