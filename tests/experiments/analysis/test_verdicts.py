@@ -128,8 +128,12 @@ def test_no_missing_file_turns_into_a_verdict(make_comparison, tmp_path, variant
     for path in paths:
         gone = root / path
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-        for key, row in rows_of(tmp_path).items():
-            assert row.verdict in (before[key].verdict, "inconclusive", "not run"), (path, key)
+        if path.name == "config.json":
+            with pytest.raises(ValueError, match=r"has records and no config\.json"):
+                rows_of(tmp_path)
+        else:
+            for key, row in rows_of(tmp_path).items():
+                assert row.verdict in (before[key].verdict, "inconclusive", "not run"), (path, key)
         shutil.copytree(kept, root, dirs_exist_ok=True)
 
 
