@@ -106,7 +106,7 @@ def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def _differing_data(there: str, now: str) -> list[str]:
     told = f"the content of the data set (sha256 {there[:12]}... there, {now[:12]}... now)"
-    return [told] if there[:12] != now[:12] else []
+    return [told] if there != now else []
 
 
 def refuse_if_differing(root: Path, differing: list[str]) -> None:

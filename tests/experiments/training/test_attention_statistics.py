@@ -17,7 +17,7 @@ CONFIG = Config(
     **{"warmup_steps": 1, "log_every": 1, "evaluate_every": 2, "evaluation_windows": 3, "test_windows": 2},
     **{"redraw_every": 1, "dropout": 0.1, "diagnose_windows": 2},
 )
-HEALTH = ("negative_weights", "smallest_row_sum", "largest_row_sum")
+STATISTICS = ("negative_weights", "smallest_row_sum", "largest_row_sum")
 OF_DENOMINATORS = ("nonpositive_denominators", "smallest_denominator")
 VARIANTS = {
     "softmax-rope": OF_DENOMINATORS,
@@ -39,12 +39,12 @@ def trained(directory, variant, config, task):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_validation_records_the_health_and_training_is_as_without(tmp_path, task, variant):
+def test_every_validation_records_the_statistics_and_training_is_as_without(tmp_path, task, variant):
     rows = trained(tmp_path / "with", variant, CONFIG, task)
     without = trained(tmp_path / "without", variant, dataclasses.replace(CONFIG, diagnose_windows=0), task)
-    recorded = {*HEALTH, *VARIANTS[variant]}
+    recorded = {*STATISTICS, *VARIANTS[variant]}
     for row, other in zip(rows, without, strict=True):
-        found = {name for name in row if name in (*HEALTH, *OF_DENOMINATORS)}
+        found = {name for name in row if name in (*STATISTICS, *OF_DENOMINATORS)}
         assert found == (recorded if row["split"] == "validation" else set())
         # Redraws are counted and dropout is drawn: a measurement must not change either.
         kept = row.keys() - found - {"seconds", "tokens_per_second"}
@@ -67,7 +67,7 @@ def test_every_validation_records_the_health_and_training_is_as_without(tmp_path
     assert {name: rows[0][name] for name in recorded} == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_another_library_s_attention_has_no_health_and_trains(tmp_path, task):
+def test_another_library_s_attention_has_no_statistics_and_trains(tmp_path, task):
     config = dataclasses.replace(CONFIG, redraw_every=0, dropout=0.0)
     rows = trained(tmp_path / "peer", "performer-pytorch", config, task)
-    assert {name for row in rows for name in row} & {*HEALTH, *OF_DENOMINATORS} == set()
+    assert {name for row in rows for name in row} & {*STATISTICS, *OF_DENOMINATORS} == set()
