@@ -58,6 +58,10 @@ class Study:
     measure: Part
     """(root, comparison, objective) -> sentences on what could not be measured: measures the trained models, into CSV
     files of ``root``. Of a study that trains nothing: a sentence for each failure"""
+    answer: Part | None = None
+    """(report.answer.Findings) -> the answer in a sentence or two with its numbers; None: report.answer.answer"""
+    main_figure: str = ""
+    """the stem of the figure that stands beside the answer where there are no curves, or scripts are off"""
     variants: Sequence[str] = ()
     """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -21,6 +21,7 @@ FEWEST_DIFFERING = 6
 """outcomes that the two-sided sign test needs to be below ``ALPHA``: 2 / 2^6 is 0.03"""
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN = "supported", "not supported", "inconclusive", "not run"
+NOT_PART = "it is not part of what was run"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE, NOT_RUN)
 
 RULE: tuple[str, ...] = tuple(read_toml(Path(__file__).with_suffix(".toml"))["points"])
@@ -49,6 +50,11 @@ class Row(NamedTuple):
     """why there is no verdict, and what a reader has to know; may be empty"""
     command: str
     """what measures it"""
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the comparison has what the claim is about."""
+        return self.remark != NOT_PART
 
     @property
     def source(self) -> str:
@@ -176,7 +182,7 @@ def _differed(sample: Sample) -> str:
 def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | None) -> tuple[str, float, str]:
     """The verdict, the p that it follows from, and the remark. ``sides`` are adjusted; None allows no verdict."""
     if sample is None:
-        return NOT_RUN, nan, "it is not part of what was run"
+        return NOT_RUN, nan, NOT_PART
     unit = sample.unit_of_sample
     notes = list(sample.notes)
     if sample.lost:

@@ -66,6 +66,8 @@ STYLE: Any = {
     "text.parse_math": False,
 }
 DOTS_PER_INCH = 150
+NARROW = "narrow"
+"""the folder of what figures are on a narrow screen, beside the one of the figures"""
 MUTED = "#5f5f5f"
 LONGEST_LABEL = 30
 """characters of a name in a figure"""

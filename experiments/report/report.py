@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 import psutil
+from PIL import Image
 from rich.table import Table
 
 from experiments.analysis.claims import claims_of
@@ -18,11 +19,16 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE, evaluate
+from experiments.console import program
+from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.records.paths import check_link
 from experiments.records.record import read_comparison
+from experiments.records.schema import Comparison
 from experiments.records.store import check_runs
+from experiments.report.answer import Findings, answer, setting
+from experiments.report.interactive import interactive
 from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
@@ -53,20 +59,34 @@ def write_report(root: Path, study: Study) -> Path:
         name = comparison.name
         claims = declared_claims(claims_of(study), name, study.name)
         tested = summary.drop_duplicates("variant")  # the first row of each tells of the test split
+        rows = evaluate(claims, root, comparison, curves, reference=name, command=comparison.command)
+        shown = [_shown(output, entry) for entry in entries]
+        live = interactive(curves, summary, comparison)
+        found = Findings(comparison, summary, {row.claim.key: row for row in rows})
+        main = next((entry for entry in shown if entry.get("stem") == study.main_figure), None)
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
+            "answer": resolve(study.answer or answer)(found),
+            "setting": setting(comparison),
+            "warnings": _warnings(comparison, int(tested["n"].sum()), int(tested["planned"].sum())),
             "comparison": comparison,
             "table": _rows(main_table(summary, comparison)),
-            "finished": int(tested["n"].sum()),
-            "planned": int(tested["planned"].sum()),
+            "groups": _first_of_kernels(comparison),
             "unfinished": unfinished,
             "happenings": happenings(root, comparison),
-            "claims": evaluate(claims, root, comparison, curves, reference=name, command=comparison.command),
+            "claims": [row for row in rows if row.was_asked],
             "rule": RULE,
-            "entries": [_shown(output, entry) for entry in entries],
+            "entries": shown,
+            "main": main,
+            "live": live,
+            "tables": [
+                "curves.csv",
+                "summary.csv",
+                *sorted(path.name for path in root.glob("*.csv*") if path.name not in FILES),
+            ],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
-            "git": comparison.git,
-            "environment": {**comparison.machine, **comparison.versions},
+            "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
+            "program": program(),
         }
         made = {
             "curves.csv": to_csv(curves),
@@ -77,7 +97,7 @@ def write_report(root: Path, study: Study) -> Path:
         for file, text in made.items():
             write_atomically(output / file, text)
         (root / "figures").mkdir(exist_ok=True)
-        files = [path for path in output.rglob("*") if path.is_file()]
+        files = [path for path in output.rglob("*") if path.is_file() and path.parent.name != NARROW]
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
     return root / "report.html"
@@ -116,8 +136,30 @@ def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
     if isinstance(entry, TableEntry):
         return words | {"table": _rows(entry.table)}
-    image = base64.b64encode((output / "figures" / f"{entry.stem}.svg").read_bytes()).decode()
-    return words | {"stem": entry.stem, "image": image}
+    image, size = _picture(output / "figures" / f"{entry.stem}.png")
+    narrow, narrow_size = _picture(output / NARROW / f"{entry.stem}.png")
+    return words | {"stem": entry.stem, "image": image, "size": size, "narrow": narrow, "narrow_size": narrow_size}
+
+
+def _picture(path: Path) -> tuple[str, tuple[int, int]]:
+    """The file in base64, and its size in CSS pixels; nothing if there is none."""
+    if not path.exists():
+        return "", (0, 0)
+    with Image.open(path) as image:
+        width, height = (round(pixels * 96 / DOTS_PER_INCH) for pixels in image.size)
+    return base64.b64encode(path.read_bytes()).decode(), (width, height)
+
+
+def _warnings(comparison: Comparison, finished: int, planned: int) -> list[str]:
+    if not comparison.variants or finished == planned:
+        return []
+    return [f"{finished} of {planned} runs (a variant trained with one seed) finished; only these count."]
+
+
+def _first_of_kernels(comparison: Comparison) -> list[int]:
+    """The places of the variants whose kernel is not that of the one before."""
+    kernels = [variant.kernel for variant in comparison.variants]
+    return [place for place in range(1, len(kernels)) if kernels[place] != kernels[place - 1]]
 
 
 def _rows(table: pd.DataFrame) -> list[list[str]]:

@@ -1,0 +1,58 @@
+"""The colour of a variant: its hue stands for the attention kernel, its darkness for the way of telling positions.
+
+A colour is defined by its contrast with the paper (WCAG 2.2, "contrast ratio"), so that every line can be seen on white
+and, in the report's dark mode, on black: at least 3:1.
+"""
+
+import colorsys
+from functools import cache
+
+PAPER, DARK_PAPER = "#ffffff", "#15171a"
+HUES = {
+    "favor+": 20,
+    "favor+hyperbolic": 330,
+    "favor+paired": 45,
+    "elu+1": 210,
+    "elu+1+paired": 190,
+    "relu": 164,
+    "performer-pytorch": 285,
+}
+"""degrees; softmax attention and kernels from outside the project are grey"""
+CONTRASTS = {"none": 3.2, "sinusoidal": 4.0, "learned": 5.0, "alibi": 6.0, "rope-before": 4.8, "rope-after": 8.0}
+"""with the paper"""
+OTHER_CONTRAST = 6.0
+
+
+@cache
+def colour(kernel: str, position: str, paper: str = PAPER) -> str:
+    """The colour, ``#rrggbb``, of a kernel with a position encoding on ``paper``."""
+    wanted = CONTRASTS.get(position, OTHER_CONTRAST)
+    if kernel == "softmax" and position == "rope-before":  # what everything is measured against
+        wanted = 14.0
+    hue, saturation = HUES.get(kernel, 0) / 360, 0.85 if kernel in HUES else 0.0
+    low, high = 0.0, 1.0
+    for _ in range(20):  # contrast with white falls as lightness rises, with black it rises
+        lightness = (low + high) / 2
+        found = _hex(*colorsys.hls_to_rgb(hue, lightness, saturation))
+        if (contrast(found, paper) < wanted) == (luminance(paper) > 0.5):
+            high = lightness
+        else:
+            low = lightness
+    return _hex(*colorsys.hls_to_rgb(hue, low if luminance(paper) > 0.5 else high, saturation))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours, 1 to 21."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of ``#rrggbb``, 0 to 1."""
+    channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def _hex(*channels: float) -> str:
+    return "#" + "".join(f"{round(255 * value):02x}" for value in channels)

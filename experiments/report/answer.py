@@ -1,0 +1,159 @@
+"""The answer of a comparison in a sentence or two with its numbers, and the line below it that says of what.
+
+A study with a question of its own brings its own (``Study.answer``); this is everybody else's: what RoPE changes where
+variants with and without it were trained, else which variant is the best.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from experiments.analysis.statistics import Estimate
+from experiments.analysis.verdicts import Row
+from experiments.records.schema import Comparison, VariantRecord
+
+KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
+SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
+NOTHING_YET = "No run has finished yet."
+
+
+class Findings(NamedTuple):
+    """What an answer is made from."""
+
+    comparison: Comparison
+    summary: pd.DataFrame
+    """as in summary.csv"""
+    rows: Mapping[str, Row]
+    """the claims that were judged on it, by key"""
+
+    def estimate(self, variant: str, metric: str) -> Estimate:
+        """Of a row of the summary; of none, with n = 0."""
+        mine = self.summary[(self.summary["variant"] == variant) & (self.summary["metric"] == metric)]
+        if mine.empty or not mine["n"].iloc[0]:
+            return Estimate(0)
+        row: Any = mine.iloc[0]
+        return Estimate(int(row["n"]), *(float(row[name]) for name in ("mean", "low", "high", "std")))
+
+    def final(self, variant: str) -> Estimate:
+        """The primary metric on the test split."""
+        return self.estimate(variant, f"test_{self.comparison.objective.metric}")
+
+    @property
+    def finished(self) -> list[VariantRecord]:
+        """The variants with a finished run, the best first."""
+        done = [variant for variant in self.comparison.variants if self.final(variant.name).n]
+        sign = 1 if self.comparison.objective.better == "lower" else -1
+        return sorted(done, key=lambda variant: sign * self.final(variant.name).mean)
+
+
+def in_words(variant: VariantRecord) -> str:
+    """A variant as a sentence names it."""
+    kernel = KERNELS.get(variant.kernel, variant.kernel)
+    settings = "".join(
+        f", {setting} {value}" for setting, value in variant.settings.items() if setting != "learning_rate"
+    )
+    if variant.name == variant.kernel:
+        return kernel
+    if variant.position == "none":
+        return f"{kernel} without positions{settings}"
+    side = "" if variant.kernel == "softmax" else f" {SIDES.get(variant.position, '')}".rstrip()
+    words = (
+        "RoPE"
+        if variant.position in SIDES
+        else {"alibi": "ALiBi"}.get(variant.position, f"{variant.position} positions")
+    )
+    return f"{kernel} with {words}{side}{settings}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """a, b and c"""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def answer(found: Findings) -> str:
+    """What RoPE changes, where that was compared; else which variant is the best."""
+    if not found.finished:
+        return NOTHING_YET
+    return " ".join(filter(None, [_what_rope_changes(found), _best(found)]))
+
+
+def setting(comparison: Comparison) -> str:
+    """What the numbers are of, on one line."""
+    if not comparison.variants:
+        return (
+            f"Preset {comparison.preset}, {comparison.machine.get('processor', comparison.machine.get('device', ''))}."
+        )
+    config, seeds = comparison.config, len(comparison.seeds)
+    tokens = config["steps"] * comparison.tokens_per_step
+    words = [
+        f"Test {comparison.objective.quantity} on {listed(data.name for data in comparison.data)}",
+        "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
+        f"{_round(tokens)} tokens of training",
+        f"models of {config.get('layers', '?')} layers and width {config.get('dim', '?')}",
+    ]
+    intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 else ""
+    return f"{', '.join(words)}{intervals}."
+
+
+def _round(number: float) -> str:
+    return f"{number / 1e6:.2g} million" if number < 1e7 else f"{number / 1e6:,.0f} million"
+
+
+def _what_rope_changes(found: Findings) -> str:
+    objective = found.comparison.objective
+    sign = -1 if objective.better == "lower" else 1
+    names = {variant.name for variant in found.finished}
+    best: dict[str, tuple[VariantRecord, Estimate]] = {}
+    sides: dict[str, set[str]] = {}
+    for variant in found.finished:
+        gain = found.estimate(variant.name, f"test_{objective.metric}_minus_baseline")
+        if variant.position in SIDES and variant.baseline in names and gain.n:
+            sides.setdefault(variant.kernel, set()).add(variant.position)
+            if variant.kernel not in best or sign * gain.mean > sign * best[variant.kernel][1].mean:
+                best[variant.kernel] = variant, gain
+    if not best:
+        return ""
+
+    def words(variant: VariantRecord, gain: Estimate) -> str:
+        side = f" ({SIDES[variant.position]})" if variant.kernel != "softmax" else ""
+        return f"{KERNELS.get(variant.kernel, variant.kernel)} by {abs(gain.mean):.2f}{side}"
+
+    ordered = sorted(best.values(), key=lambda each: -sign * each[1].mean)
+    clear = [
+        each for each in ordered if each[1].has_interval and sign * (each[1].low if sign > 0 else each[1].high) > 0
+    ]
+    rest = [each for each in ordered if each not in clear]
+    measured = "loss" if objective.better == "lower" else objective.metric.replace("_", " ")
+    verb = "lowers the loss" if objective.better == "lower" else f"raises the {measured}"
+    if ordered[0][1].n < 3:
+        said = [f"{KERNELS.get(v.kernel, v.kernel)} {gain.mean:+.2f}" for v, gain in ordered]
+        return f"With RoPE the {measured} changed by {objective.unit}: {', '.join(said)} (too few seeds for a verdict)."
+    sentences = []
+    if clear:
+        every = "every kernel: " if len(clear) > 1 and not rest else ""
+        sentences.append(f"RoPE {verb} of {every}{listed(words(*each) for each in clear)} {objective.unit}.")
+    if rest:
+        sentences.append(
+            f"For {listed(KERNELS.get(v.kernel, v.kernel) for v, _ in rest)} it makes no clear difference."
+        )
+    return " ".join(sentences)
+
+
+def _best(found: Findings) -> str:
+    objective, ranking = found.comparison.objective, found.finished
+    better = "lowest" if objective.better == "lower" else "highest"
+    first = ranking[0]
+    nearest = next(
+        (variant for variant in ranking if (variant.kernel == "softmax") != (first.kernel == "softmax")), None
+    )
+    said = f"{in_words(first)} ends {better}, at {found.final(first.name).mean:.3g} {objective.unit}"
+    if nearest is not None:
+        kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"
+        apart = abs(found.final(nearest.name).mean - found.final(first.name).mean)
+        said += f"; the best {kind}, {in_words(nearest)}, is {apart:.2f} behind"
+    elif len(ranking) > 1:
+        worst = "highest" if better == "lowest" else "lowest"
+        said += f", {in_words(ranking[-1])} {worst} ({found.final(ranking[-1].name).mean:.3g})"
+    return f"{said[0].upper()}{said[1:]}."

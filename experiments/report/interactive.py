@@ -1,0 +1,176 @@
+"""The curves of a comparison as the page's interactive figure: Bokeh draws it, report.js steers it.
+
+Everything is written into the page, so that it works without a network.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from bokeh.embed import json_item
+from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.plotting import figure
+from bokeh.resources import Resources
+
+from experiments.analysis.statistics import estimate
+from experiments.figures.colours import DARK_PAPER, colour
+from experiments.figures.curves import finished_seeds, plotted, smoothing
+from experiments.figures.style import POSITION_STYLES
+from experiments.records.schema import Comparison, VariantRecord
+
+AT_ONCE = 8
+"""variants that are shown at first; of more, the best of each kernel, and softmax attention without positions"""
+AXES = {"step": "optimiser steps", "tokens": "tokens of training", "seconds": "seconds of training (wall clock)"}
+SPLITS = {"validation": "validation", "train": "training"}
+
+
+class Line(NamedTuple):
+    """A variant's entry beside the figure, which switches its line off and on."""
+
+    name: str
+    shown: bool
+    final: str
+    """where its line ends, as text"""
+    light: str
+    dark: str
+    dashes: str
+    """of the line, in pixels, as SVG and Bokeh have it; empty: a solid one"""
+
+
+class Interactive(NamedTuple):
+    """What the page needs for the figure."""
+
+    lines: list[Line]
+    """in the order in which they end, the highest first"""
+    axes: dict[str, str]
+    splits: dict[str, str]
+    library: str
+    """Bokeh's JavaScript"""
+    plot: str
+    """the figure, JSON for Bokeh"""
+    data: str
+    """split -> variant -> the columns of its curve; and the words of the vertical axis, by split; JSON"""
+
+
+def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
+    """The figure of a comparison's curves; None if nothing is recorded that could be drawn."""
+    seeds = finished_seeds(summary)
+    data: dict[str, dict[str, Any]] = {}
+    for split in SPLITS:
+        found = {
+            v.name: _curve(curves, split, comparison, v.name, seeds.get(v.name, set())) for v in comparison.variants
+        }
+        drawn = {name: columns for name, columns in found.items() if columns is not None}
+        if drawn:
+            quantity = plotted(curves, split, comparison).quantity
+            data[split] = {"quantity": f"{SPLITS[split]} {quantity}", "curves": drawn}
+    if not data:
+        return None
+    first = next(iter(data.values()))["curves"]
+    variants = [variant for variant in comparison.variants if variant.name in first]
+    ends = {name: columns["mean"][-1] for name, columns in first.items()}
+    shown = _shown_first(variants, ends, comparison.objective.better)
+    lines = [
+        Line(
+            variant.name,
+            variant.name in shown,
+            f"{ends[variant.name]:.2f}",
+            colour(variant.kernel, variant.position),
+            colour(variant.kernel, variant.position, DARK_PAPER),
+            " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
+        )
+        for variant in sorted(variants, key=lambda variant: -ends[variant.name])
+    ]
+    axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
+    plot = _plot(lines, first, axes)
+    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
+    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _script(plot), _script(data))
+
+
+def _curve(
+    curves: pd.DataFrame, split: str, comparison: Comparison, variant: str, finished: set[int]
+) -> dict[str, list[float]] | None:
+    """Mean and 95 % interval over the finished seeds (over all, if none is), by step."""
+    mine = curves[(curves["variant"] == variant) & (curves["split"] == split)]
+    rows = mine[mine["metric"] == plotted(curves, split, comparison).metric]
+    if finished:
+        rows = rows[rows["seed"].isin(finished)]
+    if rows.empty:
+        return None
+    table = rows.pivot_table(index="step", columns="seed", values="value").dropna()
+    width = smoothing(curves, split, comparison)
+    group = np.arange(len(table)) // width
+    table = table.reset_index().groupby(group).mean().set_index("step")
+    if table.empty:
+        return None
+    estimates = [estimate(list(row)) for row in table.to_numpy()]
+    means = [each.mean for each in estimates]
+    columns = {
+        "step": list(map(float, table.index)),
+        "tokens": [float(step) * comparison.tokens_per_step for step in table.index],
+        "mean": means,
+        "low": [each.low if each.has_interval else each.mean for each in estimates],
+        "high": [each.high if each.has_interval else each.mean for each in estimates],
+    }
+    timed = curves[(curves["variant"] == variant) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
+    seconds = timed.groupby("step")["value"].mean()
+    if len(seconds):
+        steps = [0, *seconds.index]
+        columns["seconds"] = np.interp(columns["step"], steps, np.maximum.accumulate([0, *seconds])).tolist()
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
+
+
+def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str) -> set[str]:
+    if len(variants) <= AT_ONCE:
+        return {variant.name for variant in variants}
+    sign = 1 if better == "lower" else -1
+    best: dict[str, str] = {}
+    for variant in sorted(variants, key=lambda variant: sign * ends[variant.name]):
+        best.setdefault(variant.kernel, variant.name)
+    return {*best.values(), *(v.name for v in variants if v.kernel == "softmax" and v.position == "none")}
+
+
+def _dashes(variant: VariantRecord) -> list[float]:
+    style: Any = POSITION_STYLES.get(variant.position, {}).get("linestyle", "-")
+    return [] if isinstance(style, str) else list(style[1])
+
+
+def _plot(lines: list[Line], curves: dict[str, dict[str, list[float]]], axes: dict[str, str]) -> Any:
+    """The figure, empty of curves: report.js fills it, and knows its parts by name."""
+    plot = figure(
+        sizing_mode="stretch_both",
+        min_width=200,
+        toolbar_location=None,
+        tools="",
+        x_range=Range1d(),
+        y_range=Range1d(),
+        name="curves",
+        output_backend="canvas",
+    )
+    empty: dict[str, Any] = {name: [] for name in ("x", "mean", "low", "high")}
+    drawn: list[Any] = []
+    for line in lines:
+        source = ColumnDataSource(empty, name=f"data {line.name}")
+        look: Any = {"source": source, "visible": line.shown}
+        plot.varea("x", "low", "high", fill_color=line.light, fill_alpha=0.13, name=f"band {line.name}", **look)
+        dashes: Any = [int(length) for length in line.dashes.split()]
+        drawn.append(
+            plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
+        )
+    plot.add_tools(
+        HoverTool(
+            renderers=drawn,
+            tooltips=[("", "$name"), ("at", "@x{0,0}"), ("mean", "@mean{0.000} [@low{0.000}, @high{0.000}]")],
+            line_policy="nearest",
+        )
+    )
+    plot.xaxis.axis_label = next(iter(axes.values()))
+    plot.outline_line_color = None
+    plot.xgrid.visible = False
+    return json_item(plot)
+
+
+def _script(value: Any) -> str:
+    """JSON that can stand in a script element."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
