@@ -87,10 +87,12 @@ class RunOptions(ListOptions):
 
 @dataclass(frozen=True)
 class ReportOptions(ListOptions):
-    """Rebuild the tables, figures and reports of a comparison from its files."""
+    """Rebuild the tables, figures and reports of a comparison, or of all in a directory, from their files."""
 
     directory: Path = field(metadata=POSITIONAL)
-    """what `run` wrote (its --out)"""
+    """what `run` wrote (its --out), or a directory of such ones"""
+    format: TableFormat | None = None
+    """print the main table for a paper in this form, and write nothing"""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class ClaimsOptions(ListOptions):
     """directory that holds the comparisons"""
     out: Path | None = None
     """file that the page is written to, in Markdown; default: it is only printed"""
+    summary: bool = False
+    """print counts and what each comparison answered, on one screen"""
 
 
 @dataclass(frozen=True)

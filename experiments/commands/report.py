@@ -8,19 +8,28 @@ from experiments.studies.registry import STUDIES
 
 
 def report(options: ReportOptions) -> int:
-    """Rebuild the report of a comparison and print its path. Returns the exit status.
+    """Rebuild the report of a comparison, or of all in a directory with a page over them, and print what was written.
+
+    Returns the exit status.
 
     Raises:
-        ValueError: the directory holds no comparison, or a damaged one; nothing was changed.
+        ValueError: the directory holds no comparison, or a damaged one.
     """
     root = options.directory
     try:
         root.stat()
+        several = not (root / "comparison.json").exists() and any(root.glob("*/comparison.json"))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"DIRECTORY {root} cannot be read ({why(error)}), so there is no comparison.json; give the directory that "
-            "`run` wrote (its --out)"
+            "`run` wrote (its --out), or one that holds several of them"
         ) from None
+    if several:
+        say_that_it_loads(f"report {root}")
+        from experiments.report.overview import write_overview
+
+        print(write_overview(root, STUDIES, lambda path: print(path, flush=True)))
+        return 0
     study = STUDIES[read_comparison(root).study]  # what is none is refused before anything is loaded
     say_that_it_loads(f"report {root}")
     from experiments.report.report import remove_unfinished_reports, write_report

@@ -15,7 +15,6 @@ from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
-NOTHING_YET = "No run has finished yet."
 
 
 class Findings(NamedTuple):
@@ -74,9 +73,7 @@ def listed(parts: Iterable[str]) -> str:
 
 def answer(found: Findings) -> str:
     """What RoPE changes, where that was compared; else which variant is the best."""
-    if not found.finished:
-        return NOTHING_YET
-    return " ".join(filter(None, [_what_rope_changes(found), _best(found)]))
+    return " ".join(filter(None, [_what_rope_changes(found), best(found)]))
 
 
 def setting(comparison: Comparison) -> str:
@@ -141,7 +138,7 @@ def _what_rope_changes(found: Findings) -> str:
     return " ".join(sentences)
 
 
-def _best(found: Findings) -> str:
+def best(found: Findings) -> str:
     objective, ranking = found.comparison.objective, found.finished
     better = "lowest" if objective.better == "lower" else "highest"
     first = ranking[0]

@@ -42,15 +42,20 @@ class Interactive(NamedTuple):
     """What the page needs for the figure."""
 
     lines: list[Line]
-    """in the order in which they end, the highest first"""
+    """first those that are shown; in the order in which they end, the highest first"""
     axes: dict[str, str]
     splits: dict[str, str]
     library: str
     """Bokeh's JavaScript"""
     plot: str
     """the figure, JSON for Bokeh"""
-    data: str
-    """split -> variant -> the columns of its curve; and the words of the vertical axis, by split; JSON"""
+    curves: dict[str, dict[str, Any]]
+    """split -> ``curves``: variant -> the columns of its curve; and ``quantity``, the words of the vertical axis"""
+
+    @property
+    def data(self) -> str:
+        """The curves as JSON."""
+        return _script(self.curves)
 
 
 def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
@@ -80,12 +85,12 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
             colour(variant.kernel, variant.position, DARK_PAPER),
             " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
         )
-        for variant in sorted(variants, key=lambda variant: -ends[variant.name])
+        for variant in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
     ]
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
     plot = _plot(lines, first, axes)
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _script(plot), _script(data))
+    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _script(plot), data)
 
 
 def _curve(

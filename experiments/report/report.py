@@ -2,33 +2,29 @@
 
 import base64
 import os
-import re
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import jinja2
 import pandas as pd
 import psutil
 from PIL import Image
 from rich.table import Table
 
-from experiments.analysis.claims import claims_of
-from experiments.analysis.curves import read_curves
-from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
-from experiments.analysis.verdicts import RULE, evaluate
+from experiments.analysis.verdicts import RULE
 from experiments.console import program
 from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
-from experiments.records.files import visible, write_atomically
+from experiments.records.files import write_atomically
 from experiments.records.paths import check_link
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs
-from experiments.report.answer import Findings, answer, setting
+from experiments.report.answer import setting
+from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
+from experiments.report.render import template
 from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
@@ -44,56 +40,43 @@ def write_report(root: Path, study: Study) -> Path:
     ``study`` draws the figures. Equal records give equal files. Raises ValueError, and changes nothing, if ``root`` is
     not a comparison, one of its files is not as schema.py says, or something is in the way of what is written.
     """
-    comparison = read_comparison(root)
     check_places(root)
-    check_runs(root, comparison)
-    curves = read_curves(root, comparison)
-    summary = summarise(root, comparison, curves)
-    unfinished = unfinished_runs(root, comparison, curves)
+    return write(read_evidence(root, study))
+
+
+def write(evidence: Evidence) -> Path:
+    """The same of what was read already."""
+    root, study, comparison = evidence.root, evidence.study, evidence.comparison
+    curves, summary = evidence.curves, evidence.summary
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
-        name = comparison.name
-        claims = declared_claims(claims_of(study), name, study.name)
-        tested = summary.drop_duplicates("variant")  # the first row of each tells of the test split
-        rows = evaluate(claims, root, comparison, curves, reference=name, command=comparison.command)
         shown = [_shown(output, entry) for entry in entries]
-        live = interactive(curves, summary, comparison)
-        found = Findings(comparison, summary, {row.claim.key: row for row in rows})
-        main = next((entry for entry in shown if entry.get("stem") == study.main_figure), None)
+        made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
+        tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
-            "answer": resolve(study.answer or answer)(found),
+            "answer": evidence.answer,
             "setting": setting(comparison),
-            "warnings": _warnings(comparison, int(tested["n"].sum()), int(tested["planned"].sum())),
             "comparison": comparison,
             "table": _rows(main_table(summary, comparison)),
             "groups": _first_of_kernels(comparison),
-            "unfinished": unfinished,
+            "unfinished": unfinished_runs(root, comparison, curves),
             "happenings": happenings(root, comparison),
-            "claims": [row for row in rows if row.was_asked],
+            "claims": [row for row in evidence.rows if row.was_asked],
             "rule": RULE,
             "entries": shown,
-            "main": main,
-            "live": live,
-            "tables": [
-                "curves.csv",
-                "summary.csv",
-                *sorted(path.name for path in root.glob("*.csv*") if path.name not in FILES),
-            ],
+            "main": next((entry for entry in shown if entry.get("stem") == study.main_figure), None),
+            "live": interactive(curves, summary, comparison),
+            "tables": [*made, *sorted(tables)],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
             "program": program(),
         }
-        made = {
-            "curves.csv": to_csv(curves),
-            "summary.csv": to_csv(summary),
-            "report.md": template("report.md").render(content),
-            "report.html": template("report.html").render(content),
-        }
+        made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
         for file, text in made.items():
             write_atomically(output / file, text)
         (root / "figures").mkdir(exist_ok=True)
@@ -150,12 +133,6 @@ def _picture(path: Path) -> tuple[str, tuple[int, int]]:
     return base64.b64encode(path.read_bytes()).decode(), (width, height)
 
 
-def _warnings(comparison: Comparison, finished: int, planned: int) -> list[str]:
-    if not comparison.variants or finished == planned:
-        return []
-    return [f"{finished} of {planned} runs (a variant trained with one seed) finished; only these count."]
-
-
 def _first_of_kernels(comparison: Comparison) -> list[int]:
     """The places of the variants whose kernel is not that of the one before."""
     kernels = [variant.kernel for variant in comparison.variants]
@@ -165,46 +142,3 @@ def _first_of_kernels(comparison: Comparison) -> list[int]:
 def _rows(table: pd.DataFrame) -> list[list[str]]:
     """The header and the rows of a table, as strings."""
     return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]
-
-
-def template(name: str) -> jinja2.Template:
-    """A template, with filters that make text literal in Markdown; in HTML everything is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=name.endswith(".html"),
-        undefined=jinja2.StrictUndefined,
-        finalize=_visible,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["markdown"] = _escape_markdown
-    environment.filters["code"] = _markdown_code
-    environment.filters["code_block"] = lambda text: "{0}\n{1}\n{0}".format(_fence(text, 3), text)
-    environment.filters["number"] = lambda value: f"{value:,}"
-    return environment.get_template(name)
-
-
-def _escape_markdown(text: object) -> str:
-    """The text on one line, with what Markdown and HTML would interpret made literal."""
-    one_line = " ".join(str(text).split())
-    return re.sub(r"([\\`*<>|~]|_(?!\w)|(?<!\w)_|\](?=[(\[]))", r"\\\1", one_line.replace("&", "&amp;"))
-
-
-def _markdown_code(text: str) -> str:
-    one_line, fence = " ".join(text.split()), _fence(text, 1)
-    space = " " if "`" in text else ""
-    return f"{fence}{space}{one_line}{space}{fence}"
-
-
-def _fence(text: str, least: int) -> str:
-    """More backticks than the text has in a row."""
-    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
-
-
-def _visible(value: object) -> object:
-    """What a template writes, with nothing invisible in it: texts come from files, and numbers need no check."""
-    if isinstance(value, (jinja2.Undefined, int, float)):
-        return value
-    shown = visible(str(value))
-    return value if shown == str(value) else shown

@@ -1,0 +1,92 @@
+"""The page over all comparisons of a directory: what each asked, its answer, a small picture, links."""
+
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.records.files import write_atomically
+from experiments.records.paths import check_link
+from experiments.records.record import read_comparison
+from experiments.report.answer import setting
+from experiments.report.evidence import Evidence, read_evidence
+from experiments.report.interactive import AT_ONCE, Interactive, interactive
+from experiments.report.render import template
+from experiments.report.report import check_places, remove_unfinished_reports, write
+from experiments.study import Study
+
+WIDTH, HEIGHT = 320, 150
+
+
+class Card(NamedTuple):
+    """A comparison on the page."""
+
+    name: str
+    question: str
+    answer: str
+    setting: str
+    curves: list[dict[str, str]]
+    """of a small picture of the curves: ``points``, ``light``, ``dark`` and ``dashes`` of each; or none"""
+    picture: str
+    """else the main figure, a PNG in base64; or nothing"""
+
+
+def comparisons_in(directory: Path) -> list[Path]:
+    """The comparisons that a directory holds, by name."""
+    return sorted(path.parent for path in directory.glob("*/comparison.json"))
+
+
+def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[[str], None]) -> Path:
+    """Rebuild the report of every comparison in a directory, and the index.html over them; return its path.
+
+    ``say`` is told of each report that was written. Raises ValueError as ``write_report`` does; reports that were
+    finished before stay.
+    """
+    index = directory / "index.html"
+    if index.is_symlink():
+        check_link(index, directory)
+    cards = []
+    for root in comparisons_in(directory):
+        remove_unfinished_reports(root)
+        check_places(root)
+        evidence = read_evidence(root, studies[read_comparison(root).study])
+        say(str(write(evidence)))
+        cards.append(_card(evidence))
+    write_atomically(
+        index, template("index.html").render(name=directory.resolve().name, cards=cards, size=(WIDTH, HEIGHT))
+    )
+    return index
+
+
+def _card(evidence: Evidence) -> Card:
+    study, comparison = evidence.study, evidence.comparison
+    live = interactive(evidence.curves, evidence.summary, comparison)
+    figure = evidence.root / "figures" / f"{study.main_figure}.png"
+    picture = base64.b64encode(figure.read_bytes()).decode() if live is None and figure.exists() else ""
+    question = study.said(study.question)
+    return Card(evidence.root.name, question, evidence.answer, setting(comparison), _lines(live), picture)
+
+
+def _lines(live: Interactive | None) -> list[dict[str, str]]:
+    """The shown curves of the first split, scaled to the picture, without the steep beginning."""
+    if live is None:
+        return []
+    curves: Any = next(iter(live.curves.values()))["curves"]
+    shown = [(line, curves[line.name]) for line in live.lines if line.shown][-AT_ONCE:]
+    last = max(curve["step"][-1] for _, curve in shown) or 1
+    late = [y for _, curve in shown for x, y in zip(curve["step"], curve["mean"], strict=True) if x >= 0.15 * last]
+    low, high = min(late), max(late)
+
+    def place(x: float, y: float) -> str:
+        return f"{x / last * WIDTH:.1f},{(high - y) / ((high - low) or 1) * (HEIGHT - 10) + 5:.1f}"
+
+    return [
+        {
+            "name": line.name,
+            "light": line.light,
+            "dark": line.dark,
+            "dashes": line.dashes,
+            "points": " ".join(place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)),
+        }
+        for line, curve in shown
+    ]
