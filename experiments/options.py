@@ -91,8 +91,8 @@ class ReportOptions(ListOptions):
 
     directory: Path = field(metadata=POSITIONAL)
     """what `run` wrote (its --out), or a directory of such ones"""
-    format: TableFormat | None = None
-    """print the main table for a paper in this form, and write nothing"""
+    format: Literal["html", "markdown", "latex", "csv"] = "html"
+    """html: write the report; else print the main table for a paper in this form, and write nothing"""
 
 
 @dataclass(frozen=True)

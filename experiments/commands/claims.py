@@ -14,5 +14,5 @@ def claims(options: ClaimsOptions) -> int:
     from experiments.report.claims_page import claims as judge
     from experiments.studies.registry import STUDIES
 
-    judge(STUDIES, options.results, options.out)
+    judge(STUDIES, options.results, options.out, options.summary)
     return 0

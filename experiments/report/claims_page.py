@@ -129,9 +129,9 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
     for section in sections:
         for result in section.results:
             mine = count(row for row in section.rows if row.reference == result.reference)
-            counts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
+            verdicts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
             said = result.answer or f"Not run. {result.command}"
-            grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{said} [{counts}]")))
+            grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{said} [{verdicts}]")))
     console.print(grid)
     counts = count(row for section in sections for row in section.rows)
     console.print("\nClaims: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
