@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis.statistics import Estimate
-from experiments.analysis.verdicts import Row
+from experiments.analysis.verdicts import SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
@@ -37,6 +37,27 @@ class Findings(NamedTuple):
     def final(self, variant: str) -> Estimate:
         """The primary metric on the test split."""
         return self.estimate(variant, f"test_{self.comparison.objective.metric}")
+
+    def verdict(self, key: str) -> str:
+        """Of a claim; empty if it is not judged here."""
+        return self.rows[key].verdict if key in self.rows else ""
+
+    def size(self, key: str, pattern: str = ".2f") -> str:
+        """How large a claim's quantity is, without its sign; empty if there is none."""
+        found = self.rows[key].estimate if key in self.rows else Estimate(0)
+        return format(abs(found.mean), pattern) if found.n else ""
+
+    def range(self, keys: Iterable[str], pattern: str = ".2f") -> str:
+        """The smallest and the largest size of several claims; empty if there is none."""
+        sizes = sorted(
+            {size for key in keys if (size := self.size(key, pattern))}, key=lambda text: float(text.rstrip("%"))
+        )
+        return " to ".join(dict.fromkeys([sizes[0], sizes[-1]])) if sizes else ""
+
+    def supported(self, ending: str) -> tuple[int, int]:
+        """Of the measured claims whose key ends so: how many are supported, and how many there are."""
+        verdicts = [row.verdict for key, row in self.rows.items() if key.endswith(ending) and row.estimate.n]
+        return verdicts.count(SUPPORTED), len(verdicts)
 
     @property
     def finished(self) -> list[VariantRecord]:
@@ -139,7 +160,10 @@ def _what_rope_changes(found: Findings) -> str:
 
 
 def best(found: Findings) -> str:
+    """Which variant ends best, and how far behind the best of the other kind of attention is."""
     objective, ranking = found.comparison.objective, found.finished
+    if not ranking:
+        return ""
     better = "lowest" if objective.better == "lower" else "highest"
     first = ranking[0]
     nearest = next(
