@@ -49,10 +49,8 @@ class Findings(NamedTuple):
 
     def range(self, keys: Iterable[str], pattern: str = ".2f") -> str:
         """The smallest and the largest size of several claims; empty if there is none."""
-        sizes = sorted(
-            {size for key in keys if (size := self.size(key, pattern))}, key=lambda text: float(text.rstrip("%"))
-        )
-        return " to ".join(dict.fromkeys([sizes[0], sizes[-1]])) if sizes else ""
+        means = sorted(abs(self.rows[key].estimate.mean) for key in keys if self.size(key))
+        return " to ".join(dict.fromkeys(format(mean, pattern) for mean in means[:1] + means[-1:]))
 
     def supported(self, ending: str) -> tuple[int, int]:
         """Of the measured claims whose key ends so: how many are supported, and how many there are."""

@@ -8,14 +8,12 @@ MAPS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
 
 def answer(found: Findings) -> str:
     """Rotated, then without one."""
-    unit, said = found.comparison.objective.unit, []
+    unit, said = found.comparison.objective.unit, list[str]()
     for supported, how in ((True, "raises the loss of"), (False, "makes no clear difference for")):
         maps = [
-            f"{name} (by {found.size(f'{kernel}-loss')} {unit})"
-            if supported
-            else f"{name} ({found.size(f'{kernel}-loss')})"
+            f"{name} (by {size} {unit})" if supported else f"{name} ({size})"
             for kernel, name in MAPS.items()
-            if found.size(f"{kernel}-loss") and (found.verdict(f"{kernel}-loss") == SUPPORTED) == supported
+            if (size := found.size(f"{kernel}-loss")) and (found.verdict(f"{kernel}-loss") == SUPPORTED) == supported
         ]
         if maps:
             said.append(f"{'A rotated denominator' if not said else 'It'} {how} {listed(maps)}.")

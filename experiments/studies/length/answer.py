@@ -14,11 +14,9 @@ def answer(found: Findings) -> str:
     """What RoPE loses at 16 times the length of training, and ALiBi."""
     unit = found.comparison.objective.unit
     worse = [text.format(size) for name, text in BREAK.items() if (size := found.size(f"{name}-breaks-16"))]
-    said = (
-        [f"RoPE does not hold: at 16 times the training length the loss rises, of {listed(worse)} {unit}."]
-        if worse
-        else []
-    )
+    said = []
+    if worse:
+        said.append(f"RoPE does not hold: at 16 times the training length the loss rises, of {listed(worse)} {unit}.")
     if found.size("softmax-alibi-gains-16"):
         gained = found.rows["softmax-alibi-gains-16"].estimate.mean
         said.append(f"ALiBi's {'falls' if gained < 0 else 'rises'} by {abs(gained):.2f}.")

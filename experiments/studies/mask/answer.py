@@ -9,8 +9,8 @@ def answer(found: Findings) -> str:
     after, before, none = (found.size(f"{which}-100") for which in ("after", "before", "none"))
     if after and before and none:
         said.append(
-            f"Features drawn anew every 100 steps cost {none} {unit} without positions, {after} with RoPE after the map "
-            f"and {before} with RoPE before it."
+            f"Features drawn anew every 100 steps cost {none} {unit} without positions, {after} with RoPE after the "
+            f"map and {before} with RoPE before it."
         )
     if found.size("new-features-after"):
         said.append(
