@@ -24,6 +24,11 @@ def report(options: ReportOptions) -> int:
             f"DIRECTORY {root} cannot be read ({why(error)}), so there is no comparison.json; give the directory that "
             "`run` wrote (its --out), or one that holds several of them"
         ) from None
+    if options.format != "html":
+        from experiments.report.report import table_for_a_paper
+
+        print(table_for_a_paper(root, options.format), end="")
+        return 0
     if several:
         say_that_it_loads(f"report {root}")
         from experiments.report.overview import write_overview

@@ -21,11 +21,12 @@ from experiments.records.files import write_atomically
 from experiments.records.paths import check_link
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
+from experiments.records.store import check_runs
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
 from experiments.report.render import template
-from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
+from experiments.report.tables import happenings, main_table, paper_table, terminal_table, unfinished_runs
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
@@ -107,6 +108,17 @@ def remove_unfinished_reports(root: Path) -> None:
         process = leftover.name.removeprefix(UNFINISHED_REPORT).partition("-")[0]
         if not (process.isdecimal() and psutil.pid_exists(int(process))):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def table_for_a_paper(root: Path, form: str) -> str:
+    """The main table of a comparison as ``tables.paper_table`` has it. Raises ValueError if there is none."""
+    comparison = read_comparison(root)
+    if not comparison.variants:
+        raise ValueError(
+            f"--format: {root} trains nothing, so it has no main table; its tables are the CSV files in it"
+        )
+    check_runs(root, comparison)
+    return paper_table(summarise(root, comparison), comparison, form)
 
 
 def result_table(root: Path) -> Table:

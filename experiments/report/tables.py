@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.analysis.statistics import run_states
+from experiments.records.csv_files import to_csv
 from experiments.records.files import visible
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison
@@ -49,6 +50,25 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str:
+    """The primary metric and its difference to the baseline, as "markdown", "latex" (booktabs) or "csv".
+
+    A row per variant: mean, and 95 % interval where there are three seeds. ``csv`` has a column for each number.
+    """
+    metric, quantity = comparison.objective.metric, comparison.objective.quantity
+    names = {f"test_{metric}": f"test {quantity}", f"test_{metric}_minus_baseline": "minus baseline"}
+    if form == "csv":
+        found = summary[summary["metric"].isin(names)]
+        return to_csv(found[["variant", "metric", "unit", "n", "mean", "low", "high"]])
+    table = main_table(summary, comparison)[["variant", "n", *names.values()]]
+    flat = table.map(lambda cell: str(cell).replace("\n", " "))
+    if form == "latex":
+        styled = flat.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
+        return styled.to_latex(hrules=True, column_format="lrrr")
+    rows = [list(flat.columns), ["---", "---:", "---:", "---:"], *flat.to_numpy().tolist()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> list[dict[Any, Any]]:
