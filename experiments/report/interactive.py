@@ -4,6 +4,7 @@ Everything is written into the page, so that it works without a network.
 """
 
 import json
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
     plot = _plot(lines, first, axes)
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _script(plot), data)
+    return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _numbered(_script(plot)), data)
 
 
 def _curve(
@@ -110,13 +111,13 @@ def _curve(
     if table.empty:
         return None
     estimates = [estimate(list(row)) for row in table.to_numpy()]
-    means = [each.mean for each in estimates]
+    limits = (0.0, 1.0) if plotted(curves, split, comparison).metric == "accuracy" else (-np.inf, np.inf)
     columns = {
         "step": list(map(float, table.index)),
         "tokens": [float(step) * comparison.tokens_per_step for step in table.index],
-        "mean": means,
-        "low": [each.low if each.has_interval else each.mean for each in estimates],
-        "high": [each.high if each.has_interval else each.mean for each in estimates],
+        "mean": [each.mean for each in estimates],
+        "low": [max(each.low, limits[0]) if each.has_interval else each.mean for each in estimates],
+        "high": [min(each.high, limits[1]) if each.has_interval else each.mean for each in estimates],
     }
     timed = curves[(curves["variant"] == variant) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
     seconds = timed.groupby("step")["value"].mean()
@@ -133,7 +134,7 @@ def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: 
     best: dict[str, str] = {}
     for variant in sorted(variants, key=lambda variant: sign * ends[variant.name]):
         best.setdefault(variant.kernel, variant.name)
-    return {*best.values(), *(v.name for v in variants if v.kernel == "softmax" and v.position == "none")}
+    return {*best.values(), *(v.name for v in variants if v.name == "softmax-none")}
 
 
 def _dashes(variant: VariantRecord) -> list[float]:
@@ -179,3 +180,10 @@ def _plot(lines: list[Line], curves: dict[str, dict[str, list[float]]], axes: di
 def _script(value: Any) -> str:
     """JSON that can stand in a script element."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _numbered(plot: str) -> str:
+    """Bokeh's identifiers numbered anew: they count on in a process, and equal records give equal files."""
+    found = dict.fromkeys(re.findall(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', plot))
+    numbers = {name: f'"m{number}"' for number, name in enumerate(found)}
+    return re.sub(r'"(p\d+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', lambda match: numbers[match[1]], plot)

@@ -58,12 +58,13 @@ def write(evidence: Evidence) -> Path:
         shown = [_shown(output, entry) for entry in entries]
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
+        main = main_table(summary, comparison) if comparison.variants else pd.DataFrame({"not finished": []})
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
             "answer": evidence.answer,
             "setting": setting(comparison),
             "comparison": comparison,
-            "table": _rows(main_table(summary, comparison)),
+            "table": _rows(main.drop(columns=[] if any(main["not finished"]) else ["not finished"])),
             "groups": _first_of_kernels(comparison),
             "unfinished": unfinished_runs(root, comparison, curves),
             "happenings": happenings(root, comparison),

@@ -40,7 +40,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         rows.append(
             {
                 "variant": name,
-                "n": f"{test['n']} of {test['planned']}",
+                "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
                 f"test {objective.quantity}": _with_interval(test, ".3f"),
                 "minus baseline": difference,
                 "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
