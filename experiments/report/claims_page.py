@@ -98,6 +98,11 @@ def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path
             made, root = command(reference), results / reference
             if (root / "comparison.json").exists():
                 evidence = read_evidence(root, study)
+                if evidence.comparison.study != name:
+                    raise ValueError(
+                        f"{root / 'comparison.json'} is of the study {evidence.comparison.study}, and {reference} is "
+                        f"one of {name}; move it elsewhere"
+                    )
                 rows += [row._replace(reference=reference, command=made) for row in evidence.rows]
                 answer = evidence.answer
             else:

@@ -31,6 +31,8 @@ from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
+CURVES = "validation"
+"""the main figure of studies whose answer is in the curves; on the page they are interactive"""
 UNFINISHED_REPORT = ".report-"
 """how the directory that a report is made in begins; the number of the process follows"""
 
@@ -73,6 +75,7 @@ def write(evidence: Evidence) -> Path:
             "entries": shown,
             "main": next((entry for entry in shown if entry.get("stem") == study.main_figure), None),
             "live": interactive(curves, summary, comparison),
+            "live_first": study.main_figure in ("", CURVES),
             "tables": [*made, *sorted(tables)],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
