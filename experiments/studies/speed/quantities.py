@@ -10,7 +10,7 @@ import numpy as np
 from experiments.analysis.claims import ReadSample, Sample
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import Case, Results
-from experiments.studies.speed.study import AFTER, ALL_LENGTHS, BACKWARD, OURS, STEP, TOKEN, after
+from experiments.studies.speed.study import AFTER, BACKWARD, OURS, STEP, TOKEN, after
 
 
 def _reads(sample: Callable[..., Sample | None]) -> Callable[..., ReadSample]:
@@ -92,6 +92,9 @@ def _by_round(
     values = quantity(known[0][:rounds], known[1][:rounds])
     lengths = sorted({case[2] for case in cases})
     notes = [f"N = {' and '.join(f'{n:,}' for n in lengths)}"]
-    if len(lengths) > 1 and cases[0][0] not in ALL_LENGTHS:
+    if len(lengths) > 1 and cases[0][0] not in (
+        "rate",
+        "decoding",
+    ):  # topics whose lengths are timed in the same rounds
         notes.append("the lengths were timed in rounds of their own")
     return Sample(dict(enumerate(values.tolist())), rounds, unit_of_sample="rounds", notes=tuple(notes))

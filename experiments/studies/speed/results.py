@@ -117,8 +117,8 @@ class Results:
             rate = 2 * self.config.gemm_size**3 / product
             mean = np.mean([values / length for length, values in seconds.items()], axis=0)
             for length, values in seconds.items():
-                place = length, self.config, record.direction, record.chunk_size or length
-                fewest, dense = (operation_flops(*place, dense=dense) for dense in (False, True))
+                chunk_size = record.chunk_size or length
+                fewest, dense = operation_flops(length, self.config, record.direction, chunk_size)
                 share = quartiles(fewest / values / rate)
                 numbers = (np.median(values), *share, share.median * dense / fewest, np.median(values / length / mean))
                 rows.append((record.direction, length, len(values), *numbers))
@@ -179,21 +179,19 @@ def crossover(gains: Mapping[Any, float]) -> float | None:
     return None
 
 
-def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int, *, dense: bool = False) -> int:
-    """The fewest floating-point operations of chunked causal linear attention (the strict count), over all heads.
+def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int) -> tuple[int, int]:
+    """Floating-point operations of chunked causal linear attention over all heads: the strict and the dense count.
 
-    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks, of which only
-    the pairs that the causal mask keeps are needed, (C + 1)/2 of C for a query: N·(C + 1)·(M + D). The backward pass
-    costs twice that. Denominator, feature map and recomputation are not counted.
-
-    Args:
-        dense: count all C·C pairs of a chunk instead, 2·N·C·(M + D): what whole matrix products calculate.
+    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks. Of these only
+    the pairs that the causal mask keeps are needed, (C + 1)/2 of C for a query: N·(C + 1)·(M + D), the strict count;
+    whole matrix products calculate all C·C pairs of a chunk, 2·N·C·(M + D), the dense one. The backward pass costs
+    twice that. Denominator, feature map and recomputation are not counted.
     """
-    chunk = min(chunk_size, length)
-    pairs = length * chunk if dense else length * (chunk + 1) // 2
-    features, width = config.num_features, config.head_dim
-    forward = config.heads * (4 * length * features * width + 2 * pairs * (features + width))
-    return forward if direction == FORWARD else 3 * forward
+    chunk, features, width = min(chunk_size, length), config.num_features, config.head_dim
+    passes = 1 if direction == FORWARD else 3
+    state = 4 * length * features * width
+    strict, dense = (2 * pairs * (features + width) for pairs in (length * (chunk + 1) // 2, length * chunk))
+    return passes * config.heads * (state + strict), passes * config.heads * (state + dense)
 
 
 def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
