@@ -92,9 +92,7 @@ def _by_round(
     values = quantity(known[0][:rounds], known[1][:rounds])
     lengths = sorted({case[2] for case in cases})
     notes = [f"N = {' and '.join(f'{n:,}' for n in lengths)}"]
-    if len(lengths) > 1 and cases[0][0] not in (
-        "rate",
-        "decoding",
-    ):  # topics whose lengths are timed in the same rounds
+    in_the_same_rounds = cases[0][0] in ("rate", "decoding")
+    if len(lengths) > 1 and not in_the_same_rounds:
         notes.append("the lengths were timed in rounds of their own")
     return Sample(dict(enumerate(values.tolist())), rounds, unit_of_sample="rounds", notes=tuple(notes))
