@@ -60,7 +60,8 @@ class Display:
                 self._printed[run] = now
                 self._print(f"{run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._time_left()}")
         else:
-            task = self._tasks.pop(run, None) or self._add_task(str(run), self._steps)  # a launcher may forget a start
+            # Of which a launcher may have forgotten to tell that it started.
+            task = self._tasks.pop(run) if run in self._tasks else self._add_task(str(run), self._steps)
             self._all.completed += self._steps - task.completed
             self._progress.remove_task(task.id)
             self._done += 1
