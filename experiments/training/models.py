@@ -106,15 +106,10 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 
 
 def _peer_attention(config: Config, seed: int) -> MakeAttention:
-    if config.redraw_every:
-        raise ValueError(
-            f"redraw_every is {config.redraw_every}, but the performer-pytorch variant never redraws its features; "
-            "leave out the variant, or give --redraw-every 0"
-        )
-    if config.dropout:
-        raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out or give --dropout 0"
-        )
+    for name, lack in {"redraw_every": "never redraws its features", "dropout": "has none"}.items():
+        if value := getattr(config, name):
+            remedy = f"leave out the variant, or give --{name.replace('_', '-')} 0"
+            raise ValueError(f"{name} is {value}, but the {PEER} variant {lack}; {remedy}")
     features, length = config.num_features, config.context
     return lambda layer: PerformerPytorchAttention(
         config.dim, config.heads, num_features=features, max_length=length, seed=seed * 1000 + layer

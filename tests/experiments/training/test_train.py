@@ -71,26 +71,6 @@ def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, va
     assert (tmp_path / "stopped" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
 
 
-def test_a_run_killed_between_checkpoints_repeats_no_row(tmp_path, task):
-    train(tmp_path / "whole", task)
-
-    class Killed(BaseException):
-        pass
-
-    def kill_at_nine(step, *_):
-        if step == 9:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(tmp_path / "killed", task, progress=kill_at_nine)
-    notes = []
-    train(tmp_path / "killed", task, note=notes.append)
-    assert "resumed at step 5" in notes
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
-    train(tmp_path / "killed", task, progress=lambda *_: pytest.fail("a finished run trained further"))
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
-
-
 @pytest.mark.parametrize(
     "kept",
     [lambda row: row["step"] < 10, lambda row: (row["step"], row["split"]) != (8, "validation"), lambda row: False],
