@@ -1,6 +1,6 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,11 @@ import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, from_table
-from experiments.records.csv_files import TEXT, Column, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically
+from experiments.records.csv_files import REMEDY, TEXT, Column, read_csv, to_csv, whole
+from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
+from experiments.training.models import Trained
+from experiments.training.trained_models import trained_models
 
 RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
 
@@ -25,6 +27,8 @@ class Table:
     """columns, in which no two rows are alike"""
     values: dict[str, Column]
     """the other columns"""
+    problem: Callable[[pd.DataFrame], str] = lambda table: ""
+    """what else is wrong with a table, if something is"""
 
     @property
     def columns(self) -> list[str]:
@@ -33,12 +37,40 @@ class Table:
     def read(self, root: Path) -> pd.DataFrame | None:
         """None if there is none. Raises ValueError if it is not as it should be."""
         path = root / f"{self.name}.csv"
-        return read_csv(path, self.key | self.values, key=list(self.key)) if is_there(path) else None
+        if not is_there(path):
+            return None
+        table = read_csv(path, self.key | self.values, key=list(self.key))
+        if problem := self.problem(table):
+            raise wrong_file(str(path), problem, REMEDY)
+        return table
 
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""
         if parts:
             write_atomically(root / f"{self.name}.csv", to_csv(pd.concat(parts), float_format))
+
+    def measure(
+        self,
+        root: Path,
+        comparison: Comparison,
+        objective: Trained,
+        measured: str,
+        parts: Callable[[str, int, Any], Iterable[pd.DataFrame | str]],
+    ) -> list[str]:
+        """Write what ``parts(variant, seed, model)`` makes of every trained model, but for those two columns.
+
+        Returns sentences: those that are among the parts, and one for each model that is not there to be ``measured``.
+        """
+        notes: list[str] = []
+        tables = []
+        for name, seed, model in trained_models(root, comparison, objective, measured, notes):
+            for part in parts(name, seed, model):
+                if isinstance(part, str):
+                    notes.append(part)
+                else:
+                    tables.append(part.assign(variant=name, seed=seed)[self.columns])
+        self.write(root, *tables)
+        return list(dict.fromkeys(notes))
 
     def over_draws(
         self, quantity: Callable[[pd.DataFrame], Any], planned: int | Callable[[Comparison], int], unit: str = "draws"

@@ -1,22 +1,24 @@
-"""What the decay study measures, and the CSV files that it leaves."""
+"""What the decay study measures, the CSV files that it leaves, and the quantities that its claims are about."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.statistics import estimate
+from experiments.analysis.samples import ReadSample
+from experiments.analysis.statistics import estimates
 from experiments.config import Config
-from experiments.records.csv_files import REMEDY, number, whole
-from experiments.records.files import wrong_file
+from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
-from experiments.training.position_loss import by_bin, losses_by_position, overlapping
-from experiments.training.trained_models import trained_models
+from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 from linear_rope.positions.rotary import rope_frequencies
@@ -38,16 +40,26 @@ KEPT_FEATURES, KEPT_DISTANCES = 256, (8, 64, 512)
 
 SCORE_DRAWS = 200
 SCORE_PAIRS = 256
+SMALLEST_SCORE = 0.02
+"""of a score whose standard deviation or largest value is 1"""
 
 WINDOWS = 8
 """of the validation split, for attention weights"""
 SPANS, SPAN_CONTEXTS = 8, 16
 """stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
+
+def _mask_problem(mask: pd.DataFrame) -> str:
+    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
+        return "has a mean that is not between low and high"
+    return "has an odd num_features" if (mask["num_features"] % 2).any() else ""
+
+
 _DISTANCE, _DRAW = {"distance": whole(0, 2**20)}, {"draw": whole(0, 10**6)}
 BOUND = Table("bound", _DISTANCE, {"bound": number()})
 BOUND_BY_WIDTH = Table("bound_widths", {"width": whole(2, 4096)}, {"near": number(0), "far": number(0)})
-MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, dict.fromkeys(("mean", "low", "high"), number()))
+_INTERVAL = dict.fromkeys(("mean", "low", "high"), number())
+MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, _INTERVAL, _mask_problem)
 KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": number(), "ratio": number()})
 SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": number(), "gaussian": number(), "over_bound": number(0)})
 ATTENTION = Table("attention", RUN | {"layer": whole(0, 255)} | _DISTANCE, {"signed": number(), "absolute": number(0)})
@@ -75,16 +87,15 @@ def measure_trained_models(root: Path, comparison: Comparison, objective: NextTo
     Over evenly spaced validation windows. Returns a sentence for each run whose final weights are not there.
     """
     tokens = objective.windows("validation", WINDOWS)[0]
-    tables: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, objective, "attention by distance", notes):
+
+    def by_distance(variant: str, seed: int, model: Any) -> Iterator[pd.DataFrame]:
         on_device = tokens.to(next(model.parameters()).device)
         for layer, weights in enumerate(attention_maps(model, on_device)):
-            signed, absolute = weight_by_distance(weights.cpu())
-            columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
-            tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
-    ATTENTION.write(root, *tables)
-    return notes
+            signed, absolute = (mean.numpy() for mean in weight_by_distance(weights.cpu()))
+            columns = {"distance": np.arange(len(signed)), "signed": signed, "absolute": absolute}
+            yield pd.DataFrame({"layer": layer} | columns)
+
+    return ATTENTION.measure(root, comparison, objective, "attention by distance", by_distance)
 
 
 def measure_position_loss(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -101,24 +112,10 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
     if length < 2 * config.context:
         return [f"the test split of --data {objective.corpus.name} is too short for a loss by position"]
     windows, counted = overlapping(evenly_spaced(objective.corpus.test, length, SPANS), config.context)
-    tables: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, objective, "the loss by position", notes):
-        losses = by_bin(losses_by_position(model, windows, config, counted))
-        tables.append(losses.assign(variant=name, seed=seed)[POSITION_LOSS.columns])
-    POSITION_LOSS.write(root, *tables)
-    return notes
-
-
-def read_mask(root: Path) -> pd.DataFrame | None:
-    """The table of mask.csv; None if there is none. Raises ValueError if it is not as it should be."""
-    mask = MASK.read(root)
-    if mask is not None:
-        if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-            raise wrong_file(str(root / "mask.csv"), "has a mean that is not between low and high", REMEDY)
-        if (mask["num_features"] % 2).any():
-            raise wrong_file(str(root / "mask.csv"), "has an odd num_features", REMEDY)
-    return mask
+    return POSITION_LOSS.measure(
+        *(root, comparison, objective, "the loss by position"),
+        lambda variant, seed, model: [by_bin(losses_by_position(model, windows, config, counted))],
+    )
 
 
 def bound_table() -> pd.DataFrame:
@@ -162,12 +159,8 @@ def mask_table(of_draws: pd.DataFrame) -> pd.DataFrame:
 
     Columns num_features, distance, expected, mean, low, high, draws.
     """
-    place = ["num_features", "distance", "expected"]
-    rows = []
-    for key, values in of_draws.groupby(place, sort=False)["ratio"]:
-        found = estimate(list(values))
-        rows.append((*key, found.mean, found.low, found.high, found.n))
-    return pd.DataFrame.from_records(rows, columns=[*place, "mean", "low", "high", "draws"])
+    found = estimates(of_draws, ["num_features", "distance", "expected"], "ratio").reset_index()
+    return found.rename(columns={"n": "draws"})[[*MASK.key, "expected", *MASK.values, "draws"]]
 
 
 def scores_table(draws: int = SCORE_DRAWS, seed: int = 0) -> pd.DataFrame:
@@ -209,3 +202,85 @@ def _over_bound(q: Tensor, k: Tensor, positions: Tensor, sums: Tensor) -> Tensor
 def _at_distances(x: Tensor) -> Tensor:
     """(pairs, width) → (pairs, distances, width): rotated to each of ``DISTANCES``."""
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
+
+
+def largest_over_bound() -> ReadSample:
+    """By draw, the largest score over its bound, of all distances."""
+
+    def quantity(scores: pd.DataFrame) -> Any:
+        by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
+        return by_draw.dropna().max(axis=1) if set(DISTANCES) <= set(by_draw) else {}
+
+    return SCORES.over_draws(quantity, SCORE_DRAWS)
+
+
+def bound_falls() -> ReadSample:
+    """By width, the bound far from the query over that near it."""
+
+    def quantity(bounds: pd.DataFrame) -> Any:
+        by_width = bounds.set_index("width")
+        return by_width["far"] / by_width["near"]
+
+    return BOUND_BY_WIDTH.over_draws(quantity, len(BOUND_WIDTHS), "widths")
+
+
+def score_difference(column: str, far: int, near: int) -> ReadSample:
+    """By draw, a column of scores.csv at one distance minus at another."""
+
+    def quantity(scores: pd.DataFrame) -> Any:
+        by_draw = scores.pivot(index="draw", columns="distance", values=column)
+        return (by_draw[far] - by_draw[near]).dropna() if {far, near} <= set(by_draw) else {}
+
+    return SCORES.over_draws(quantity, SCORE_DRAWS)
+
+
+def mask_error(distance: int) -> ReadSample:
+    """By draw, the rotated score over the kernel, minus c(Δ)."""
+
+    def quantity(draws: pd.DataFrame) -> Any:
+        rows = draws[draws["distance"] == distance].set_index("draw")
+        return rows["ratio"] - rows["expected"]
+
+    return KEPT_MASK.over_draws(quantity, MASK_DRAWS)
+
+
+def fall_of_attention(variant: str, other: str = "") -> ReadSample:
+    """By seed, ``fall`` of a variant; minus that of another, if there is one."""
+    variants = (variant, other) if other else (variant,)
+
+    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
+        falls = [found for each in variants if (found := fall(rows, each, comparison)) is not None]
+        return falls[0] - sum(falls[1:]) if len(falls) == len(variants) else None
+
+    return ATTENTION.over_seeds(variants, quantity)
+
+
+def last_step(variant: str) -> ReadSample:
+    """By seed, the loss in the last range of positions minus that in the range before."""
+
+    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
+        rows = rows[rows["variant"] == variant].sort_values("first")
+        measured = list(zip(rows["first"], rows["last"], strict=True))
+        losses = rows["bits_per_byte"].tolist()
+        is_whole = len(losses) > 1 and measured == bins(comparison.config["context"])
+        return losses[-1] - losses[-2] if is_whole else None
+
+    return POSITION_LOSS.over_seeds((variant,), quantity)
+
+
+def fall(of_seed: pd.DataFrame, variant: str, comparison: Comparison) -> float | None:
+    """ln of the mean absolute weight far from the query over that near it, mean over layers.
+
+    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. None
+    where a layer or a distance is missing, or the mean weight is 0.
+    """
+    by_place = of_seed[of_seed["variant"] == variant].set_index(["layer", "distance"])["absolute"]
+    context = comparison.config["context"]
+    means = []
+    for distances in (range(1, max(1, context // 32) + 1), range(context // 4, context // 2)):
+        places = list(itertools.product(range(comparison.config["layers"]), distances))
+        if not set(places) <= set(by_place.index):
+            return None
+        means.append(by_place[places].mean())
+    near, far = means
+    return math.log(far) - math.log(near) if near > 0 and far > 0 else None

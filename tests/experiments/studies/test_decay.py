@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.analysis.statistics import estimates
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
@@ -15,8 +16,8 @@ from experiments.studies.decay.figures import (
     EXPECTED_SIMILARITY,
     figures,
     position_loss_figure,
-    score_means,
     scores_figure,
+    scores_shown,
 )
 from experiments.studies.decay.measure import (
     DISTANCES,
@@ -86,23 +87,23 @@ def test_a_mask_that_cannot_be_drawn_is_refused_before_a_figure_is(tmp_path, row
 
 
 def test_scores_of_equal_content_average_to_c_and_rise_again(scores):
-    means = score_means(scores).set_index("distance")
+    means = estimates(scores, "distance", "equal")
+    shown = dict(zip(scores_shown(scores)["distance"], scores_shown(scores)["c(Δ)"], strict=True))
     for distance, row in means.iterrows():
         exact = sum(math.cos(distance * 10000 ** (-2 * i / 64)) for i in range(32)) / 32
-        assert row["expected"] == pytest.approx(exact, abs=1e-12)
+        assert shown[f"{distance:,}"] == f"{exact:.3f}"
         # 20 draws of 256 pairs: a weight |x_i|²/|x|² of mean 1/32 varies by 1/32, so a score by at most 32^-½.
-        assert abs(row["equal_mean"] - exact) < 4 * 32**-0.5 / math.sqrt(20 * 256)
-    for distance, value in EXPECTED_SIMILARITY.items():
-        assert f"{means.loc[distance, 'expected']:.3f}" == value
-    assert means.loc[128, "equal_high"] < means.loc[256, "equal_low"]
-    assert means.loc[512, "equal_high"] < means.loc[1024, "equal_low"]
+        assert abs(row["mean"] - exact) < 4 * 32**-0.5 / math.sqrt(20 * 256)
+    assert {distance: shown[f"{distance:,}"] for distance in EXPECTED_SIMILARITY} == EXPECTED_SIMILARITY
+    assert means.loc[128, "high"] < means.loc[256, "low"]
+    assert means.loc[512, "high"] < means.loc[1024, "low"]
 
 
 def test_scores_of_independent_content_average_to_nothing_at_every_distance(scores):
+    by_distance = scores.groupby("distance")["gaussian"]
     # A score has variance 1; the scores of a draw have one content at all distances.
-    assert score_means(scores)["gaussian_mean"].abs().max() < 4 / math.sqrt(20 * 256)
-    by_distance = scores.groupby("distance")["gaussian"].std()
-    assert by_distance.between(0.5 / 16, 2 / 16).all(), "1/16 over draws: a draw is the mean of 256 scores"
+    assert by_distance.mean().abs().max() < 4 / math.sqrt(20 * 256)
+    assert by_distance.std().between(0.5 / 16, 2 / 16).all(), "1/16 over draws: a draw is the mean of 256 scores"
 
 
 def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
@@ -124,14 +125,14 @@ def test_the_bound_of_equation_37_is_worked_out_from_its_content(monkeypatch):
 
 
 def test_the_scores_figure_shows_means_intervals_and_both_expectations(scores):
-    means = score_means(scores)
-    left, right = scores_figure(means, HEAD_DIM, EXPECTED_SIMILARITY).axes
+    left, right = scores_figure(scores, HEAD_DIM, EXPECTED_SIMILARITY).axes
     for axes, kind in ((left, "equal"), (right, "gaussian")):
+        means = estimates(scores, "distance", kind)
         ((marks, _, (bars,)),) = axes.containers
         assert list(marks.get_xdata()) == list(DISTANCES)
-        assert list(marks.get_ydata()) == list(means[f"{kind}_mean"])
+        assert list(marks.get_ydata()) == list(means["mean"])
         ends = np.array([[low, high] for (_, low), (_, high) in bars.get_segments()])
-        np.testing.assert_allclose(ends, means[[f"{kind}_low", f"{kind}_high"]], atol=1e-12)
+        np.testing.assert_allclose(ends, means[["low", "high"]], atol=1e-12)
     expected = dict(zip(*left.lines[0].get_data(), strict=True))
     assert expected[512] == pytest.approx(0.185, abs=5e-4)
 

@@ -10,6 +10,7 @@ import torch
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
+from experiments.studies import tables
 from experiments.studies.length import measure as length
 from experiments.studies.length.figures import STUDY, figures
 from experiments.training.loop import evaluate
@@ -75,7 +76,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
     models = {name: model_of(name, task) for name in names}
-    monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
+    monkeypatch.setattr(tables, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
     assert notes == [
         f"{variant} is not evaluated beyond 32 tokens, where its table of positions ends"

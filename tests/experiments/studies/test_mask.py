@@ -6,6 +6,7 @@ import torch
 
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
+from experiments.studies import tables
 from experiments.studies.mask import measure as mask
 from experiments.studies.mask.figures import STUDY, figures, redrawn_table
 from experiments.training.models import build_model
@@ -124,7 +125,7 @@ def test_models_are_evaluated_with_new_features_and_left_with_their_own(monkeypa
     names = [AFTER, f"{AFTER}@redraw_every=100", "softmax-none"]
     models = {name: build_model(get_variant(name), config, 0, task).eval() for name in names}
     before = {name: {k: v.clone() for k, v in model.state_dict().items()} for name, model in models.items()}
-    monkeypatch.setattr(mask, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
+    monkeypatch.setattr(tables, "trained_models", lambda *_: [(name, 0, model) for name, model in models.items()])
     assert mask.measure(tmp_path, make_record(config=vars(config)), task) == []
     table = pd.read_csv(tmp_path / "redrawn.csv")
     assert list(table["variant"].unique()) == names[:2]
