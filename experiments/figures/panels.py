@@ -38,13 +38,10 @@ def panels_of(
     return figure, panels
 
 
-def data_names(comparison: Comparison) -> str:
-    return label(", ".join(data.name for data in comparison.data), longest=60)
-
-
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
-    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    names = label(", ".join(data.name for data in comparison.data), longest=60)
+    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
@@ -76,29 +73,21 @@ def lines_by_seed(
     marks: int = 0,
     first_mark: int = 0,
 ) -> None:
-    """``seeds_and_mean`` of the seeds in a table; the mean is that of the ``finished``, or of all, with that many
-    ``marks`` along it, or all; nothing if there are no rows and all seeds count.
+    """A thin line for each seed in a table, if there are several, and the mean of those that are ``finished``, or all.
+
+    The mean, of the places at which all of these have a value, has that many ``marks`` along it, or all. Without rows
+    there is nothing, or a line without points for the legend if it is given which seeds are finished.
     """
     by_seed = {seed: mine.set_index(x)[y].sort_index() for seed, mine in rows.groupby("seed")}
     if not by_seed and finished is None:
         return
     whole = [curve for seed, curve in by_seed.items() if finished is None or seed in finished]
-    every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
-    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markevery=(first_mark % every, every))
-
-
-def seeds_and_mean(
-    axes: Axes,
-    seeds: Sequence["pd.Series[float]"],
-    mean_of: Sequence["pd.Series[float]"],
-    look: dict[str, Any],
-    **mean_look: Any,
-) -> None:
-    """A thin line for each of ``seeds``, if there are several, and the mean of some where all of them have a value."""
-    for curve in seeds if len(seeds) > 1 or not len(mean_of) else []:
+    for curve in by_seed.values() if len(by_seed) > 1 or not whole else []:
         axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.4)
-    mean = pd.concat(mean_of, axis=1).dropna().mean(axis=1) if len(mean_of) else pd.Series(dtype=float)
-    axes.plot(mean.index, mean, **{"linewidth": 1.8, "markersize": 5, **look, **mean_look})
+    mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
+    every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
+    usual = {"linewidth": 1.8, "markersize": 5, "markevery": (first_mark % every, every)}
+    axes.plot(mean.index, mean, label=text, **{**usual, **look})
 
 
 def marks_with_intervals(
@@ -116,6 +105,14 @@ def doubling_axis(axes: Axes, ticks: Sequence[float], name: str) -> None:
     axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel(name)
+
+
+def mean_with_interval(axes: Axes, height: float, row: Any, marker: str, size: float, colour: str) -> None:
+    """A mark at a row's mean, with its interval, if it has one, as a horizontal line."""
+    if pd.notna(row["low"]):
+        reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+        axes.errorbar(row["mean"], height, xerr=reach, color=colour, capsize=3.5, linewidth=1.5)
+    axes.plot([row["mean"]], [height], marker, color=colour, markersize=size)
 
 
 def end_below_the_lowest(column: Sequence[Axes]) -> None:

@@ -1,7 +1,8 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -72,28 +73,47 @@ class Table:
         self.write(root, *tables)
         return list(dict.fromkeys(notes))
 
-    def over_draws(
-        self, quantity: Callable[[pd.DataFrame], Any], planned: int | Callable[[Comparison], int], unit: str = "draws"
-    ) -> ReadSample:
-        """The items of ``quantity(table)``, by draw."""
+    def by_draw(
+        self, planned: int | Callable[..., int], unit: str = "draws"
+    ) -> Callable[[Callable[..., Any]], Callable[..., ReadSample]]:
+        """Makes the sample of a claim of ``quantity(table, **arguments)``, which gives values by draw.
 
-        def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-            table = self.read(root)
-            if table is None:
-                return None
-            values = {int(draw): float(value) for draw, value in quantity(table).items()}
-            number = planned if isinstance(planned, int) else planned(comparison)
-            return Sample(values, number, unit_of_sample=unit)
+        There are to be ``planned`` values, or ``planned(comparison, **arguments)``.
+        """
 
-        return sample
+        def decorate(quantity: Callable[..., Any]) -> Callable[..., ReadSample]:
+            @wraps(quantity)
+            def make(**arguments: Any) -> ReadSample:
+                def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+                    table = self.read(root)
+                    if table is None:
+                        return None
+                    values = {int(draw): float(value) for draw, value in quantity(table, **arguments).items()}
+                    number = planned if isinstance(planned, int) else planned(comparison, **arguments)
+                    return Sample(values, number, unit_of_sample=unit)
 
-    def over_seeds(
-        self, variants: Sequence[str], quantity: Callable[[pd.DataFrame, Comparison], float | None]
-    ) -> ReadSample:
-        """``quantity`` of a seed's rows, for each seed at which all these variants finished; None: not measured."""
+                return sample
 
-        def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
-            table = self.read(root)
-            return lambda seed: None if table is None else quantity(table[table["seed"] == seed], comparison)
+            return make
 
-        return from_table(tuple(variants), read)
+        return decorate
+
+    def by_seed(self, quantity: Callable[..., float]) -> Callable[..., ReadSample]:
+        """Makes the sample of a claim of ``quantity(rows, comparison, **arguments)``, the value of a seed's rows.
+
+        Of each seed at which the arguments ``variant`` and, if it is not empty, ``other`` finished. NotRecorded: it is
+        not measured.
+        """
+
+        @wraps(quantity)
+        def make(**arguments: Any) -> ReadSample:
+            def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
+                table = self.read(root)
+                if table is None:
+                    return lambda seed: None
+                return lambda seed: quantity(table[table["seed"] == seed], comparison, **arguments)
+
+            variants = (arguments["variant"], arguments.get("other"))
+            return from_table(tuple(filter(None, variants)), read)
+
+        return make

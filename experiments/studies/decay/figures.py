@@ -11,16 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
-from experiments.figures.panels import (
-    doubling_axis,
-    grid_of,
-    head,
-    legend_below,
-    legend_beside,
-    lines_of_variants,
-    marks_with_intervals,
-    panels_of,
-)
+from experiments.figures import panels
 from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
@@ -89,7 +80,7 @@ def scores_shown(scores: pd.DataFrame) -> pd.DataFrame:
 
 def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
     """The bound against distance, on linear axes as published, and the values it is checked against."""
-    figure, ((axes,),) = grid_of(1, 1, (7, 4))
+    figure, ((axes,),) = panels.grid_of(1, 1, (7, 4))
     axes.plot(bound["distance"], bound["bound"], color="black", linewidth=1.2, label="computed here")
     _rings(axes, expected, "what Figure 2 of RoFormer must show", color="#D55E00", markersize=7, clip_on=False)
     axes.set(xlabel=DISTANCE, ylabel="bound, (2/d)·Σ|Sᵢ| (no unit)")
@@ -100,7 +91,7 @@ def bound_figure(bound: pd.DataFrame, expected: dict[int, str]) -> Figure:
 
 def scores_figure(scores: pd.DataFrame, head_dim: int, risen: dict[int, str]) -> Figure:
     """Equal content beside its expectation c(Δ), the distances ``risen`` marked, and independent content."""
-    figure, ((left, right),) = grid_of(1, 2, (5, 4.4))
+    figure, ((left, right),) = panels.grid_of(1, 2, (5, 4.4))
     equal, gaussian = (estimates(scores, "distance", kind) for kind in ("equal", "gaussian"))
     _expected_line(left, max(equal.index), head_dim, "expected: c(Δ); 0")
     right.axhline(0, color="black", linewidth=0.9)
@@ -114,15 +105,15 @@ def scores_figure(scores: pd.DataFrame, head_dim: int, risen: dict[int, str]) ->
     right.set_ylabel("mean score, qᵀR_Δk / √D")
     half = 1.5 * max(abs(gaussian["low"].min()), abs(gaussian["high"].max()))
     right.set_ylim(-half, half)
-    legend_below(figure, [left], 4)
+    panels.legend_below(figure, [left], 4)
     return figure
 
 
 def mask_figure(mask: pd.DataFrame) -> Figure:
     """c(Δ) as lines, means over draws as marks with intervals, a panel per number of features."""
     groups: dict[str, Any] = {f"M = {number} features": (number, rows) for number, rows in mask.groupby("num_features")}
-    figure, panels = panels_of(groups, len(groups), (3.4, 3.8), (0.8, 0), sharey=True)
-    for axes, (num_features, rows) in panels:
+    figure, shown = panels.panels_of(groups, len(groups), (3.4, 3.8), (0.8, 0), sharey=True)
+    for axes, (num_features, rows) in shown:
         axes.axhline(0, color=MUTED, linewidth=0.8)
         _expected_line(axes, rows["distance"].max(), num_features, "expected, c(Δ)")
         _marks_by_distance(axes, rows, "mean of real draws")
@@ -144,7 +135,7 @@ def _expected_line(axes: Axes, furthest: int, width: int, text: str) -> None:
 
 def _marks_by_distance(axes: Axes, found: pd.DataFrame, text: str) -> None:
     look: dict[str, Any] = {"marker": "o", "color": "#D55E00", "markersize": 4, "capsize": 2.5}
-    marks_with_intervals(axes, found["distance"], found, label=text, **look)
+    panels.marks_with_intervals(axes, found["distance"], found, label=text, **look)
     _distance_axis(axes, (0, 1, 10, 100, 1000))
     axes.set_xlabel(DISTANCE)
 
@@ -152,24 +143,24 @@ def _marks_by_distance(axes: Axes, found: pd.DataFrame, text: str) -> None:
 def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """A row per kernel: absolute weights on logarithmic axes, and signed weights."""
     groups = by_kernel(comparison.variants)
-    figure, grid = grid_of(len(groups), 2, (5, 2.7), (0, 0.8), sharex=True, sharey="col")
+    figure, grid = panels.grid_of(len(groups), 2, (5, 2.7), (0, 0.8), sharex=True, sharey="col")
     for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
         left.set_title(f"{label(kernel)}, absolute weights")
         _weights(left, attention, variants, "absolute", {"value": "log"})
         right.set_title(f"{label(kernel)}, signed weights")
         _weights(right, attention, variants, "signed", {"value": "symlog", "linthresh": 1e-3})
-        legend_beside(right)
+        panels.legend_beside(right)
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean weight (signed: linear\nwithin ±0.001, logarithmic beyond)", fontsize=10)
-    head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
+    panels.head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
     return figure
 
 
 def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     groups, layers = by_kernel(comparison.variants), list(attention.groupby("layer"))
-    figure, grid = grid_of(len(layers), len(groups), (2.9, 2.7), (0.8, 1.6), 7, sharex=True, sharey=True)
+    figure, grid = panels.grid_of(len(layers), len(groups), (2.9, 2.7), (0.8, 1.6), 7, sharex=True, sharey=True)
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")
@@ -177,21 +168,21 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     figure.supylabel("mean absolute weight (logarithmic axis)", fontsize=10)
-    head(figure, comparison, "validation split. Means over heads, seeds and queries.")
-    legend_below(figure, grid[0], 4)
+    panels.head(figure, comparison, "validation split. Means over heads, seeds and queries.")
+    panels.legend_below(figure, grid[0], 4)
     return figure
 
 
 def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
-    figure, panels = panels_of(by_kernel(comparison.variants), 2, (4.9, 3.3), (0, 1.2), 7, sharey=True)
+    figure, shown = panels.panels_of(by_kernel(comparison.variants), 2, (4.9, 3.3), (0, 1.2), 7, sharey=True)
     losses = losses.assign(middle=(losses["first"] + losses["last"] + 1) / 2)
-    for axes, variants in panels:
-        lines_of_variants(axes, losses, variants, "middle", "bits_per_byte")
-        doubling_axis(axes, sorted(losses["middle"].unique()), "position in the window (tokens)")
+    for axes, variants in shown:
+        panels.lines_of_variants(axes, losses, variants, "middle", "bits_per_byte")
+        panels.doubling_axis(axes, sorted(losses["middle"].unique()), "position in the window (tokens)")
     figure.supylabel("bits per byte", fontsize=10)
-    head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    legend_below(figure, figure.axes, 4)
+    panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
+    panels.legend_below(figure, figure.axes, 4)
     return figure
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.samples import ReadSample
+from experiments.analysis.runs import NotRecorded
 from experiments.analysis.statistics import estimates
 from experiments.config import Config
 from experiments.records.csv_files import number, whole
@@ -204,83 +204,64 @@ def _at_distances(x: Tensor) -> Tensor:
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
 
 
-def largest_over_bound() -> ReadSample:
-    """By draw, the largest score over its bound, of all distances."""
-
-    def quantity(scores: pd.DataFrame) -> Any:
-        by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
-        return by_draw.dropna().max(axis=1) if set(DISTANCES) <= set(by_draw) else {}
-
-    return SCORES.over_draws(quantity, SCORE_DRAWS)
+@SCORES.by_draw(SCORE_DRAWS)
+def largest_over_bound(scores: pd.DataFrame) -> Any:
+    """The largest score over its bound, of all distances."""
+    by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
+    return by_draw.reindex(columns=DISTANCES).dropna().max(axis=1)
 
 
-def bound_falls() -> ReadSample:
+@SCORES.by_draw(SCORE_DRAWS)
+def score_difference(scores: pd.DataFrame, column: str, far: int, near: int) -> Any:
+    """A column of scores.csv at one distance minus at another."""
+    by_draw = scores.pivot(index="draw", columns="distance", values=column).reindex(columns=[far, near])
+    return (by_draw[far] - by_draw[near]).dropna()
+
+
+@BOUND_BY_WIDTH.by_draw(len(BOUND_WIDTHS), "widths")
+def bound_falls(bounds: pd.DataFrame) -> Any:
     """By width, the bound far from the query over that near it."""
-
-    def quantity(bounds: pd.DataFrame) -> Any:
-        by_width = bounds.set_index("width")
-        return by_width["far"] / by_width["near"]
-
-    return BOUND_BY_WIDTH.over_draws(quantity, len(BOUND_WIDTHS), "widths")
+    by_width = bounds.set_index("width")
+    return by_width["far"] / by_width["near"]
 
 
-def score_difference(column: str, far: int, near: int) -> ReadSample:
-    """By draw, a column of scores.csv at one distance minus at another."""
-
-    def quantity(scores: pd.DataFrame) -> Any:
-        by_draw = scores.pivot(index="draw", columns="distance", values=column)
-        return (by_draw[far] - by_draw[near]).dropna() if {far, near} <= set(by_draw) else {}
-
-    return SCORES.over_draws(quantity, SCORE_DRAWS)
+@KEPT_MASK.by_draw(MASK_DRAWS)
+def mask_error(draws: pd.DataFrame, distance: int) -> Any:
+    """The rotated score over the kernel, minus c(Δ)."""
+    rows = draws[draws["distance"] == distance].set_index("draw")
+    return rows["ratio"] - rows["expected"]
 
 
-def mask_error(distance: int) -> ReadSample:
-    """By draw, the rotated score over the kernel, minus c(Δ)."""
-
-    def quantity(draws: pd.DataFrame) -> Any:
-        rows = draws[draws["distance"] == distance].set_index("draw")
-        return rows["ratio"] - rows["expected"]
-
-    return KEPT_MASK.over_draws(quantity, MASK_DRAWS)
+@ATTENTION.by_seed
+def fall_of_attention(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str = "") -> float:
+    """``_fall`` of a variant, minus that of another, if there is one."""
+    return _fall(rows, comparison, variant) - (_fall(rows, comparison, other) if other else 0)
 
 
-def fall_of_attention(variant: str, other: str = "") -> ReadSample:
-    """By seed, ``fall`` of a variant; minus that of another, if there is one."""
-    variants = (variant, other) if other else (variant,)
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        falls = [found for each in variants if (found := fall(rows, each, comparison)) is not None]
-        return falls[0] - sum(falls[1:]) if len(falls) == len(variants) else None
-
-    return ATTENTION.over_seeds(variants, quantity)
-
-
-def last_step(variant: str) -> ReadSample:
-    """By seed, the loss in the last range of positions minus that in the range before."""
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        rows = rows[rows["variant"] == variant].sort_values("first")
-        measured = list(zip(rows["first"], rows["last"], strict=True))
-        losses = rows["bits_per_byte"].tolist()
-        is_whole = len(losses) > 1 and measured == bins(comparison.config["context"])
-        return losses[-1] - losses[-2] if is_whole else None
-
-    return POSITION_LOSS.over_seeds((variant,), quantity)
-
-
-def fall(of_seed: pd.DataFrame, variant: str, comparison: Comparison) -> float | None:
+def _fall(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
     """ln of the mean absolute weight far from the query over that near it, mean over layers.
 
-    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. None
-    where a layer or a distance is missing, or the mean weight is 0.
+    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. Not
+    recorded where a layer or a distance is missing, or the mean weight is 0.
     """
-    by_place = of_seed[of_seed["variant"] == variant].set_index(["layer", "distance"])["absolute"]
+    by_place = rows[rows["variant"] == variant].set_index(["layer", "distance"])["absolute"]
     context = comparison.config["context"]
-    means = []
+    logarithms = []
     for distances in (range(1, max(1, context // 32) + 1), range(context // 4, context // 2)):
         places = list(itertools.product(range(comparison.config["layers"]), distances))
-        if not set(places) <= set(by_place.index):
-            return None
-        means.append(by_place[places].mean())
-    near, far = means
-    return math.log(far) - math.log(near) if near > 0 and far > 0 else None
+        mean = by_place.reindex(places).mean(skipna=False)
+        if not mean > 0:
+            raise NotRecorded("attention by distance")
+        logarithms.append(math.log(mean))
+    near, far = logarithms
+    return far - near
+
+
+@POSITION_LOSS.by_seed
+def last_step(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
+    """The loss in the last range of positions minus that in the range before."""
+    rows = rows[rows["variant"] == variant].sort_values("first")
+    losses = rows["bits_per_byte"].tolist()
+    if len(losses) < 2 or list(zip(rows["first"], rows["last"], strict=True)) != bins(comparison.config["context"]):
+        raise NotRecorded("the loss by position")
+    return float(losses[-1] - losses[-2])

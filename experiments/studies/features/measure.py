@@ -4,9 +4,9 @@ And the quantities of them that its claims are about; the estimators there are `
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from experiments.analysis.samples import ReadSample
+from experiments.analysis.runs import NotRecorded
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
@@ -89,7 +89,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
         torch.set_num_threads(threads)
 
 
-def planned_draws(comparison: Comparison, part: Part) -> int:
+def planned_draws(comparison: Comparison, part: Part, **_: Any) -> int:
     """How many draws a part of random.csv has; the smoke preset has few."""
     if comparison.preset == "smoke":
         return SMOKE_DRAWS
@@ -209,70 +209,63 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
     return found
 
 
+@RANDOM.by_draw(planned_draws)
 def ratio_over_draws(
-    part: Part, one: str, other: str, column: str, head_dim: int, scale: float, num_features: int
-) -> ReadSample:
+    table: pd.DataFrame, part: Part, one: str, other: str, column: str, head_dim: int, scale: float, num_features: int
+) -> Any:
     """log10 of the first estimator's error over the second's, for each draw of random inputs."""
-
-    def quantity(rows: pd.DataFrame) -> "pd.Series[float]":
-        first, second = (np.log10(_made(rows, each)[column]) for each in (one, other))
-        return (first - second).dropna()
-
-    return _over_draws(part, quantity, head_dim=head_dim, scale=scale, num_features=num_features)
+    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
+    first, second = (np.log10(_made(rows, each)[column]) for each in (one, other))
+    return (first - second).dropna()
 
 
-def saving_over_draws(part: Part, one: str, other: str, head_dim: int, scale: float, num_features: int) -> ReadSample:
+@RANDOM.by_draw(planned_draws)
+def saving_over_draws(
+    table: pd.DataFrame, part: Part, one: str, other: str, head_dim: int, scale: float, num_features: int
+) -> Any:
     """The first estimator's squared error minus the second's, over that expected of independent directions, by draw.
 
     The mean over draws is a difference of mean squared errors.
     """
-
-    def quantity(rows: pd.DataFrame) -> "pd.Series[float]":
-        first, second = (_made(rows, each) for each in (one, other))
-        return ((first["kernel_error"] - second["kernel_error"]) / second["expected_kernel_error"]).dropna()
-
-    return _over_draws(part, quantity, head_dim=head_dim, scale=scale, num_features=num_features)
+    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
+    first, second = (_made(rows, each) for each in (one, other))
+    return ((first["kernel_error"] - second["kernel_error"]) / second["expected_kernel_error"]).dropna()
 
 
-def slope_over_draws(head_dim: int, scale: float) -> ReadSample:
+@RANDOM.by_draw(planned_draws)
+def slope_over_draws(table: pd.DataFrame, part: Part, head_dim: int, scale: float) -> Any:
     """The slope of log error over log M for independent positive features, for each draw."""
-
-    def quantity(rows: pd.DataFrame) -> "pd.Series[float]":
-        by_features = _made(rows, "positive independent").pivot(columns="num_features", values="kernel_error")
-        whole_draws = by_features.reindex(columns=NUM_FEATURES).dropna()
-        slopes, _ = np.polyfit(np.log(NUM_FEATURES), np.log(whole_draws.to_numpy()).T, 1)
-        return pd.Series(slopes, whole_draws.index, dtype=float)
-
-    return _over_draws("curves", quantity, head_dim=head_dim, scale=scale)
+    rows = _made(_of(table, part=part, head_dim=head_dim, scale=scale), "positive independent")
+    by_features = rows.pivot(columns="num_features", values="kernel_error")
+    whole_draws = by_features.reindex(columns=NUM_FEATURES).dropna()
+    slopes, _ = np.polyfit(np.log(NUM_FEATURES), np.log(whole_draws.to_numpy()).T, 1)
+    return pd.Series(slopes, whole_draws.index, dtype=float)
 
 
-def ratio_over_seeds(variant: str, one: str, other: str, num_features: int) -> ReadSample:
+@TRAINED.by_seed
+def ratio_over_seeds(
+    rows: pd.DataFrame, comparison: Comparison, variant: str, one: str, instead: str, num_features: int
+) -> float:
     """log10 of the first estimator's error of the attention matrix over the second's, on a trained variant.
 
     The mean over its layers, for each seed.
     """
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        rows = rows[(rows["variant"] == variant) & (rows["num_features"] == num_features)]
-        first, second = (_made(rows, each, "layer")["log10_attention_error"] for each in (one, other))
-        difference = (first - second).dropna()
-        return float(difference.mean()) if len(difference) == comparison.config["layers"] else None
-
-    return TRAINED.over_seeds((variant,), quantity)
+    rows = _of(rows, variant=variant, num_features=num_features)
+    first, second = (_made(rows, each, "layer")["log10_attention_error"] for each in (one, instead))
+    difference = (first - second).dropna()
+    if len(difference) != comparison.config["layers"]:
+        raise NotRecorded("the error on trained queries and keys")
+    return float(difference.mean())
 
 
-def _over_draws(part: Part, quantity: Callable[[pd.DataFrame], "pd.Series[float]"], **wanted: float) -> ReadSample:
-    """``quantity`` by draw of the wanted rows of a part of random.csv."""
-
-    def of_rows(table: pd.DataFrame) -> "pd.Series[float]":
-        for column, value in {"part": part, **wanted}.items():
-            table = table[table[column] == value]
-        return quantity(table)
-
-    return RANDOM.over_draws(of_rows, lambda comparison: planned_draws(comparison, part))
+def _of(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """The rows with these values."""
+    for column, value in wanted.items():
+        table = table[table[column] == value]
+    return table
 
 
 def _made(rows: pd.DataFrame, made: str, index: str = "draw") -> pd.DataFrame:
     """The rows of an estimator."""
     estimator, directions = made.split()
-    return rows[(rows["estimator"] == estimator) & (rows["directions"] == directions)].set_index(index)
+    return _of(rows, estimator=estimator, directions=directions).set_index(index)

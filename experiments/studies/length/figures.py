@@ -7,14 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.panels import (
-    doubling_axis,
-    head,
-    legend_beside,
-    lines_by_seed,
-    lines_of_variants,
-    panels_of,
-)
+from experiments.figures import panels
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import MUTED, by_kernel, draw
 from experiments.records.schema import Comparison
@@ -53,9 +46,9 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
 
 def by_length_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel, a line per position encoding, of models as trained."""
-    figure, panels = _panels(by_kernel(comparison.variants), comparison, LOSS)
-    for axes, variants in panels:
-        lines_of_variants(axes, means[means["method"] == AS_TRAINED], variants, "length", "bits_per_byte")
+    figure, shown = _panels(by_kernel(comparison.variants), comparison, LOSS)
+    for axes, variants in shown:
+        panels.lines_of_variants(axes, means[means["method"] == AS_TRAINED], variants, "length", "bits_per_byte")
         _finish(axes, means["length"], comparison, LENGTH)
     return figure
 
@@ -64,36 +57,36 @@ def stretched_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per variant with RoPE, a line per way of stretching."""
     groups = {variant.name: means[means["variant"] == variant.name] for variant in comparison.variants}
     groups = {name: rows for name, rows in groups.items() if rows["method"].nunique() > 1}
-    figure, panels = _panels(groups or {"": means[:0]}, comparison, LOSS)
-    for axes, rows in panels:
+    figure, shown = _panels(groups or {"": means[:0]}, comparison, LOSS)
+    for axes, rows in shown:
         for look, method in zip(LOOKS, (AS_TRAINED, *SCALINGS), strict=False):
-            lines_by_seed(axes, rows[rows["method"] == method], "length", "bits_per_byte", look, method)
+            panels.lines_by_seed(axes, rows[rows["method"] == method], "length", "bits_per_byte", look, method)
         _finish(axes, means["length"], comparison, LENGTH)
     return figure
 
 
 def by_position_figure(added: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel; what the longest windows add against the middle of each range of positions."""
-    figure, panels = _panels(by_kernel(comparison.variants), comparison, ADDED)
+    figure, shown = _panels(by_kernel(comparison.variants), comparison, ADDED)
     added = added.assign(middle=(added["first"] + added["last"] + 1) / 2)
-    for axes, variants in panels:
+    for axes, variants in shown:
         axes.axhline(0, color=MUTED, linewidth=1)
-        lines_of_variants(axes, added, variants, "middle", "added")
+        panels.lines_of_variants(axes, added, variants, "middle", "added")
         _finish(axes, added["last"], comparison, POSITION)
     return figure
 
 
 def _panels(groups: dict[str, Any], comparison: Comparison, quantity: str) -> tuple[Figure, list[tuple[Axes, Any]]]:
-    figure, panels = panels_of(groups, 1, (8.6, 2.8), (0, 0.5))
+    figure, shown = panels.panels_of(groups, 1, (8.6, 2.8), (0, 0.5))
     figure.supylabel(quantity, fontsize=10)
-    head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    return figure, panels
+    panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
+    return figure, shown
 
 
 def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: Comparison, name: str) -> None:
     context = comparison.config["context"]
     ticks = [context * 2.0**power for power in range(-4, 5)]
     shown = [tick for tick in ticks if lengths.min() <= tick <= lengths.max() + 1 and tick == int(tick)]
-    doubling_axis(axes, shown, name)
+    panels.doubling_axis(axes, shown, name)
     axes.axvline(context, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-    legend_beside(axes)
+    panels.legend_beside(axes)

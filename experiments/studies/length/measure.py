@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments.analysis.samples import ReadSample
+from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
@@ -125,35 +125,37 @@ def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def rise(variant: str, factor: int, other: str = "") -> ReadSample:
+@LOSSES.by_seed
+def rise(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, other: str = "") -> float:
     """The loss in windows of a factor of the training length minus that in windows of the training length.
 
     That of another variant is subtracted, if there is one.
     """
     signs = {variant: 1, other: -1} if other else {variant: 1}
-    ends = ((1, factor), (-1, 1))
-    return _by_seed(*((sign * end, name, at, AS_TRAINED) for name, sign in signs.items() for end, at in ends))
+    return sum(
+        sign * (_loss(rows, comparison, each, factor) - _loss(rows, comparison, each, 1))
+        for each, sign in signs.items()
+    )
 
 
-def loss_difference(variant: str, other: str, factor: int) -> ReadSample:
+@LOSSES.by_seed
+def loss_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str, factor: int) -> float:
     """The loss of a variant at a factor of the training length minus that of another."""
-    return _by_seed((1, variant, factor, AS_TRAINED), (-1, other, factor, AS_TRAINED))
+    return _loss(rows, comparison, variant, factor) - _loss(rows, comparison, other, factor)
 
 
-def method_difference(variant: str, method: str, instead: str, factor: int) -> ReadSample:
+@LOSSES.by_seed
+def method_difference(
+    rows: pd.DataFrame, comparison: Comparison, variant: str, method: str, instead: str, factor: int
+) -> float:
     """The loss of a variant stretched in one way minus that in another, at a factor of the training length."""
-    return _by_seed((1, variant, factor, method), (-1, variant, factor, instead))
+    return _loss(rows, comparison, variant, factor, method) - _loss(rows, comparison, variant, factor, instead)
 
 
-def _by_seed(*terms: tuple[int, str, int, str]) -> ReadSample:
-    """Σ sign · loss(variant, factor of the context, method) for each seed."""
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        losses = window_means(rows).set_index(["variant", "length", "method"])["bits_per_byte"]
-        context = comparison.config["context"]
-        places = {(variant, factor * context, method): sign for sign, variant, factor, method in terms}
-        if not all(place in losses.index for place in places):
-            return None
-        return sum(sign * float(losses[place]) for place, sign in places.items())
-
-    return LOSSES.over_seeds([variant for _, variant, _, _ in terms], quantity)
+def _loss(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, method: str = AS_TRAINED) -> float:
+    """The loss of a variant at a factor of the training length. Raises NotRecorded if there is none."""
+    length = factor * comparison.config["context"]
+    means = window_means(rows[(rows["variant"] == variant) & (rows["method"] == method) & (rows["length"] == length)])
+    if means.empty:
+        raise NotRecorded("the loss at other lengths")
+    return float(means["bits_per_byte"].item())

@@ -13,8 +13,7 @@ from experiments.figures.panels import end_below_the_lowest, grid_of, legend_bel
 from experiments.figures.settings import loss_entries
 from experiments.figures.style import MUTED, draw, label_powers_of_ten
 from experiments.records.schema import Comparison
-from experiments.studies.pairing.measure import SHOWN_FEATURES, VARIANCE
-from experiments.studies.pairing.variance import EQUAL_DRAWS, MAPS, PAIRED, PLAIN
+from experiments.studies.pairing.measure import EQUAL_DRAWS, MAPS, PAIRED, PLAIN, SHOWN_FEATURES, VARIANCE
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)

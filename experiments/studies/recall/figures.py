@@ -40,30 +40,21 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
     """One row per finished run, in the order of the variants: variant, kernel, position, width, seed, accuracy."""
     finished = finished_seeds(summary)
     tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
-    rows = []
-    for variant in comparison.variants:
-        mine = tested[(tested["variant"] == variant.name) & tested["seed"].isin(finished[variant.name])]
-        place = (variant.name, variant.kernel, variant.position, _width(variant, comparison))
-        rows += [(*place, *run) for run in zip(mine["seed"], mine["value"], strict=True)]
-    return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
+    counts = [seed in finished[name] for name, seed in zip(tested["variant"], tested["seed"], strict=True)]
+    accuracies = tested[counts].rename(columns={"value": "accuracy"})[["variant", "seed", "accuracy"]]
+    places = [(v.name, v.kernel, v.position, _width(v, comparison)) for v in comparison.variants]
+    return pd.DataFrame(places, columns=["variant", "kernel", "position", "width"]).merge(accuracies, on="variant")
 
 
 def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
     rows = []
-    for name, runs in accuracies.groupby("variant", sort=False):
-        mean, low, high = _bounded(runs["accuracy"])
-        rows.append(
-            {
-                "variant": name,
-                "width": str(runs["width"].iloc[0]),
-                "n": f"{len(runs)} of {len(comparison.seeds)}",
-                "test accuracy": f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]"),
-                "worst seed": f"{runs['accuracy'].min():.3f}",
-                "best seed": f"{runs['accuracy'].max():.3f}",
-            }
-        )
-    return pd.DataFrame(rows)
+    for (name, width), shares in accuracies.groupby(["variant", "width"], sort=False)["accuracy"]:
+        mean, low, high = _bounded(shares)
+        accuracy = f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]")
+        ends = f"{shares.min():.3f}", f"{shares.max():.3f}"
+        rows.append((name, str(width), f"{len(shares)} of {len(comparison.seeds)}", accuracy, *ends))
+    return pd.DataFrame(rows, columns=["variant", "width", "n", "test accuracy", "worst seed", "best seed"])
 
 
 def _bounded(shares: "pd.Series[float]") -> tuple[float, float, float]:
@@ -82,9 +73,8 @@ def _labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.D
     failed = failures(summary)
     labels: dict[str, str] = {}
     for variant in variants:
-        text = labels.setdefault(
-            variant.position, label("rope" if variant.name.startswith("softmax-rope") else variant.position)
-        )
+        position = "rope" if variant.name.startswith("softmax-rope") else variant.position
+        text = labels.setdefault(variant.position, label(position))
         if variant.name in failed:
             labels[variant.position] = f"{text}\n(width {_width(variant, comparison)}: {failed[variant.name]})"
     return labels

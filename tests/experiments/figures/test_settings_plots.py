@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.figures.settings import base_name, named_settings, panels_of, setting_label
+from experiments.figures.settings import base_name, named_settings, by_base, setting_label
 from tests.made_up import make_record
 
 PLAIN, REDRAWN, BOTH = "favor+-none", "favor+-none@redraw_every=100", "elu+1-none@dim=64@learning_rate=0.1"
@@ -22,7 +22,7 @@ def test_a_name_is_taken_apart():
 
 
 def test_variants_that_differ_in_settings_share_a_panel():
-    groups = panels_of(make_record(variants=[PLAIN, BOTH, REDRAWN]))
+    groups = by_base(make_record(variants=[PLAIN, BOTH, REDRAWN]))
     assert {name: [variant.name for variant in variants] for name, variants in groups.items()} == {
         "favor+-none": [PLAIN, REDRAWN],
         "elu+1-none": [BOTH],

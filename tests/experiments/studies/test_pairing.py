@@ -12,7 +12,7 @@ from experiments.figures.style import style
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing import measure
 from experiments.studies.pairing.figures import STUDY, figures, variance_figure
-from experiments.studies.pairing.variance import (
+from experiments.studies.pairing.measure import (
     DISTANCES,
     EQUAL_DRAWS,
     MAPS,
