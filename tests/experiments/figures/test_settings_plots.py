@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.figures.settings import base_name, named_settings, by_base, setting_label
+from experiments.figures.settings import base_name, by_base, named_settings, setting_label
 from tests.made_up import make_record
 
 PLAIN, REDRAWN, BOTH = "favor+-none", "favor+-none@redraw_every=100", "elu+1-none@dim=64@learning_rate=0.1"

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -14,24 +15,36 @@ from experiments.studies.decay import measure as decay
 from experiments.studies.decay.figures import (
     EXPECTED_BOUND,
     EXPECTED_SIMILARITY,
+    STUDY,
     figures,
     position_loss_figure,
     scores_figure,
     scores_shown,
 )
 from experiments.studies.decay.measure import (
+    ATTENTION,
+    BOUND_BY_WIDTH,
+    BOUND_WIDTHS,
     DISTANCES,
     HEAD_DIM,
+    KEPT_DISTANCES,
+    KEPT_MASK,
+    MASK_DRAWS,
     MASK_FEATURES,
+    POSITION_LOSS,
+    SCORE_DRAWS,
+    SCORES,
     bound_table,
+    bound_widths_table,
     mask_draws_table,
     mask_table,
     scores_table,
 )
 from experiments.training.objectives import make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
-from linear_rope.diagnostics import expected_rope_mask
 from tests.made_up import make_record
+
+from .conftest import judged, opened, write
 
 
 def test_the_bound_is_roformer_s_figure_2():
@@ -59,14 +72,6 @@ def test_the_mean_of_real_draws_is_the_expected_mask(mask):
         # 36 comparisons: 4 standard errors are exceeded by chance once in 440 runs, and the draws are fixed.
         assert abs(row.mean - row.expected) < 4 * standard_error
         assert standard_error < 0.05
-
-
-def test_the_mask_differs_where_it_should(mask):
-    """A rotation with another base, or none, would not pass the test above."""
-    far = mask[(mask["num_features"] == 64) & (mask["distance"] == 64)].iloc[0]
-    other_base = expected_rope_mask(torch.tensor(64), 64, base=1000.0).item()
-    for wrong in (1.0, other_base):
-        assert not far["low"] <= wrong <= far["high"]
 
 
 @pytest.mark.parametrize(
@@ -156,23 +161,6 @@ def test_every_range_of_positions_counts_the_same_targets_equally_often(context)
         assert set(times.tolist()) == {(last + 1 - first) // step}
 
 
-class Unigram(torch.nn.Module):
-    """Does not look at the past: the loss of a target is the same at every position."""
-
-    def forward(self, tokens):
-        return (torch.arange(256.0) / 50).expand(*tokens.shape, 256)
-
-
-@pytest.mark.parametrize("context", [40, 64])
-def test_a_model_that_does_not_look_at_the_past_has_one_loss_at_all_ranges_of_positions(context):
-    # The text changes from beginning to end, so that other targets would have another loss.
-    spans = (torch.arange(2 * 501).view(2, 501) // 4) % 256
-    windows, counted = overlapping(spans, context)
-    losses = by_bin(losses_by_position(Unigram(), windows, Config(context=context), counted))["bits_per_byte"]
-    # float32 losses of up to 13 bits, each rounded to 2⁻²⁴ of it.
-    assert losses.max() - losses.min() < 13 * 2**-23
-
-
 @pytest.mark.parametrize(
     ("corpus", "context", "says"),
     [
@@ -220,25 +208,105 @@ def test_the_loss_by_position_of_a_model_that_is_known():
 
 
 def test_the_figure_of_losses_has_a_panel_a_kernel_and_the_mean_over_seeds():
-    names = (
-        ("softmax-none", "softmax", "none"),
-        ("favor+-none", "favor+", "none"),
-        ("favor+-x", "favor+", "learned"),
-    )
-    variants = [{"name": name, "kernel": kernel, "position": position} for name, kernel, position in names]
-    rows = [
-        (name, seed, first, last, 5 - i + seed)
-        for name, *_ in names
-        for seed in (0, 1)
-        for i, (first, last) in enumerate(((0, 15), (16, 31), (32, 63)))
-    ]
-    losses = pd.DataFrame(rows, columns=["variant", "seed", "first", "last", "bits_per_byte"])
-    comparison = make_record(variants=variants, config={"context": 64})
+    names, ends = ["softmax-none", "favor+-none", "favor+-learned"], ((0, 15), (16, 31), (32, 63))
+    places = itertools.product(names, (0, 1), enumerate(ends))
+    rows = [(name, seed, *of, 5 - i + seed) for name, seed, (i, of) in places]
+    losses = pd.DataFrame(rows, columns=POSITION_LOSS.columns)
     with style():
-        figure = position_loss_figure(losses, comparison)
+        figure = position_loss_figure(losses, make_record(variants=names, config={"context": 64}))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["softmax", "favor+"]
     thick = [line for axes in figure.axes for line in axes.lines if not line.get_label().startswith("_")]
-    assert [line.get_label() for line in thick] == [name for name, *_ in names]
+    assert [line.get_label() for line in thick] == names
     for line in thick:
         assert list(line.get_xdata()) == [8, 24, 48]
         assert list(line.get_ydata()) == [5.5, 4.5, 3.5]
+
+
+CONTEXT = 256
+FALLS = {"favor+-rope-after": -2.0, "favor+-none": -0.5}
+STEPS = {"softmax-none": -0.3}
+
+
+@pytest.fixture
+def root(tmp_path, make_comparison):
+    """Made-up tables: equal content falls but for its rises, the rest is flat; weights fall by the variant."""
+    root = tmp_path / "decay"
+    make_comparison(root, ",".join(STUDY.variants), 3, fates={("elu+1-none", 2): ("failed", "why")})
+    BOUND_BY_WIDTH.write(root, bound_widths_table())
+    equal = {1: 0.9, 128: 0.28, 256: 0.35, 512: 0.18, 1024: 0.26}
+    scores = [
+        (draw, distance, equal.get(distance, 0.5) + noise(draw), noise(draw) * (distance + 1) / 257, 0.1 + noise(draw))
+        for draw in range(SCORE_DRAWS)
+        for distance in DISTANCES
+    ]
+    write(SCORES, root, scores)
+    draws = itertools.product(KEPT_DISTANCES, range(MASK_DRAWS))
+    write(KEPT_MASK, root, [(distance, draw, 0.5, 0.5 + noise(draw)) for distance, draw in draws])
+    runs = [run for run in itertools.product(STUDY.variants, range(3)) if run != ("elu+1-none", 2)]
+    weights = [
+        (variant, seed, layer, d, 0.0, 0.1 * math.exp(FALLS.get(variant, 0) + 0.01 * seed if d >= CONTEXT // 4 else 0))
+        for (variant, seed), layer, d in itertools.product(runs, (0, 1), range(CONTEXT // 2))
+    ]
+    write(ATTENTION, root, weights)
+    losses = []
+    for (variant, seed), (first, last) in itertools.product(runs, bins(CONTEXT)):
+        step = STEPS.get(variant, 0) + seed / 1000 if first == 128 else 0
+        losses.append((variant, seed, first, last, 4 + (first == 0) + seed / 100 + step))
+    write(POSITION_LOSS, root, losses)
+    return root
+
+
+def noise(draw):
+    return 0.01 * math.sin(draw)
+
+
+def rows_of(root):
+    root, comparison, curves = opened(root)
+    comparison.config |= {"context": CONTEXT}
+    return judged(STUDY, root, comparison, curves)
+
+
+def test_every_claim_reads_the_quantity_that_it_names(root):
+    rows = rows_of(root)
+    average = np.mean([noise(draw) for draw in range(SCORE_DRAWS)])
+    expected = {
+        "bound-holds": 0.1 + average,
+        "equal-falls": 0.35 - 0.9,
+        "not-monotone-128": 0.35 - 0.28,
+        "not-monotone-512": 0.26 - 0.18,
+        "gaussian-flat": 256 / 257 * average,
+        "mask-64": np.mean([noise(draw) for draw in range(MASK_DRAWS)]),
+        "favor+-rope-after-attention": -2.0 + 0.01,
+        "favor+-rope-after-steeper": -1.5,
+        "softmax-rope-attention": 0.01,
+        "softmax-none-position-loss": -0.3 + 0.001,
+        "favor+-none-position-loss": 0.001,
+    }
+    for key, value in expected.items():
+        assert rows[key].estimate.mean == pytest.approx(value, abs=1e-7), key  # the files have nine digits
+    verdicts = {key: rows[key].verdict for key in expected}
+    refuted = {"softmax-rope-attention", "favor+-none-position-loss"}
+    assert verdicts == {key: "not supported" if key in refuted else "supported" for key in expected}
+    assert rows["bound-falls"].estimate.n == len(BOUND_WIDTHS)
+    assert rows["elu+1-rope-after-steeper"].verdict == "inconclusive"
+    assert "seed 2: elu+1-none failed: why" in rows["elu+1-rope-after-steeper"].remark
+
+
+def test_what_is_not_measured_is_not_run(root):
+    for path in root.glob("*.csv"):
+        path.unlink()
+    # One run failed for good; its claims are as undecided as before.
+    lost = {"elu+1-none-position-loss", "elu+1-rope-after-steeper"}
+    assert {key for key, row in rows_of(root).items() if row.verdict != "not run"} <= lost
+    assert not [key for key, row in rows_of(root).items() if "supported" in row.verdict]
+
+
+def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
+    scores = pd.read_csv(root / "scores.csv")
+    SCORES.write(root, scores[(scores["draw"] != 5) | (scores["distance"] != 1024)])
+    losses = pd.read_csv(root / "position_loss.csv")
+    POSITION_LOSS.write(root, losses[losses["seed"] != 1])
+    rows = rows_of(root)
+    assert rows["not-monotone-512"].remark == "1 of 200 draws are missing or unfinished"
+    assert rows["not-monotone-128"].verdict == "supported"
+    assert rows["softmax-none-position-loss"].verdict == "not run"

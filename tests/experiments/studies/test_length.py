@@ -8,28 +8,26 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.studies import tables
 from experiments.studies.length import measure as length
 from experiments.studies.length.figures import STUDY, figures
 from experiments.training.loop import evaluate
 from experiments.training.models import build_model
-from experiments.training.objectives import NextByte, evenly_spaced, make_objective
-from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.training.objectives import evenly_spaced, make_objective
+from experiments.training.position_loss import bins, losses_by_position, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, opened, verdicts
+from .conftest import drawn, opened, verdicts, write
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
 
 @pytest.fixture(scope="module")
-def task():
-    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    return NextByte(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+def task(next_byte):
+    return next_byte(CONFIG)
 
 
 def model_of(variant, task):
@@ -51,16 +49,6 @@ def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
 )
 def test_bins_double_and_end_with_the_window(size, ranges):
     assert bins(size) == ranges
-
-
-@pytest.mark.parametrize("size", [5, 16, 40, 64])
-def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
-    losses = torch.arange(size, dtype=torch.float64) ** 2
-    table = by_bin(losses)
-    assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
-    place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
-    (mean,) = length.window_means(table.assign(**place))["bits_per_byte"]
-    assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
 def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
@@ -139,7 +127,7 @@ def made_up(make_comparison, tmp_path):
                     place = (variant, seed, method, 32 * factor)
                     rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
             rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=length.LOSSES.columns).to_csv(root / "length.csv", index=False)
+        write(length.LOSSES, root, rows)
         return opened(root)
 
     return make
