@@ -13,7 +13,6 @@ from experiments.data.registry import load_corpus
 from experiments.figures.style import style
 from experiments.studies.decay import measure as decay
 from experiments.studies.decay.figures import (
-    EXPECTED_BOUND,
     EXPECTED_SIMILARITY,
     STUDY,
     figures,
@@ -34,7 +33,6 @@ from experiments.studies.decay.measure import (
     POSITION_LOSS,
     SCORE_DRAWS,
     SCORES,
-    bound_table,
     bound_widths_table,
     mask_draws_table,
     mask_table,
@@ -45,14 +43,6 @@ from experiments.training.position_loss import bins, by_bin, losses_by_position,
 from tests.made_up import make_record
 
 from .conftest import judged, opened, write
-
-
-def test_the_bound_is_roformer_s_figure_2():
-    bound = bound_table().set_index("distance")["bound"]
-    assert len(bound) == 257
-    for distance, value in EXPECTED_BOUND.items():
-        decimals = len(value.partition(".")[2])
-        assert f"{bound[distance]:.{decimals}f}" == value
 
 
 @pytest.fixture(scope="module")
