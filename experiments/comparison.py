@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from msgspec.structs import replace
+from torch import nn
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
@@ -31,11 +32,13 @@ from experiments.extensions import choices
 from experiments.figures.curves import plotted
 from experiments.figures.style import variant_style
 from experiments.launch.signals import Stopped
+from experiments.launch.worker import load_objective, read_job
 from experiments.options import ALL, RunOptions, parse
-from experiments.records.record import read_comparison, run_status
+from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
-from experiments.training.models import LanguageModel, resolve_device
+from experiments.training.models import LanguageModel, Trained, resolve_device
+from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.trained_models import trained_models
 from linear_rope.model import CausalLM
@@ -188,7 +191,7 @@ class TrainedRun:
     def __str__(self) -> str:
         return f"{self.variant} seed {self.seed}"
 
-    def model(self, device: str | torch.device = "cpu") -> CausalLM:
+    def model(self, device: str | torch.device = "cpu") -> nn.Module:
         """The trained model, in eval mode. Raises ValueError if the run is not done, or there is no such device."""
         root, record = self.comparison.directory, self.comparison.record
         try:
@@ -196,13 +199,20 @@ class TrainedRun:
         except RuntimeError:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
         notes: list[str] = []
-        language_model = LanguageModel(record.objective.vocabulary, record.config["context"])
-        variants = [variant for variant in record.variants if variant.name == self.variant]
-        of_this = replace(record, variants=variants, seeds=[self.seed])
-        for _, _, model in trained_models(root, of_this, language_model, "the model", notes):
-            return model.to(place)
-        problem = notes[0] if notes else f"it is {run_status(root, self.variant, self.seed).state}"
+        if (state := run_status(root, self.variant, self.seed).state) == "done":
+            variants = [variant for variant in record.variants if variant.name == self.variant]
+            of_this = replace(record, variants=variants, seeds=[self.seed])
+            for _, _, model in trained_models(root, of_this, self._trained_for(), "the model", notes):
+                return model.to(place)
+        problem = notes[0] if notes else f"it is {state}"
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
+
+    def _trained_for(self) -> Trained:
+        """What made the model: of a language model the record tells, all others come with their data set."""
+        root, record = self.comparison.directory, self.comparison.record
+        if record.objective.name in (kind.name for kind in (NextByte, NextSubword, GeneratedSequences)):
+            return LanguageModel(record.objective.vocabulary, record.config["context"])
+        return load_objective(*read_job(run_directory(root, self.variant, self.seed)))
 
     def generate(
         self,
@@ -229,6 +239,9 @@ class TrainedRun:
             raise ValueError("prompt is empty; give at least one character")
         check_range("tokens", tokens, 1, MOST_TOKENS)
         model = self.model(device)
+        if not isinstance(model, CausalLM):
+            name = self.comparison.record.objective.name
+            raise ValueError(f"{self} was trained for {name!r} and writes no text; give a run of a language model")
         place = next(model.parameters()).device
         tokenizer = self._tokenizer()
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)

@@ -41,6 +41,10 @@ class TableEntry:
     """as of a figure"""
 
 
+Entries = list[FigureEntry | TableEntry]
+"""what a report shows of a study, in reading order"""
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
     """A question and all that answers it. ``{NAME}`` in its words stands for a constant of the module ``constants``."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
 from experiments.variants import parse_variants
 
@@ -65,3 +66,8 @@ def make_record(**other: Any) -> Comparison:
 def metrics_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl as they stand there."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def repeated_rows(path: Path) -> list[dict[str, Any]]:
+    """The same without what differs from run to run on one machine: a run that is made again has them once more."""
+    return [{key: value for key, value in row.items() if key not in WALL_CLOCK} for row in metrics_rows(path)]

@@ -90,6 +90,12 @@ def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread 
     return Estimate(n, mean, mean - half, mean + half, std)
 
 
+def estimates(table: pd.DataFrame, by: str | list[str], column: str) -> pd.DataFrame:
+    """``estimate`` of a column by group: a row each, its columns n, mean, low, high and std."""
+    found = {key: asdict(estimate(list(values))) for key, values in table.groupby(by)[column]}
+    return pd.DataFrame(found, index=["n", "mean", "low", "high", "std"]).T.rename_axis(by)
+
+
 def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
     """The first index (a step) at which the curve is at or below the target; None if it never is."""
     reached = curve.sort_index()

@@ -16,15 +16,15 @@ from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.extensions import origins
 from experiments.launch.launcher import Launcher, Run
-from experiments.launch.progress import make_display
+from experiments.launch.progress import Display
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.runs import Failure, Training, log_path, train_runs
+from experiments.launch.runs import Failure, Training, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import only_one_run
-from experiments.records.record import is_finished, write_record
+from experiments.records.record import is_finished, run_directory, write_record
 from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.records.store import (
     CONTINUED,
@@ -140,7 +140,7 @@ def _train_and_report(
         done = sum(map(training.is_finished, runs))
         if done:
             console.print(f"{done} of {len(runs)} runs are done already")
-        with make_display(console, runs, done, config.steps) as display:
+        with Display(console, runs, done, config.steps) as display:
             return train_runs(training, runs, launcher, display)
 
     for note in (*comparison.notes, *_short_of_the_peak(config)):
@@ -171,7 +171,7 @@ def _train_and_report(
     console.print(result_table(root))
     for (at, run), failure in failures.items():
         console.print(f"{failure.ended.state}: {run}: {failure.reason}", soft_wrap=True)
-        console.print(f"  its log: {log_path(at, run)}", soft_wrap=True)
+        console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
     if failures:
         console.print("the same command tries what failed again")
     console.print(f"report: {report}", soft_wrap=True)

@@ -18,16 +18,10 @@ PREFIX = "enwik8_first4000000"
 PREFIX_NAMES = [folder + name for folder in ("enwik8_prefix/", "") for name in (f"{PREFIX}.gz", PREFIX)]
 
 
-def locate(data_dir: Path | None, download: Download) -> tuple[Path, str]:
-    """The file that holds enwik8, from the data directory or else downloaded, and where it was found in words."""
-    if data_dir and (found := find_file(data_dir, FILE_NAMES)):
-        return found, f"{found.relative_to(data_dir).as_posix()} in the data directory"
-    return download.fetch(), f"downloaded from {download.url}"
-
-
 def load(data_dir: Path | None, _: object, *, download: Download = DOWNLOAD, sha256: str = SHA256) -> Corpus:
     """enwik8, checked against ``sha256`` (of the uncompressed content) wherever it came from."""
-    path, source = locate(data_dir, download)
+    found = find_file(data_dir, FILE_NAMES)
+    (path,), source = download.unless_found(data_dir, [found] if found else [])
     note = (
         "enwik8 with the standard split of 90, 5 and 5 million bytes; published figures are of the whole test split, "
         "these of evenly spaced windows of it."
@@ -44,8 +38,9 @@ def load_prefix(
     if path is not None:
         source = f"{path.name} in the data directory"
     else:
-        path, full_source = locate(data_dir, download)
-        source, size = f"the first {PREFIX_SIZE:,} bytes of {full_source}", PREFIX_SIZE
+        found, size = find_file(data_dir, FILE_NAMES), PREFIX_SIZE
+        (path,), source = download.unless_found(data_dir, [found] if found else [])
+        source = f"the first {PREFIX_SIZE:,} bytes of {source}"
     note = f"The first {PREFIX_SIZE:,} bytes of enwik8, split 90/5/5: not comparable with published enwik8 figures."
     return corpus_of_text("enwik8-4MB", read_content(path, size, "--data enwik8-4MB"), source, note, sha256)
 

@@ -202,6 +202,12 @@ class Download:
         algorithm, known = self.known_hash.split(":")
         return file_hash(path, algorithm, origin) == known
 
+    def unless_found(self, data_dir: Path | None, found: list[Path]) -> tuple[list[Path], str]:
+        """What was found in the data directory, or else the downloaded file; and where it is from, in words."""
+        if data_dir is None or not found:
+            return [self.fetch()], f"downloaded from {self.url}"
+        return found, " and ".join(path.relative_to(data_dir).as_posix() for path in found) + " in the data directory"
+
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it whole.
 

@@ -122,19 +122,6 @@ def archives_in(data_dir: Path | None) -> list[Path]:
     return parts if len(parts) == len(PART_NAMES) else [official] if official else []
 
 
-def locate(data_dir: Path | None, download: Download) -> tuple[list[Path], str]:
-    """The archives, from the data directory or else downloaded, and where they were found in words."""
-    found = archives_in(data_dir)
-    if data_dir is None or not found:
-        return [download.fetch()], f"downloaded from {download.url}"
-    if len(found) == 1 and not download.is_known(found[0], "--data imdb"):
-        raise ValueError(
-            f"--data imdb: {found[0]} is damaged or another file (its hash is not {download.known_hash}); "
-            "replace or remove it"
-        )
-    return found, " and ".join(path.relative_to(data_dir).as_posix() for path in found) + " in the data directory"
-
-
 def load(
     data_dir: Path | None, _: object, *, download: Download = DOWNLOAD, reviews: Mapping[str, int] = REVIEWS
 ) -> Corpus:
@@ -143,7 +130,13 @@ def load(
     Decompressing takes long, so the joined text is kept in the cache directory under the hash of its archives, with
     its own sha256 beside it; every load checks both and joins again if the text is not what was written.
     """
-    archives, source = locate(data_dir, download)
+    found = archives_in(data_dir)
+    if len(found) == 1 and not download.is_known(found[0], "--data imdb"):
+        raise ValueError(
+            f"--data imdb: {found[0]} is damaged or another file (its hash is not {download.known_hash}); "
+            "replace or remove it"
+        )
+    archives, source = download.unless_found(data_dir, found)
     hashes = "".join(file_hash(archive, "sha256", "--data imdb") for archive in archives)
     joined = cache_directory() / f"imdb-{hashlib.sha256((ORDER + hashes).encode()).hexdigest()[:16]}.txt"
     checksum = joined.with_suffix(".sha256")

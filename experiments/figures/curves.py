@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from experiments.figures.panels import head
+from experiments.figures.panels import head, legend_beside, panels_of
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 
@@ -101,18 +101,16 @@ def _panels(
     references: bool = True,
 ) -> Figure:
     groups = by_kernel(comparison.variants)
-    figure = Figure(figsize=(8.6, 1.0 + 2.7 * len(groups)))
-    panels = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes, (kernel, variants) in zip(panels, groups.items(), strict=True):
-        axes.set_title(label(kernel))
+    figure, panels = panels_of(groups, 1, (8.6, 2.7), (0, 1.0), sharex=True, sharey=True)
+    for axes, variants in panels:
         axes.set_ylim(vertical_range)
         if not references:
             axes.axhline(0, color=MUTED, linewidth=1.0)
         others = _references(variants, comparison.variants) if references else []
         _draw_variants(axes, others, variants, runs, summary)
     last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
-    panels[-1].set_xlim(0, 1.02 * max(last, 1))
-    panels[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
+    figure.axes[-1].set_xlim(0, 1.02 * max(last, 1))
+    figure.axes[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
     figure.supylabel(quantity, fontsize=10)
     head(figure, comparison, note)
     return figure
@@ -147,7 +145,7 @@ def _draw_variants(
     handles = [line for _, line in entries]
     if any(variant.name in failed for variant in variants):
         handles += axes.plot([], [], "X", color=MUTED, markersize=8, label="a run that did not finish")
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9)
+    legend_beside(axes, handles=handles)
 
 
 def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> list[VariantRecord]:

@@ -1,22 +1,24 @@
 """Final figures: one row per variant with every seed, the mean and its interval."""
 
+from math import nan
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from experiments.figures.curves import failures
-from experiments.figures.panels import data_names
+from experiments.figures.panels import grid_of, head, mean_with_interval
 from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import Comparison
 
 ROW_INCHES = 0.42
 SEED_OFFSET = 0.24
 """seeds are drawn this part of a row below the mean, so that neither hides the other"""
 EQUAL_OFFSET = 0.1
 """and those of equal value this part of a row below each other"""
+MARKS = "Small dots: seeds; marker: mean; line: 95 % interval of the mean (Student's t)."
 NOTE: Any = {"va": "center", "color": MUTED, "fontsize": 8.5}
 
 
@@ -25,27 +27,30 @@ class Rows:
 
     def __init__(self, comparison: Comparison, summary: pd.DataFrame) -> None:
         notes = failures(summary)
-        self.variants: list[VariantRecord] = []
-        self.heights: list[float] = []
-        for number, group in enumerate(by_kernel(comparison.variants).values()):
-            for variant in group:
-                self.heights.append(-len(self.variants) - 0.5 * number)
-                self.variants.append(variant)
+        groups = by_kernel(comparison.variants).values()
+        gaps = [0.5 * number for number, group in enumerate(groups) for _ in group]
+        self.comparison = comparison
+        self.variants = [variant for group in groups for variant in group]
+        self.heights = [-place - gap for place, gap in enumerate(gaps)]
         self.baselines = {v.name for v in self.variants if v.baseline == v.name}
         self.labels = [
             f"{label(v.name)}\n({notes[v.name]})" if v.name in notes else label(v.name) for v in self.variants
         ]
 
-    def figure(self, columns: int, note: str) -> tuple[Figure, list[Axes]]:
-        figure = Figure(figsize=(8.6, 1.5 + ROW_INCHES * (1 - self.heights[-1])))
-        panels = list(figure.subplots(1, columns, sharey=True, squeeze=False)[0])
+    def figure(self, columns: int, what: str) -> tuple[Figure, list[Axes]]:
+        size = (8.6 / columns, 1.5 + ROW_INCHES * (1 - self.heights[-1]))
+        figure, (panels,) = grid_of(1, columns, size, sharey=True)
         panels[0].set_yticks(self.heights, self.labels)
         panels[0].set_ylim(self.heights[-1] - 0.7, 0.7)
         for axes in panels:
             axes.tick_params(axis="y", length=0)
             axes.margins(x=0.1)
             axes.xaxis.set_major_locator(MaxNLocator(6 if columns > 1 else 10, steps=[1, 2, 5, 10]))
-        figure.suptitle(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+        marks = {
+            1: "One seed: no interval.",
+            2: "Small dots: seeds; marker: mean. Two seeds: no interval.",
+        }.get(len(self.comparison.seeds), MARKS)
+        head(figure, self.comparison, f"{what}. {marks}")
         return figure, panels
 
 
@@ -55,7 +60,7 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     rows = Rows(comparison, summary)
     difference = f"test_{objective.metric}_minus_baseline"
     has_baselines = difference in set(summary["metric"])
-    figure, panels = rows.figure(2 if has_baselines else 1, _note(comparison, "test split"))
+    figure, panels = rows.figure(2 if has_baselines else 1, "test split")
     _dots(panels[0], rows, values, summary, f"test_{objective.metric}")
     panels[0].set_xlabel(f"test {objective.quantity}")
     if has_baselines:
@@ -74,7 +79,7 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
 def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Steps to the first evaluation at or below the baseline's final validation figure of the same seed."""
     rows = Rows(comparison, summary)
-    figure, (axes,) = rows.figure(1, _note(comparison, "validation split"))
+    figure, (axes,) = rows.figure(1, "validation split")
     steps, per_step = comparison.config["steps"], comparison.tokens_per_step
     _dots(axes, rows, values, summary, "steps_to_baseline")
     axes.axvline(steps, color=MUTED, linewidth=1.0, linestyle=(0, (4, 2)))
@@ -84,7 +89,7 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
     tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
     tokens.set_xlabel("tokens")
-    tokens.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    tokens.xaxis.set_major_formatter(EngFormatter())
     counts = summary[summary["metric"] == "steps_to_baseline"].set_index("variant")
     for variant, height in zip(rows.variants, rows.heights, strict=True):
         row: Any = counts.loc[variant.name]
@@ -100,11 +105,11 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
 def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """Median training throughput of every run, from zero."""
     rows = Rows(comparison, summary)
-    figure, (axes,) = rows.figure(1, _note(comparison, "training"))
+    figure, (axes,) = rows.figure(1, "training")
     _dots(axes, rows, values, summary, "tokens_per_second")
     axes.set_xlim(left=0)
     axes.set_xlabel("tokens per second and run (median over the run)")
-    axes.xaxis.set_major_formatter(FuncFormatter(_short_number))
+    axes.xaxis.set_major_formatter(EngFormatter())
     means = summary[summary["metric"] == "tokens_per_second"].set_index("variant")["mean"]
     for variant, height in zip(rows.variants, rows.heights, strict=True):
         if means[variant.name] > 0:
@@ -124,11 +129,10 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
         if len(mine) > 1 or (len(mine) == 1 and pd.isna(means.loc[name]["mean"])):
             heights = height - SEED_OFFSET - EQUAL_OFFSET * mine.groupby(mine).cumcount()
             axes.plot(mine, heights, ".", color=look["color"], alpha=0.6, markersize=5)
-        row: Any = means.loc[name]
-        if pd.notna(row["low"]) and not (metric == "steps_to_baseline" and name in rows.baselines):
-            reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
-            axes.errorbar(row["mean"], height, xerr=reach, color=look["color"], capsize=3.5, linewidth=1.5)
-        axes.plot([row["mean"]], [height], look["marker"], color=look["color"], markersize=6.5)
+        row: Any = means.loc[name].to_dict()
+        if metric == "steps_to_baseline" and name in rows.baselines:
+            row = row | {"low": nan}
+        mean_with_interval(axes, height, row, look["marker"], 6.5, look["color"])
         if row["n"] == 0:
             is_compared = metric.endswith(("_minus_baseline", "_to_baseline"))
             text = "nothing to compare" if is_compared else "no finished seed"
@@ -137,18 +141,3 @@ def _dots(axes: Axes, rows: Rows, values: pd.DataFrame, summary: pd.DataFrame, m
 
 def _beside(axes: Axes, height: float, text: str, va: str = "center") -> None:
     axes.text(1.02, height, text, transform=axes.get_yaxis_transform(), va=va, fontsize=9, color="#333333")
-
-
-def _note(comparison: Comparison, what: str) -> str:
-    marks = {
-        1: "One seed: no interval.",
-        2: "Small dots: seeds; marker: mean. Two seeds: no interval.",
-    }.get(len(comparison.seeds), "Small dots: seeds; marker: mean; line: 95 % interval of the mean (Student's t).")
-    return f"{data_names(comparison)}, {what}. {marks}"
-
-
-def _short_number(value: float, _: int) -> str:
-    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"

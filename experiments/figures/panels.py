@@ -1,24 +1,47 @@
-"""What the figures of the studies have in common: the line at their head, legends, means of seeds, intervals."""
+"""What figures have in common: their panels, the line at their head, legends, means of seeds, intervals."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures.style import MUTED, label
-from experiments.records.schema import Comparison
+from experiments.figures.style import MUTED, label, variant_style
+from experiments.records.schema import Comparison, VariantRecord
+
+Inches = tuple[float, float]
+Group = TypeVar("Group")
 
 
-def data_names(comparison: Comparison) -> str:
-    return label(", ".join(data.name for data in comparison.data), longest=60)
+def grid_of(
+    rows: int, columns: int, size: Inches, margin: Inches = (0, 0), least: float = 0, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each."""
+    width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
+    figure = Figure(figsize=(max(width, least), height))
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def panels_of(
+    groups: Mapping[str, Group], most: int, size: Inches, margin: Inches = (0, 0), least: float = 0, **options: Any
+) -> tuple[Figure, list[tuple[Axes, Group]]]:
+    """The same with a panel a group, its name above it, in rows of ``most`` or fewer: each panel and its group."""
+    rows = -(-len(groups) // most)
+    figure, grid = grid_of(rows, -(-len(groups) // rows), size, margin, least, **options)
+    for axes in grid.flat[len(groups) :]:
+        axes.remove()
+    panels = list(zip(grid.flat, groups.values(), strict=False))
+    for (axes, _), name in zip(panels, groups, strict=True):
+        axes.set_title(label(name))
+    return figure, panels
 
 
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
-    figure.suptitle(f"{data_names(comparison)}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    names = label(", ".join(data.name for data in comparison.data), longest=60)
+    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
@@ -28,12 +51,15 @@ def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
 
 
-def panels_for(figure: Figure, rows: int, columns: int, number: int, **options: Any) -> list[Axes]:
-    """The first ``number`` panels of a grid; there are no others."""
-    grid = figure.subplots(rows, columns, squeeze=False, **options).ravel()
-    for axes in grid[number:]:
-        axes.remove()
-    return list(grid[:number])
+def legend_beside(axes: Axes, **options: Any) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9, **options)
+
+
+def lines_of_variants(axes: Axes, table: pd.DataFrame, variants: Iterable[VariantRecord], x: str, y: str) -> None:
+    """``lines_by_seed`` for each of the variants."""
+    for variant in variants:
+        mine = table[table["variant"] == variant.name]
+        lines_by_seed(axes, mine, x, y, variant_style(variant), label(variant.name))
 
 
 def lines_by_seed(
@@ -47,40 +73,46 @@ def lines_by_seed(
     marks: int = 0,
     first_mark: int = 0,
 ) -> None:
-    """``seeds_and_mean`` of the seeds in a table; the mean is that of the ``finished``, or of all, with that many
-    ``marks`` along it, or all; nothing if there are no rows and all seeds count.
+    """A thin line for each seed in a table, if there are several, and the mean of those that are ``finished``, or all.
+
+    The mean, of the places at which all of these have a value, has that many ``marks`` along it, or all. Without rows
+    there is nothing, or a line without points for the legend if it is given which seeds are finished.
     """
     by_seed = {seed: mine.set_index(x)[y].sort_index() for seed, mine in rows.groupby("seed")}
     if not by_seed and finished is None:
         return
     whole = [curve for seed, curve in by_seed.items() if finished is None or seed in finished]
-    every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
-    seeds_and_mean(axes, list(by_seed.values()), whole, look, label=text, markevery=(first_mark % every, every))
-
-
-def seeds_and_mean(
-    axes: Axes,
-    seeds: Sequence["pd.Series[float]"],
-    mean_of: Sequence["pd.Series[float]"],
-    look: dict[str, Any],
-    **mean_look: Any,
-) -> None:
-    """A thin line for each of ``seeds``, if there are several, and the mean of some where all of them have a value."""
-    for curve in seeds if len(seeds) > 1 or not len(mean_of) else []:
+    for curve in by_seed.values() if len(by_seed) > 1 or not whole else []:
         axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.4)
-    mean = pd.concat(mean_of, axis=1).dropna().mean(axis=1) if len(mean_of) else pd.Series(dtype=float)
-    axes.plot(mean.index, mean, **{"linewidth": 1.8, "markersize": 5, **look, **mean_look})
+    mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
+    every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
+    usual = {"linewidth": 1.8, "markersize": 5, "markevery": (first_mark % every, every)}
+    axes.plot(mean.index, mean, label=text, **{**usual, **look})
 
 
 def marks_with_intervals(
-    axes: Axes, places: Any, estimates: Sequence[Any], scale: Callable[[Any], Any] = lambda x: x, **look: Any
+    axes: Axes, places: Any, found: pd.DataFrame, scale: Callable[[Any], Any] = lambda x: x, **look: Any
 ) -> None:
-    """Marks at the means with their intervals, where there are some; all of them as ``scale`` makes of them."""
-    mean, low, high = (
-        scale(np.array([getattr(each, end) for each in estimates], dtype=float)) for end in ("mean", "low", "high")
-    )
+    """Marks at the means with their intervals (``estimates``), where there are some; all as ``scale`` makes of them."""
+    mean, low, high = (scale(found[end].to_numpy(float)) for end in ("mean", "low", "high"))
     error = (np.nan_to_num(mean - low), np.nan_to_num(high - mean))
-    axes.errorbar(places, mean, yerr=error, linestyle="none", markersize=4.5, **look)
+    axes.errorbar(places, mean, yerr=error, **{"linestyle": "none", "markersize": 4.5, **look})
+
+
+def doubling_axis(axes: Axes, ticks: Sequence[float], name: str) -> None:
+    """A logarithmic horizontal axis of numbers of tokens, with these ticks and no others."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(name)
+
+
+def mean_with_interval(axes: Axes, height: float, row: Any, marker: str, size: float, colour: str) -> None:
+    """A mark at a row's mean, with its interval, if it has one, as a horizontal line."""
+    if pd.notna(row["low"]):
+        reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
+        axes.errorbar(row["mean"], height, xerr=reach, color=colour, capsize=3.5, linewidth=1.5)
+    axes.plot([row["mean"]], [height], marker, color=colour, markersize=size)
 
 
 def end_below_the_lowest(column: Sequence[Axes]) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import head, legend_below, lines_by_seed
+from experiments.figures.panels import grid_of, head, legend_below, lines_by_seed, mean_with_interval, panels_of
 from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
@@ -61,12 +61,10 @@ def named_settings(variant: VariantRecord) -> dict[str, str]:
     return dict(part.split("=", 1) for part in variant.name.split("@")[1:])
 
 
-def panels_of(comparison: Comparison) -> dict[str, list[VariantRecord]]:
+def by_base(comparison: Comparison) -> dict[str, list[VariantRecord]]:
     """The variants by what they are without their settings, in order of appearance."""
-    groups: dict[str, list[VariantRecord]] = {}
-    for variant in comparison.variants:
-        groups.setdefault(base_name(variant), []).append(variant)
-    return groups
+    names = dict.fromkeys(map(base_name, comparison.variants))
+    return {name: [variant for variant in comparison.variants if base_name(variant) == name] for name in names}
 
 
 def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
@@ -95,19 +93,13 @@ def curves_by_setting(
 
     A ``logarithmic`` axis is linear between -1 and 1, so that it can show values of both signs.
     """
-    groups = panels_of(comparison)
-    rows = -(-len(groups) // COLUMNS)
-    columns = -(-len(groups) // rows)
-    figure = Figure(figsize=(max(3.6 * columns, 6.5), 3.0 * rows + 1.0), layout="constrained")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    groups = by_base(comparison)
+    figure, panels = panels_of(groups, COLUMNS, (3.6, 3.0), (0, 1.0), 6.5, sharex=True, sharey=True)
     first_step = start * comparison.config["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
-    for axes in grid.flat[len(groups) :]:
-        axes.set_visible(False)
     failed, finished = failures(summary), finished_seeds(summary)
     labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
-    for axes, (name, variants) in zip(grid.flat, groups.items(), strict=False):
-        axes.set_title(label(name))
+    for axes, variants in panels:
         for place, variant in enumerate(variants):
             text = setting_label(variant, comparison)
             look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
@@ -116,17 +108,16 @@ def curves_by_setting(
                 named = f"{text} ({remark})" if remark else text
                 seeds = finished.get(variant.name, set())
                 lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
-    panels = list(grid.flat[: len(groups)])
-    if len({text for axes in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
-        legend_below(figure, panels, 3, handlelength=3)  # one, as a look means the same in each
+        axes.set_xlabel("optimiser step")
+        axes.label_outer()
+    if len({text for axes, _ in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
+        legend_below(figure, figure.axes, 3, handlelength=3)  # one, as a look means the same in each
     else:
-        for axes in panels:
+        for axes, _ in panels:
             axes.legend(fontsize=8, loc="best", handlelength=3)
     if logarithmic:
-        grid[0, 0].set_yscale("symlog", linthresh=1)  # the axes share it
-        label_powers_of_ten(grid[0, 0])
-    for axes in grid[-1]:
-        axes.set_xlabel("optimiser step")
+        figure.axes[0].set_yscale("symlog", linthresh=1)  # the axes share it
+        label_powers_of_ten(figure.axes[0])
     figure.supylabel(quantity, fontsize=10)
     head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
     return figure
@@ -134,22 +125,17 @@ def curves_by_setting(
 
 def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """The test split's figure of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
-    groups = panels_of(comparison)
-    variants = [variant for variants in groups.values() for variant in variants]
+    variants = [variant for variants in by_base(comparison).values() for variant in variants]
     metric = f"test_{comparison.objective.metric}"
     tested = summary[summary["metric"] == metric].set_index("variant")
-    figure = Figure(figsize=(9.2, 1.5 + 0.42 * len(variants)))
-    axes = figure.subplots()
+    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.5 + 0.42 * len(variants)))
     names = []
     for height, variant in enumerate(variants):
         colour = kernel_colour(variant.kernel)
         row: Any = tested.loc[variant.name]
         mine = values[(values["variant"] == variant.name) & (values["metric"] == metric)]["value"]
         axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
-        if pd.notna(row["low"]):
-            reach = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
-            axes.errorbar(row["mean"], height, xerr=reach, color=colour, capsize=3.5, linewidth=1.5)
-        axes.plot([row["mean"]], [height], "D", color=colour, markersize=5.5)
+        mean_with_interval(axes, height, row, "D", 5.5, colour)
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
         names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")

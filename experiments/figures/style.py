@@ -125,10 +125,8 @@ def kernel_style(kernel: str, position: str) -> dict[str, Any]:
 
 def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
     """The variants grouped by kernel, in the order in which kernels and variants first appear."""
-    groups: dict[str, list[VariantRecord]] = {}
-    for variant in variants:
-        groups.setdefault(variant.kernel, []).append(variant)
-    return groups
+    kernels = dict.fromkeys(variant.kernel for variant in variants)
+    return {kernel: [variant for variant in variants if variant.kernel == kernel] for kernel in kernels}
 
 
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:

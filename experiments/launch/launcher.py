@@ -4,11 +4,11 @@ A job is a directory that holds all that its run needs, and a command that anyon
 runs is the launcher's affair; what lasts (status.json, metrics.jsonl, checkpoints) is written by the run itself.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,8 +24,7 @@ class Run(NamedTuple):
         return f"{self.variant} seed {self.seed}"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One run's work; all of it can be sent to another process."""
 
     run: Run
@@ -40,28 +39,36 @@ class Job:
     @property
     def command(self) -> list[str]:
         """Trains the run to its end. Exit status 0 done, 1 failed, 130 or 143 stopped after a checkpoint."""
-        return [sys.executable, "-m", "experiments", "train", str(self.directory)]
+        options = [] if runs_where_it_is() else ["-P"]
+        return [sys.executable, *options, "-m", "experiments", "train", str(self.directory)]
 
 
-@dataclass(frozen=True)
-class Started:
+def runs_where_it_is() -> bool:
+    """Whether this package is that of the working directory, and may be found nowhere else.
+
+    If not, Python must not look there: it looks there first, and would take a folder of the same name for the package.
+    """
+    return os.path.samefile(Path(__file__).parents[2], os.curdir)
+
+
+class Started(NamedTuple):
     """A run's process is about to start."""
 
     run: Run
 
 
-@dataclass(frozen=True)
-class Advanced:
-    """So many steps are done; the loss is in nats per token."""
+class Advanced(NamedTuple):
+    """So many steps are done."""
 
     run: Run
     step: int
     loss: float
     tokens_per_second: float
+    unit: str = "nats"
+    """of the loss"""
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """A run's last word: done, failed, or queued if it was stopped."""
 
     run: Run

@@ -6,15 +6,15 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from experiments.launch.launcher import Advanced, Ended, Event, Job, Started, how_it_ended
+from experiments.launch.launcher import Advanced, Ended, Event, Job, Started, how_it_ended, runs_where_it_is
 from experiments.launch.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected
-from experiments.launch.worker import work
+from experiments.launch.worker import Message, work
 
 LONGEST_PAUSE = 5
 """seconds; the loop that listens to the runs comes round in half a second, unless its process was stopped"""
@@ -52,7 +52,7 @@ class _Running:
         latest = None
         try:
             while self.open and self.pipe.poll():
-                message = self.pipe.recv()
+                message: Message = self.pipe.recv()
                 self.heard = time.monotonic()
                 if isinstance(message, Advanced):
                     latest, self.step = message, message.step
@@ -109,10 +109,10 @@ class Local:
         """Raises OSError or EOFError if there is no process to be had."""
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=work, args=(job, sender), name=str(job.run))
-        with stop_signals_are_blocked():
+        if self._forks:
             # A terminal sends its signals to the fork server too, which would die of one while it imports. What is
             # started here inherits that they are blocked; a run unblocks them when it can handle them.
-            if self._forks:
+            with stop_signals_are_blocked(), _the_right_package_is_found():
                 forkserver.ensure_running()
         process.start()
         sender.close()
@@ -143,3 +143,14 @@ class Local:
             wait([entry.sign for entry in alive], timeout=0.2)
             for entry in alive:
                 entry.listen()
+
+
+@contextmanager
+def _the_right_package_is_found() -> Iterator[None]:
+    """By a Python that is started while the context lasts; its environment alone can tell it where not to look."""
+    before = os.environ.get("PYTHONSAFEPATH", "")
+    os.environ["PYTHONSAFEPATH"] = before if runs_where_it_is() else "1"
+    try:
+        yield
+    finally:
+        os.environ["PYTHONSAFEPATH"] = before

@@ -1,132 +1,91 @@
 """What a running comparison shows: bars on a terminal or in a notebook, plain lines elsewhere."""
 
 import time
-from collections import deque
 from importlib.util import find_spec
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn
 
 from experiments.console import PLAIN_SECONDS, duration
 from experiments.launch.launcher import Advanced, Ended, Event, Run, Started
 
-ENOUGH_SECONDS = 10
-"""of steps, before the time left is estimated from them"""
 LONGEST_SECONDS = 60
-"""that steps count for in the estimate: long enough to be steady, short enough to follow a change of variant"""
+"""that steps count for in the time left: long enough to be steady, short enough to follow a change of variant"""
 
 
-class Lines:
-    """Plain lines: one when a run starts and ends, and one each quarter minute while it runs."""
+class Display:
+    """A bar per running run and one for all, or a line when a run starts and ends and each quarter minute between.
 
-    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
-        self._console, self._runs, self._done, self._steps = console, len(runs), done, steps
-        self._left = _TimeLeft(len(runs) - done, steps)
-        self._printed: dict[Run, float] = {}
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def show(self, event: Event) -> None:
-        self._left.follow(event)
-        if isinstance(event, Ended):
-            self._print(closing_line(event))
-        elif isinstance(event, Started):
-            self._printed[event.run] = time.monotonic()
-            self._print(f"{event.run}: started")
-        elif time.monotonic() - self._printed[event.run] >= PLAIN_SECONDS:
-            self._printed[event.run] = time.monotonic()
-            self._print(f"{event.run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._left} left")
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-class Bars(Lines):
-    """A rich bar per running run and one for the whole, with loss, tokens per second and time left."""
-
-    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
-        super().__init__(console, runs, done, steps)
-        self._width = max(len(str(run)) for run in runs)
-        name, detail = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[detail]}"))
-        self._progress = Progress(name, BarColumn(bar_width=24), TaskProgressColumn(), detail, console=console)
-        self._tasks: dict[Run, TaskID] = {}
-        self._all = self._progress.add_task("all runs".ljust(self._width), total=len(runs) * steps, detail="")
-        self._show_all()
-
-    def __enter__(self) -> "Bars":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def show(self, event: Event) -> None:
-        self._left.follow(event)
-        if isinstance(event, Started):
-            name = str(event.run).ljust(self._width)
-            self._tasks[event.run] = self._progress.add_task(name, total=self._steps, detail="starting")
-        elif isinstance(event, Advanced):
-            self._progress.update(self._tasks[event.run], completed=event.step, detail=rates(event))
-        else:
-            self._done += 1
-            self._progress.remove_task(self._tasks.pop(event.run))
-            self._progress.console.print(closing_line(event), markup=False, highlight=False)
-        self._show_all()
-
-    def _show_all(self) -> None:
-        completed = self._runs * self._steps - self._left.steps
-        detail = f"{self._done} of {self._runs} ended, {self._left} left"
-        self._progress.update(self._all, completed=completed, detail=detail)
-
-
-def make_display(console: Console, runs: list[Run], done: int, steps: int) -> Lines:
-    """A display for ``runs``, of which ``done`` will not run, and each has so many ``steps``."""
-    notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # in which rich draws bars
-    return (Bars if console.is_terminal or notebook else Lines)(console, runs, done, steps)
-
-
-class _TimeLeft:
-    """Time left, from the steps of the last minute, those of runs side by side added up.
-
-    What a run did before it told of its first step (starting, resuming, the first evaluation) counts for nothing.
+    The time left is estimated from the steps of the last minute, those of runs side by side added up. What a run did
+    before it told of its first step (starting, resuming, the first evaluation) counts for nothing in it.
     """
 
-    def __init__(self, runs: int, steps: int) -> None:
-        self._steps_of_a_run = steps
-        self.steps = runs * steps
-        """steps that are left, those of failed runs not counted"""
-        self._reached: dict[Run, int] = {}
-        self._made = 0
-        self._marks: deque[tuple[float, int]] = deque()
+    def __init__(self, console: Console, runs: list[Run], done: int, steps: int) -> None:
+        """Of ``runs``, of so many ``steps`` each, ``done`` will not run."""
+        notebook = console.is_jupyter and find_spec("ipywidgets") is not None  # in which rich draws bars
+        self._draws = console.is_terminal or notebook
+        self._runs, self._done, self._steps = len(runs), done, steps
+        self._width = max(len(str(run)) for run in runs)
+        name, detail = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[detail]}"))
+        columns = name, BarColumn(bar_width=24), TaskProgressColumn(), detail
+        clock = time.monotonic
+        self._progress = Progress(*columns, console=console, get_time=clock, speed_estimate_period=LONGEST_SECONDS)
+        self._tasks: dict[Run, Task] = {}
+        self._printed: dict[Run, float] = {}
+        self._all = self._add_task("all runs", len(runs) * steps, done * steps)
+        self._tell_of_all()
 
-    def follow(self, event: Event) -> None:
+    def __enter__(self) -> "Display":
+        if self._draws:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._draws:
+            self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        run, now = event.run, time.monotonic()
         if isinstance(event, Started):
-            return
-        before = self._reached.get(event.run)
-        reached = event.step if isinstance(event, Advanced) else self._steps_of_a_run
-        self.steps -= reached - (before or 0)
-        self._reached[event.run] = reached
-        if isinstance(event, Ended):
-            return
-        self._made += 0 if before is None else max(0, reached - before)
-        now = time.monotonic()
-        self._marks.append((now, self._made))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - LONGEST_SECONDS:
-            self._marks.popleft()
+            self._tasks[run], self._printed[run] = self._add_task(str(run), self._steps), now
+            if not self._draws:
+                self._print(f"{run}: started")
+        elif isinstance(event, Advanced):
+            task = self._tasks[run]
+            made = max(0, event.step - task.completed) if task.completed else 1
+            self._all.completed += event.step - task.completed - made
+            self._progress.update(self._all.id, advance=made)
+            self._progress.update(task.id, completed=event.step, detail=rates(event))
+            if not self._draws and now - self._printed[run] >= PLAIN_SECONDS:
+                self._printed[run] = now
+                self._print(f"{run}: step {event.step}/{self._steps}, {rates(event)}; all runs: {self._time_left()}")
+        else:
+            # Of which a launcher may have forgotten to tell that it started.
+            task = self._tasks.pop(run) if run in self._tasks else self._add_task(str(run), self._steps)
+            self._all.completed += self._steps - task.completed
+            self._progress.remove_task(task.id)
+            self._done += 1
+            self._print(closing_line(event))
+        self._tell_of_all()
 
-    def __str__(self) -> str:
-        if not self._marks:
-            return "unknown time"
-        seconds, made = time.monotonic() - self._marks[0][0], self._made - self._marks[0][1]
-        return duration(seconds / made * self.steps) if seconds >= ENOUGH_SECONDS and made else "unknown time"
+    def _add_task(self, name: str, total: int, completed: int = 0) -> Task:
+        self._progress.add_task(name.ljust(self._width), total=total, completed=completed, detail="starting")
+        return self._progress.tasks[-1]
+
+    def _tell_of_all(self) -> None:
+        self._progress.update(self._all.id, detail=f"{self._done} of {self._runs} ended, {self._time_left()}")
+
+    def _time_left(self) -> str:
+        seconds = self._all.time_remaining
+        # A clock can be set back.
+        return "unknown time left" if seconds is None or seconds < 0 else f"{duration(seconds)} left"
+
+    def _print(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def rates(event: Advanced) -> str:
-    return f"loss {event.loss:.3f} nats/token, {event.tokens_per_second:,.0f} tokens/s"
+    return f"loss {event.loss:.3f} {event.unit}, {event.tokens_per_second:,.0f} tokens/s"
 
 
 def closing_line(event: Ended) -> str:

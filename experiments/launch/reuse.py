@@ -17,6 +17,7 @@ from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
 from experiments.records.files import read_file, sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
+from experiments.records.schema import Origin
 from experiments.records.store import CONTINUED, DEFAULTS
 from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
@@ -54,15 +55,15 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    plugins = {origin.module: origin.sha256 for origin in comparison.plugins}
-    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), plugins
+    on_cpu = comparison.machine.get("device") == "cpu"
     for run in (Run(*place) for place in comparison.runs):
-        made_with = run_config(root, run.variant, run.seed)
+        made_with = run_config(root, *run)
         steps = None if made_with is None else made_with.config.get("steps")
         if made_with is None or not isinstance(steps, int) or not is_variant(run.variant):
             continue
-        if is_finished(root, run.variant, run.seed, steps) and _weights(root, run, steps).is_dir():
-            identity = _identity(run, made_with.config, made_with.data_sha256, machine)
+        if is_finished(root, *run, steps) and _weights(root, run, steps).is_dir():
+            code = comparison.versions.get("torch"), comparison.plugins
+            identity = _identity(run, made_with.config, made_with.data_sha256, on_cpu, *code)
             found[identity] = Trained(root, run, comparison.git.commit, comparison.git.code_sha256)
     return found
 
@@ -76,10 +77,10 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    plugins = {origin["module"]: origin["sha256"] for origin in origins()}
-    machine = training.device == "cpu", environment.versions()["torch"], plugins
+    code = environment.versions()["torch"], [Origin(**origin) for origin in origins()]
     for run in runs:
-        there = trained.get(_identity(run, asdict(training.config_of(run.variant)), training.data_sha256, machine))
+        config = asdict(training.config_of(run.variant))
+        there = trained.get(_identity(run, config, training.data_sha256, training.device == "cpu", *code))
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
@@ -102,7 +103,7 @@ def _copy(training: Training, run: Run, there: Trained) -> None:
         write_run_config(elsewhere, run)
         for path in _weights(there.root, there.run, steps).iterdir():
             write_atomically(weights / path.name, read_file(path, "remove it", LARGEST_CHECKPOINT))
-        metrics = run_directory(there.root, there.run.variant, there.run.seed) / "metrics.jsonl"
+        metrics = run_directory(there.root, *there.run) / "metrics.jsonl"
         write_atomically(made / "metrics.jsonl", read_file(metrics, "remove it"))
         where = f"{there.root.name}, {there.run}"
         write_status(made, "done", note=f"taken over from {where}, trained there at commit {there.commit[:12]}")
@@ -117,7 +118,7 @@ def _copy(training: Training, run: Run, there: Trained) -> None:
 
 def _weights(root: Path, run: Run, steps: int) -> Path:
     """The run's checkpoint after so many steps."""
-    return checkpoint_path(run_directory(root, run.variant, run.seed) / "checkpoint", steps)
+    return checkpoint_path(run_directory(root, *run) / "checkpoint", steps)
 
 
 def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
@@ -130,8 +131,10 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
-def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: tuple[bool, str | None, object]) -> str:
-    """What changes the bits of a run; of a machine: is it a CPU, which PyTorch, the sha256 of plugins by module."""
-    variant = get_variant(run.variant)
-    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, machine]
+def _identity(
+    run: Run, config: dict[str, Any], data_sha256: str, on_cpu: bool, torch: str | None, plugins: list[Origin]
+) -> str:
+    """What changes the bits of a run."""
+    variant, code = get_variant(run.variant), {origin.module: origin.sha256 for origin in plugins}
+    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, on_cpu, torch, code]
     return json.dumps(parts, sort_keys=True)

@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
-from experiments.launch.progress import Lines
+from experiments.launch.progress import Display
 from experiments.records.files import write_atomically
 from experiments.records.paths import create
 from experiments.records.record import is_finished, read_record, run_directory, write_record
@@ -56,10 +56,10 @@ class Training:
         return replace(self.config, **self.settings.get(variant, {}))
 
     def job(self, run: Run) -> Job:
-        return Job(run, Path(os.path.abspath(run_directory(self.root, run.variant, run.seed))))
+        return Job(run, Path(os.path.abspath(run_directory(self.root, *run))))
 
     def is_finished(self, run: Run) -> bool:
-        return is_finished(self.root, run.variant, run.seed, self.config.steps)
+        return is_finished(self.root, *run, self.config.steps)
 
 
 class Failure(NamedTuple):
@@ -73,7 +73,7 @@ class Failure(NamedTuple):
         return self.ended.reason or self.ended.state
 
 
-def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Lines) -> dict[Run, Failure]:
+def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Display) -> dict[Run, Failure]:
     """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
 
     Raises:
@@ -95,12 +95,10 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
         for run in runs:
             try:
                 if not training.is_finished(run):
-                    _prepare(training, run)
-                    waiting[run] = training.job(run)
+                    waiting[run] = _prepared(training, run)
             except OSError as error:
-                failures[run] = Failure(Ended(run, "failed", f"{type(error).__name__}: {error}"), recorded=False)
                 show(Started(run))
-                show(failures[run].ended)
+                end(Ended(run, "failed", f"{type(error).__name__}: {error}"))
         for event in launcher.run(list(waiting.values())) if waiting else ():
             if isinstance(event, Ended):
                 waiting.pop(event.run, None)
@@ -115,19 +113,20 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
     return failures
 
 
-def _prepare(training: Training, run: Run) -> None:
+def _prepared(training: Training, run: Run) -> Job:
     """Write what a run needs. Raises OSError if it cannot be written."""
-    directory = training.job(run).directory
-    directory.mkdir(parents=True, exist_ok=True)
+    job = training.job(run)
+    job.directory.mkdir(parents=True, exist_ok=True)
     write_run_config(training, run)
     data_dir, data_file = (
         None if path is None else os.path.abspath(path)
         for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
-    job = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=training.plugins)
+    needed = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=training.plugins)
     # In ASCII, which holds any path: a name need not be text.
-    write_atomically(directory / "job.json", json.dumps(to_builtins(job), indent=2) + "\n")
-    write_status(directory, "queued")
+    write_atomically(job.directory / "job.json", json.dumps(to_builtins(needed), indent=2) + "\n")
+    write_status(job.directory, "queued")
+    return job
 
 
 def write_run_config(training: Training, run: Run) -> None:
@@ -147,10 +146,6 @@ def write_status(directory: Path, state: State, reason: str | None = None, note:
     if note is not None and note not in notes:
         notes.append(note)
     write_record(path, Status(state=state, reason=reason, notes=notes, time=time.time()))
-
-
-def log_path(root: Path, run: Run) -> Path:
-    return run_directory(root, run.variant, run.seed) / "log.txt"
 
 
 def _record(job: Job, ended: Ended) -> Failure | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -31,25 +32,26 @@ from experiments.records.paths import check_links, open_to_append
 from experiments.records.record import is_finished, read_record, run_directory
 from experiments.records.schema import RunConfig
 
+if TYPE_CHECKING:
+    from experiments.training.objectives import Objective
+
 LOCK_SECONDS = 300
-REMEDY = "run its comparison again, which writes it"
 
 
-@dataclass(frozen=True)
-class Alive:
-    """The run made progress, if only a batch of an evaluation."""
+Message = Advanced | Ended | None
+"""what a run says; None: it made progress, if only a batch of an evaluation"""
 
 
 @dataclass
 class Listener:
     """Who is told of a run, of its progress at most every so many ``seconds``, and what tells it to stop."""
 
-    hear: Callable[[Alive | Advanced | Ended], None]
+    hear: Callable[[Message], object]
     stop: list[int]
     seconds: float
     last: float = float("-inf")
 
-    def tell(self, message: Alive | Advanced | Ended, now: bool = True) -> None:
+    def tell(self, message: Message, now: bool = True) -> None:
         if not now and time.monotonic() - self.last < self.seconds:
             return
         try:
@@ -67,11 +69,11 @@ def train_directory(path: Path) -> int:
     Raises:
         ValueError: it is not the directory of a run that a comparison has made.
     """
-    job = open_job(path)
-    steps = Config(**_read_job(job)[0].config).steps
+    job, record, _ = read_job(path)
+    steps = Config(**record.config).steps
     check_links(job.directory)
 
-    def tell(message: Alive | Advanced | Ended) -> None:
+    def tell(message: Message) -> None:
         if isinstance(message, Advanced):
             print(f"{job.run}: step {message.step}/{steps}, {rates(message)}", flush=True)
 
@@ -85,14 +87,29 @@ def train_directory(path: Path) -> int:
     return {"done": 0, "failed": 1}.get(ended.state, 128 + received.numbers[0] if received.numbers else 1)
 
 
-def open_job(path: Path) -> Job:
-    """The job of a run's directory. Raises ValueError if it is none."""
+def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
+    """The job of a run's directory, and its config.json and job.json. Raises ValueError if it is no such directory."""
     directory = Path(os.path.abspath(path))
     config = read_record(directory / "config.json", RunConfig, "give the directory of a run: COMPARISON/VARIANT/seedK")
     job = Job(Run(config.variant, config.seed), directory)
     if not str(directory).endswith(f"{os.sep}{run_directory(Path(), config.variant, config.seed)}"):
         raise ValueError(f"{path} holds the config.json of {job.run}; give the directory of a run: .../VARIANT/seedK")
-    return job
+    file, remedy = directory / "job.json", "run its comparison again, which writes it"
+    try:
+        # The paths in it need not be text, which msgspec does not read.
+        return job, config, msgspec.convert(json.loads(read_file(file, remedy)), JobRecord)
+    except (msgspec.ValidationError, json.JSONDecodeError) as error:
+        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None
+
+
+def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> "Objective":
+    """What a run is trained for. Raises ValueError if its data, or what comes with them, cannot be had here."""
+    from experiments.data.registry import load_corpus
+    from experiments.training.objectives import make_objective
+
+    config = Config(**record.config)
+    data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
+    return make_objective(load_corpus(config.data, data_dir, data_file), config, job.root)
 
 
 def work(job: Job, sender: Connection) -> None:
@@ -137,29 +154,18 @@ def _work(job: Job, listener: Listener) -> Ended:
         lock.release()
 
 
-def _read_job(job: Job) -> tuple[RunConfig, JobRecord]:
-    """A run's config.json and job.json. Raises ValueError."""
-    config, path = read_record(job.directory / "config.json", RunConfig, REMEDY), job.directory / "job.json"
-    try:
-        # The paths in it need not be text, which msgspec does not read.
-        return config, msgspec.convert(json.loads(read_file(path, REMEDY)), JobRecord)
-    except (msgspec.ValidationError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {REMEDY}") from None
-
-
 def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
     import torch
 
-    from experiments.data.registry import load_corpus
     from experiments.training.loop import RunFailed, RunStopped, train_run
-    from experiments.training.objectives import make_objective
     from experiments.variants import get_variant
 
     def progress(step: int, loss: float, tokens_per_second: float) -> None:
-        listener.tell(Advanced(job.run, step, loss, tokens_per_second), now=step == config.steps)
+        event = Advanced(job.run, step, loss, tokens_per_second, objective.loss_unit)
+        listener.tell(event, now=step == config.steps)
 
     def should_stop() -> bool:
-        listener.tell(Alive(), now=False)
+        listener.tell(None, now=False)
         return bool(listener.stop)
 
     def note(sentence: str) -> None:
@@ -177,22 +183,19 @@ def _train(job: Job, lock: FileLock, listener: Listener) -> Ended:
                 lock.acquire(timeout=0.5)
         remove_leftovers(job.directory)
         write_status(job.directory, "running")
-        record, needed = _read_job(job)
+        _, record, needed = read_job(job.directory)
         for module in needed.plugins:
             load_plugin(module)
-        config = Config(**record.config)
-        data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
-        corpus = load_corpus(config.data, data_dir, data_file)
-        if corpus.sha256 != record.data_sha256:
+        config, objective = Config(**record.config), load_objective(job, record, needed)
+        if objective.corpus.sha256 != record.data_sha256:
             raise RunFailed("the data set changed while the comparison ran")
-        variant, objective = get_variant(job.run.variant), make_objective(corpus, config, job.root)
-        what = job.directory, variant, job.run.seed, config, objective, torch.device(needed.device)
-        train_run(*what, progress=progress, should_stop=should_stop, note=note)
+        what = get_variant(job.run.variant), job.run.seed, config, objective, torch.device(needed.device)
+        train_run(job.directory, *what, progress=progress, should_stop=should_stop, note=note)
+        return Ended(job.run, "done")
     except RunStopped as error:
         return Ended(job.run, "queued", str(error))
     except RunFailed as error:
         return Ended(job.run, "failed", str(error))
-    return Ended(job.run, "done")
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, from_table
-from experiments.records.csv_files import TEXT, Column, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically
+from experiments.records.csv_files import REMEDY, TEXT, Column, read_csv, to_csv, whole
+from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
+from experiments.training.models import Trained
+from experiments.training.trained_models import trained_models
 
 RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
 
@@ -25,6 +28,8 @@ class Table:
     """columns, in which no two rows are alike"""
     values: dict[str, Column]
     """the other columns"""
+    problem: Callable[[pd.DataFrame], str] = lambda table: ""
+    """what else is wrong with a table, if something is"""
 
     @property
     def columns(self) -> list[str]:
@@ -33,35 +38,82 @@ class Table:
     def read(self, root: Path) -> pd.DataFrame | None:
         """None if there is none. Raises ValueError if it is not as it should be."""
         path = root / f"{self.name}.csv"
-        return read_csv(path, self.key | self.values, key=list(self.key)) if is_there(path) else None
+        if not is_there(path):
+            return None
+        table = read_csv(path, self.key | self.values, key=list(self.key))
+        if problem := self.problem(table):
+            raise wrong_file(str(path), problem, REMEDY)
+        return table
 
     def write(self, root: Path, *parts: pd.DataFrame, float_format: str = "%.9g") -> None:
         """Write all parts as one, if there are any."""
         if parts:
             write_atomically(root / f"{self.name}.csv", to_csv(pd.concat(parts), float_format))
 
-    def over_draws(
-        self, quantity: Callable[[pd.DataFrame], Any], planned: int | Callable[[Comparison], int], unit: str = "draws"
-    ) -> ReadSample:
-        """The items of ``quantity(table)``, by draw."""
+    def measure(
+        self,
+        root: Path,
+        comparison: Comparison,
+        objective: Trained,
+        measured: str,
+        parts: Callable[[str, int, Any], Iterable[pd.DataFrame | str]],
+    ) -> list[str]:
+        """Write what ``parts(variant, seed, model)`` makes of every trained model, but for those two columns.
 
-        def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-            table = self.read(root)
-            if table is None:
-                return None
-            values = {int(draw): float(value) for draw, value in quantity(table).items()}
-            number = planned if isinstance(planned, int) else planned(comparison)
-            return Sample(values, number, unit_of_sample=unit)
+        Returns sentences: those that are among the parts, and one for each model that is not there to be ``measured``.
+        """
+        notes: list[str] = []
+        tables = []
+        for name, seed, model in trained_models(root, comparison, objective, measured, notes):
+            for part in parts(name, seed, model):
+                if isinstance(part, str):
+                    notes.append(part)
+                else:
+                    tables.append(part.assign(variant=name, seed=seed)[self.columns])
+        self.write(root, *tables)
+        return list(dict.fromkeys(notes))
 
-        return sample
+    def by_draw(
+        self, planned: int | Callable[..., int], unit: str = "draws"
+    ) -> Callable[[Callable[..., Any]], Callable[..., ReadSample]]:
+        """Makes the sample of a claim of ``quantity(table, **arguments)``, which gives values by draw.
 
-    def over_seeds(
-        self, variants: Sequence[str], quantity: Callable[[pd.DataFrame, Comparison], float | None]
-    ) -> ReadSample:
-        """``quantity`` of a seed's rows, for each seed at which all these variants finished; None: not measured."""
+        There are to be ``planned`` values, or ``planned(comparison, **arguments)``.
+        """
 
-        def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
-            table = self.read(root)
-            return lambda seed: None if table is None else quantity(table[table["seed"] == seed], comparison)
+        def decorate(quantity: Callable[..., Any]) -> Callable[..., ReadSample]:
+            @wraps(quantity)
+            def make(**arguments: Any) -> ReadSample:
+                def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+                    table = self.read(root)
+                    if table is None:
+                        return None
+                    values = {int(draw): float(value) for draw, value in quantity(table, **arguments).items()}
+                    number = planned if isinstance(planned, int) else planned(comparison, **arguments)
+                    return Sample(values, number, unit_of_sample=unit)
 
-        return from_table(tuple(variants), read)
+                return sample
+
+            return make
+
+        return decorate
+
+    def by_seed(self, quantity: Callable[..., float]) -> Callable[..., ReadSample]:
+        """Makes the sample of a claim of ``quantity(rows, comparison, **arguments)``, the value of a seed's rows.
+
+        Of each seed at which the arguments ``variant`` and, if it is not empty, ``other`` finished. NotRecorded: it is
+        not measured.
+        """
+
+        @wraps(quantity)
+        def make(**arguments: Any) -> ReadSample:
+            def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
+                table = self.read(root)
+                if table is None:
+                    return lambda seed: None
+                return lambda seed: quantity(table[table["seed"] == seed], comparison, **arguments)
+
+            variants = (arguments["variant"], arguments.get("other"))
+            return from_table(tuple(filter(None, variants)), read)
+
+        return make

@@ -60,10 +60,7 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     manifest = _Manifest(step, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
     final, temporary = checkpoint_path(directory, step), directory / f".step{step:08d}.tmp"
     try:
-        if not directory.exists():
-            directory.mkdir(parents=True)
-            sync_directory(directory.parent)
-        temporary.mkdir()
+        temporary.mkdir(parents=True)
         for name, content in contents.items():
             write_atomically(temporary / name, content)
         write_record(temporary / "manifest.json", manifest)
@@ -74,7 +71,8 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_directory(directory)
+    for changed in (directory, directory.parent):
+        sync_directory(changed)
     there = _checkpoints(directory)
     kept = [path for path in there if _step_of(path) <= step][-KEPT:]
     for other in set(there).difference(kept):  # a later one was passed over, or training would have gone on from it
@@ -95,10 +93,13 @@ def load_newest_checkpoint(
             continue
         try:
             checkpoint = read_checkpoint(path)
-            _check_fits(checkpoint.model, model)
-            return checkpoint, notes
+            differing = sorted({name for name, *_ in _shapes(model.state_dict()) ^ _shapes(checkpoint.model)})
+            if not differing:
+                return checkpoint, notes
+            problem = f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)"
         except (ValueError, OSError) as error:
-            notes.append(f"checkpoint {path.name} is damaged and was passed over: {error}")
+            problem = str(error)
+        notes.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
     return None, notes
 
 
@@ -118,14 +119,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
 
 
-def _check_fits(weights: dict[str, torch.Tensor], model: nn.Module) -> None:
-    """Raises ValueError unless the weights are, by name, shape and type, those of the model."""
-    expected, found = (
-        {(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        for tensors in (model.state_dict(), weights)
-    )
-    if differing := sorted({name for name, *_ in expected ^ found}):
-        raise ValueError(f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)")
+def _shapes(weights: dict[str, torch.Tensor]) -> set[tuple[str, torch.Size, torch.dtype]]:
+    return {(name, tensor.shape, tensor.dtype) for name, tensor in weights.items()}
 
 
 def _checkpoints(directory: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from inspect import signature
-from typing import Protocol
 
 import psutil
 import torch
@@ -20,24 +19,25 @@ BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
 
 
-class Trained(Protocol):
+class Trained:
     """What a model depends on of its objective."""
 
     vocabulary: int
+    """number of token ids that the model reads"""
     length: int
+    """tokens of the longest sequence that the model reads"""
 
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module: ...
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        """The model to be trained; ``attention`` makes that of a layer where ``config`` does not know the kind."""
+        return CausalLM(config, attention)
 
 
 @dataclass
-class LanguageModel:
+class LanguageModel(Trained):
     """A language model's, where its objective's data need not be at hand."""
 
     vocabulary: int
     length: int
-
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        return CausalLM(config, attention)
 
 
 def build_model(variant: Variant, config: Config, seed: int, objective: Trained) -> nn.Module:
@@ -106,15 +106,10 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 
 
 def _peer_attention(config: Config, seed: int) -> MakeAttention:
-    if config.redraw_every:
-        raise ValueError(
-            f"redraw_every is {config.redraw_every}, but the performer-pytorch variant never redraws its features; "
-            "leave out the variant, or give --redraw-every 0"
-        )
-    if config.dropout:
-        raise ValueError(
-            f"dropout is {config.dropout}, but the performer-pytorch variant has none; leave it out or give --dropout 0"
-        )
+    for name, lack in {"redraw_every": "never redraws its features", "dropout": "has none"}.items():
+        if value := getattr(config, name):
+            remedy = f"leave out the variant, or give --{name.replace('_', '-')} 0"
+            raise ValueError(f"{name} is {value}, but the {PEER} variant {lack}; {remedy}")
     features, length = config.num_features, config.context
     return lambda layer: PerformerPytorchAttention(
         config.dim, config.heads, num_features=features, max_length=length, seed=seed * 1000 + layer

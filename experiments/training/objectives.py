@@ -20,8 +20,8 @@ from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import ObjectiveRecord
+from experiments.training.models import Trained
 from experiments.training.subwords import FILE, SubwordTokenizer
-from linear_rope.model import CausalLM, MakeAttention, ModelConfig
 
 Batch = tuple[Tensor, ...]
 """tensors whose first dimension counts the examples"""
@@ -35,7 +35,7 @@ class Metric(NamedTuple):
     better: Literal["lower", "higher"]
 
 
-class Objective(ABC):
+class Objective(Trained, ABC):
     """A kind of training on some data. It has no state: what it gives depends on its arguments alone."""
 
     name: str
@@ -43,10 +43,8 @@ class Objective(ABC):
     """what variants are compared by, and what the learning rate is chosen by on the validation split"""
     corpus: Corpus
     """what it is made of; its ``describe`` is what the record keeps"""
-    vocabulary: int
-    """number of token ids that the model reads"""
-    length: int
-    """tokens of the longest sequence that the model reads"""
+    loss_unit = "nats"
+    """what progress calls the unit of ``loss``"""
 
     @abstractmethod
     def batch(self, seed: int, step: int) -> Batch:
@@ -75,10 +73,6 @@ class Objective(ABC):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics of an evaluation, the primary one among them, from the added sums of all its batches."""
 
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        """The model to be trained; ``attention`` makes that of a layer where ``config`` does not know the kind."""
-        return CausalLM(config, attention)
-
     def diagnosed(self, split: str, count: int) -> Tensor | None:
         """What a model reads when its attention is measured: (count or fewer, N) int64; None: it is not measured."""
         return None
@@ -88,7 +82,7 @@ class Objective(ABC):
         metric, unit, better = self.primary
         return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
 
-    def save(self, directory: Path) -> None:  # noqa: B027 (most have nothing to save)
+    def save(self, directory: Path) -> None:
         """Write into a comparison's directory what is not made again from its data, unless it is there."""
 
 
@@ -111,6 +105,7 @@ class NextToken(Objective):
 
     primary = Metric("bits_per_byte", "bits per byte", "lower")
     vocabulary = 256
+    loss_unit = "nats/token"
     token = "bytes"
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
@@ -211,6 +206,7 @@ class GeneratedSequences(NextToken):
 
     name = "answers in sequences"
     primary = Metric("accuracy", "share of answers", "higher")
+    loss_unit = "nats/answer"
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         assert corpus.sequences is not None

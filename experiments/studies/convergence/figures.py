@@ -11,14 +11,12 @@ from experiments.figures.style import draw
 from experiments.records.schema import Comparison
 from experiments.studies.decay.figures import attention_figures
 from experiments.studies.decay.measure import ATTENTION
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.study import Entries, FigureEntry, read_study
 
 STUDY = read_study(Path(__file__).parent)
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     attention = ATTENTION.read(root)
     directory = output / "figures"
     drawn = convergence_figures(curves, summary, comparison, directory)
@@ -33,37 +31,32 @@ def convergence_figures(
     ``curves`` and ``summary`` are the tables of curves.csv and summary.csv. Curves of which nothing was recorded are
     left out, and so are the final figures as long as no run finished; a variant that failed is named in every figure.
     """
-    config, number = comparison.config, len(comparison.seeds)
-    seeds = "{one_seed}" if number == 1 else "{several_seeds}"
-    finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = run_values(curves, comparison, finished)
-    recorded = set(curves["split"])
-    objective = comparison.objective
+    config, objective, number = comparison.config, comparison.objective, len(comparison.seeds)
+    said = {"number": number, "seeds": "{one_seed}" if number == 1 else "{several_seeds}"}
     metric = {"quantity": objective.quantity, "better": objective.better, "where_better": objective.where_better}
     tables = (curves, summary, comparison)
+    recorded = set(curves["split"])
     entries = []
     if "validation" in recorded:
         windows = comparison.evaluated_windows["validation"]
-        entry = STUDY.figure(
-            "validation", seeds=seeds, number=number, windows=windows, context=config["context"], **metric
-        )
+        entry = STUDY.figure("validation", windows=windows, context=config["context"], **said, **metric)
         entries.append(draw(directory, entry, curve_figure, *tables, "validation"))
-    if gains(curves, summary, comparison):
-        entry = STUDY.figure("validation-gain", seeds=seeds, number=number, **metric)
-        entries.append(draw(directory, entry, gain_figure, *tables))
+    if gains(*tables):
+        entries.append(draw(directory, STUDY.figure("validation-gain", **said, **metric), gain_figure, *tables))
     if "train" in recorded:
         width, better = smoothing(curves, "train", comparison), plotted(curves, "train", comparison).better
         smoothed = f"Smoothed: each point is the mean of {width} consecutive records." if width > 1 else "Not smoothed."
         words = {"smoothed": smoothed, "better": better, "log_every": config["log_every"]}
-        entry = STUDY.figure("training", seeds=seeds, number=number, **words)
-        entries.append(draw(directory, entry, curve_figure, *tables, "train"))
+        entries.append(draw(directory, STUDY.figure("training", **said, **words), curve_figure, *tables, "train"))
+    finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
+    values = run_values(curves, comparison, finished)
     if not values.empty:
         every = config["evaluate_every"]
-        steps = STUDY.figure("steps-to-baseline", evaluate_every=every, tokens=every * comparison.tokens_per_step)
-        for entry, make in (
-            (STUDY.figure("final", **metric), final_figure),
-            (steps, steps_figure),
-            (STUDY.figure("throughput"), throughput_figure),
+        steps = {"evaluate_every": every, "tokens": every * comparison.tokens_per_step}
+        for stem, words, make in (
+            ("final", metric, final_figure),
+            ("steps-to-baseline", steps, steps_figure),
+            ("throughput", {}, throughput_figure),
         ):
-            entries.append(draw(directory, entry, make, values, summary, comparison))
+            entries.append(draw(directory, STUDY.figure(stem, **words), make, values, summary, comparison))
     return entries

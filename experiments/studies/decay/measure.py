@@ -1,22 +1,24 @@
-"""What the decay study measures, and the CSV files that it leaves."""
+"""What the decay study measures, the CSV files that it leaves, and the quantities that its claims are about."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.statistics import estimate
+from experiments.analysis.runs import NotRecorded
+from experiments.analysis.statistics import estimates
 from experiments.config import Config
-from experiments.records.csv_files import REMEDY, number, whole
-from experiments.records.files import wrong_file
+from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
-from experiments.training.position_loss import by_bin, losses_by_position, overlapping
-from experiments.training.trained_models import trained_models
+from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
 from linear_rope.positions.rotary import rope_frequencies
@@ -38,16 +40,26 @@ KEPT_FEATURES, KEPT_DISTANCES = 256, (8, 64, 512)
 
 SCORE_DRAWS = 200
 SCORE_PAIRS = 256
+SMALLEST_SCORE = 0.02
+"""of a score whose standard deviation or largest value is 1"""
 
 WINDOWS = 8
 """of the validation split, for attention weights"""
 SPANS, SPAN_CONTEXTS = 8, 16
 """stretches of the test split, each of this many contexts, whose overlapping windows give the loss by position"""
 
+
+def _mask_problem(mask: pd.DataFrame) -> str:
+    if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
+        return "has a mean that is not between low and high"
+    return "has an odd num_features" if (mask["num_features"] % 2).any() else ""
+
+
 _DISTANCE, _DRAW = {"distance": whole(0, 2**20)}, {"draw": whole(0, 10**6)}
 BOUND = Table("bound", _DISTANCE, {"bound": number()})
 BOUND_BY_WIDTH = Table("bound_widths", {"width": whole(2, 4096)}, {"near": number(0), "far": number(0)})
-MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, dict.fromkeys(("mean", "low", "high"), number()))
+_INTERVAL = dict.fromkeys(("mean", "low", "high"), number())
+MASK = Table("mask", {"num_features": whole(2, 4096)} | _DISTANCE, _INTERVAL, _mask_problem)
 KEPT_MASK = Table("mask_draws", _DISTANCE | _DRAW, {"expected": number(), "ratio": number()})
 SCORES = Table("scores", _DRAW | _DISTANCE, {"equal": number(), "gaussian": number(), "over_bound": number(0)})
 ATTENTION = Table("attention", RUN | {"layer": whole(0, 255)} | _DISTANCE, {"signed": number(), "absolute": number(0)})
@@ -75,16 +87,15 @@ def measure_trained_models(root: Path, comparison: Comparison, objective: NextTo
     Over evenly spaced validation windows. Returns a sentence for each run whose final weights are not there.
     """
     tokens = objective.windows("validation", WINDOWS)[0]
-    tables: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, objective, "attention by distance", notes):
+
+    def by_distance(variant: str, seed: int, model: Any) -> Iterator[pd.DataFrame]:
         on_device = tokens.to(next(model.parameters()).device)
         for layer, weights in enumerate(attention_maps(model, on_device)):
-            signed, absolute = weight_by_distance(weights.cpu())
-            columns = {"distance": np.arange(len(signed)), "signed": signed.numpy(), "absolute": absolute.numpy()}
-            tables.append(pd.DataFrame({"variant": name, "seed": seed, "layer": layer, **columns}))
-    ATTENTION.write(root, *tables)
-    return notes
+            signed, absolute = (mean.numpy() for mean in weight_by_distance(weights.cpu()))
+            columns = {"distance": np.arange(len(signed)), "signed": signed, "absolute": absolute}
+            yield pd.DataFrame({"layer": layer} | columns)
+
+    return ATTENTION.measure(root, comparison, objective, "attention by distance", by_distance)
 
 
 def measure_position_loss(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -101,24 +112,10 @@ def measure_position_loss(root: Path, comparison: Comparison, objective: NextTok
     if length < 2 * config.context:
         return [f"the test split of --data {objective.corpus.name} is too short for a loss by position"]
     windows, counted = overlapping(evenly_spaced(objective.corpus.test, length, SPANS), config.context)
-    tables: list[pd.DataFrame] = []
-    notes: list[str] = []
-    for name, seed, model in trained_models(root, comparison, objective, "the loss by position", notes):
-        losses = by_bin(losses_by_position(model, windows, config, counted))
-        tables.append(losses.assign(variant=name, seed=seed)[POSITION_LOSS.columns])
-    POSITION_LOSS.write(root, *tables)
-    return notes
-
-
-def read_mask(root: Path) -> pd.DataFrame | None:
-    """The table of mask.csv; None if there is none. Raises ValueError if it is not as it should be."""
-    mask = MASK.read(root)
-    if mask is not None:
-        if not (mask["low"].le(mask["mean"]) & mask["mean"].le(mask["high"])).all():
-            raise wrong_file(str(root / "mask.csv"), "has a mean that is not between low and high", REMEDY)
-        if (mask["num_features"] % 2).any():
-            raise wrong_file(str(root / "mask.csv"), "has an odd num_features", REMEDY)
-    return mask
+    return POSITION_LOSS.measure(
+        *(root, comparison, objective, "the loss by position"),
+        lambda variant, seed, model: [by_bin(losses_by_position(model, windows, config, counted))],
+    )
 
 
 def bound_table() -> pd.DataFrame:
@@ -162,12 +159,8 @@ def mask_table(of_draws: pd.DataFrame) -> pd.DataFrame:
 
     Columns num_features, distance, expected, mean, low, high, draws.
     """
-    place = ["num_features", "distance", "expected"]
-    rows = []
-    for key, values in of_draws.groupby(place, sort=False)["ratio"]:
-        found = estimate(list(values))
-        rows.append((*key, found.mean, found.low, found.high, found.n))
-    return pd.DataFrame.from_records(rows, columns=[*place, "mean", "low", "high", "draws"])
+    found = estimates(of_draws, ["num_features", "distance", "expected"], "ratio").reset_index()
+    return found.rename(columns={"n": "draws"})[[*MASK.key, "expected", *MASK.values, "draws"]]
 
 
 def scores_table(draws: int = SCORE_DRAWS, seed: int = 0) -> pd.DataFrame:
@@ -209,3 +202,66 @@ def _over_bound(q: Tensor, k: Tensor, positions: Tensor, sums: Tensor) -> Tensor
 def _at_distances(x: Tensor) -> Tensor:
     """(pairs, width) → (pairs, distances, width): rotated to each of ``DISTANCES``."""
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
+
+
+@SCORES.by_draw(SCORE_DRAWS)
+def largest_over_bound(scores: pd.DataFrame) -> Any:
+    """The largest score over its bound, of all distances."""
+    by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
+    return by_draw.reindex(columns=DISTANCES).dropna().max(axis=1)
+
+
+@SCORES.by_draw(SCORE_DRAWS)
+def score_difference(scores: pd.DataFrame, column: str, far: int, near: int) -> Any:
+    """A column of scores.csv at one distance minus at another."""
+    by_draw = scores.pivot(index="draw", columns="distance", values=column).reindex(columns=[far, near])
+    return (by_draw[far] - by_draw[near]).dropna()
+
+
+@BOUND_BY_WIDTH.by_draw(len(BOUND_WIDTHS), "widths")
+def bound_falls(bounds: pd.DataFrame) -> Any:
+    """By width, the bound far from the query over that near it."""
+    by_width = bounds.set_index("width")
+    return by_width["far"] / by_width["near"]
+
+
+@KEPT_MASK.by_draw(MASK_DRAWS)
+def mask_error(draws: pd.DataFrame, distance: int) -> Any:
+    """The rotated score over the kernel, minus c(Δ)."""
+    rows = draws[draws["distance"] == distance].set_index("draw")
+    return rows["ratio"] - rows["expected"]
+
+
+@ATTENTION.by_seed
+def fall_of_attention(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str = "") -> float:
+    """``_fall`` of a variant, minus that of another, if there is one."""
+    return _fall(rows, comparison, variant) - (_fall(rows, comparison, other) if other else 0)
+
+
+def _fall(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
+    """ln of the mean absolute weight far from the query over that near it, mean over layers.
+
+    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. Not
+    recorded where a layer or a distance is missing, or the mean weight is 0.
+    """
+    by_place = rows[rows["variant"] == variant].set_index(["layer", "distance"])["absolute"]
+    context = comparison.config["context"]
+    logarithms = []
+    for distances in (range(1, max(1, context // 32) + 1), range(context // 4, context // 2)):
+        places = list(itertools.product(range(comparison.config["layers"]), distances))
+        mean = by_place.reindex(places).mean(skipna=False)
+        if not mean > 0:
+            raise NotRecorded("attention by distance")
+        logarithms.append(math.log(mean))
+    near, far = logarithms
+    return far - near
+
+
+@POSITION_LOSS.by_seed
+def last_step(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
+    """The loss in the last range of positions minus that in the range before."""
+    rows = rows[rows["variant"] == variant].sort_values("first")
+    losses = rows["bits_per_byte"].tolist()
+    if len(losses) < 2 or list(zip(rows["first"], rows["last"], strict=True)) != bins(comparison.config["context"]):
+        raise NotRecorded("the loss by position")
+    return float(losses[-1] - losses[-2])

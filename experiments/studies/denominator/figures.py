@@ -10,7 +10,7 @@ from experiments.figures.settings import curves_by_setting, loss_entries
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
 from experiments.studies.denominator.measure import ALL_KEYS, BEFORE, INITIAL, INITIAL_LENGTH, spike_share
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 EXPECTED: dict[Any, str] = {
@@ -20,13 +20,9 @@ EXPECTED: dict[Any, str] = {
 """one draw of our own, worked out before this code was written; nothing was published"""
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
-    entries: list[FigureEntry | TableEntry] = []
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     initial = INITIAL.read(root)
-    if initial is not None:
-        entries.append(STUDY.table("initial", _initial_shown(initial)))
+    entries: Entries = [] if initial is None else [STUDY.table("initial", _initial_shown(initial))]
     directory = output / "figures"
     entries += loss_entries(STUDY, directory, finished_values(root, comparison, curves), summary, comparison)
     for stem, words in STUDY.words["figures"].items():
@@ -35,32 +31,23 @@ def figures(
             what = {"metric": metric, "quantity": words["quantity"], "logarithmic": metric.endswith("row_sum")}
             entry = STUDY.figure(stem)
             entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, **what))
-    entries.append(STUDY.table("stability", stability_table(root, comparison, curves)))
-    return entries
+    return [*entries, STUDY.table("stability", stability_table(root, comparison, curves))]
 
 
 def stability_table(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
     """A row of strings per variant: runs, failures, spikes in the training loss."""
     states = run_states(root, comparison, curves)
     losses = curves[(curves["split"] == "train") & (curves["metric"] == "bits_per_byte")]
+    by_run = {run: rows.set_index("step")["value"].sort_index() for run, rows in losses.groupby(["variant", "seed"])}
     rows = []
     for variant in comparison.variants:
         mine = states[states["variant"] == variant.name]
-        shares = []
-        for seed in mine[mine["state"] == "done"]["seed"]:
-            rows_of_run = losses[(losses["variant"] == variant.name) & (losses["seed"] == seed)]
-            if len(rows_of_run) > BEFORE:
-                shares.append(spike_share(rows_of_run.set_index("step")["value"].sort_index()))
-        found = estimate(shares)
-        rows.append(
-            {
-                "variant": variant.name,
-                "runs": str(len(mine)),
-                "failed": str((mine["state"] == "failed").sum()),
-                "records that are spikes": "-" if not shares else f"{found.mean:.2%} (worst seed {max(shares):.2%})",
-            }
-        )
-    return pd.DataFrame(rows)
+        done = [(variant.name, seed) for seed in mine[mine["state"] == "done"]["seed"]]
+        shares = [spike_share(by_run[run]) for run in done if run in by_run and len(by_run[run]) > BEFORE]
+        spikes = f"{estimate(shares).mean:.2%} (worst seed {max(shares):.2%})" if shares else "-"
+        failed = str((mine["state"] == "failed").sum())
+        rows.append((variant.name, str(len(mine)), failed, spikes))
+    return pd.DataFrame(rows, columns=["variant", "runs", "failed", "records that are spikes"])
 
 
 def _initial_shown(initial: pd.DataFrame) -> pd.DataFrame:

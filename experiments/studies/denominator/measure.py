@@ -1,5 +1,6 @@
 """Eq. 19 before any training (signs, row sums and denominators of random queries and keys), and what claims compare."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -85,30 +86,29 @@ def _signs(feature_map: FeatureMap, q: Tensor, k: Tensor, *, causal: bool) -> tu
     visible = torch.ones_like(weights, dtype=torch.bool)
     visible = visible.tril() if causal else visible
     queries, keys = feature_map.queries(q), feature_map.keys(k)
-    positions = torch.arange(q.shape[-2])
-    rotated_q, rotated_k = (apply_rope(x.values, positions) for x in (queries, keys))
+    rotated_q, rotated_k = (apply_rope(x.values, torch.arange(q.shape[-2])) for x in (queries, keys))
     if keys.log_scale is not None:
         # A query's own scale is positive, so it does not change a sign; a key's weighs it against the others.
         rotated_k = rotated_k * (keys.log_scale - keys.log_scale.amax()).exp()
     denominators = (rotated_q @ rotated_k.mT * visible).sum(-1)
     row_sums = weights.sum(-1)
-    return (
-        ((weights < 0) & visible).sum().item() / visible.sum().item(),
-        row_sums.min().item(),
-        row_sums.max().item(),
-        int((denominators <= 0).sum()),
-    )
+    negative = ((weights < 0) & visible).sum().item() / visible.sum().item()
+    return negative, row_sums.min().item(), row_sums.max().item(), int((denominators <= 0).sum())
+
+
+@INITIAL.by_draw(INITIAL_DRAWS)
+def _initially(initial: pd.DataFrame, feature_map: str, column: str, divided_by: str) -> Any:
+    """A column of initial.csv, of queries that see all keys."""
+    mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
+    return mine.set_index("draw")[column] / int(divided_by)
 
 
 def initially(feature_map: str, column: str, pattern: str, divided_by: str = "1") -> ReadSample:
-    """A column of initial.csv by draw, of queries that see all keys."""
-
-    def quantity(initial: pd.DataFrame) -> "pd.Series[float]":
-        mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
-        return mine.set_index("draw")[column] / int(divided_by)
+    """``_initially`` with a note on how far single draws lie apart."""
+    read = _initially(feature_map=feature_map, column=column, divided_by=divided_by)
 
     def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        found = INITIAL.over_draws(quantity, INITIAL_DRAWS)(root, comparison, runs)
+        found = read(root, comparison, runs)
         if found is None:
             return None
         least, most = (format(pick(found.values.values(), default=0.0), pattern) for pick in (min, max))
@@ -126,10 +126,9 @@ def failed_more() -> ReadSample:
     pairs = [_rotated_and_plain(kernel) for kernel in KERNELS]
 
     def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-        trained = {variant.name for variant in comparison.variants}
-        if not {variant for pair in pairs for variant in pair} <= trained:
+        if not {variant for pair in pairs for variant in pair} <= {variant.name for variant in comparison.variants}:
             return None
-        places = [(pair, seed) for pair in pairs for seed in comparison.seeds]
+        places = list(itertools.product(pairs, comparison.seeds))
         values, lost = {}, []
         for place, (pair, seed) in enumerate(places):
             ended = [runs.fates[name, seed] for name in pair]

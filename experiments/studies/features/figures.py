@@ -1,6 +1,8 @@
 """The figures of the features study."""
 
 import itertools
+from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from experiments.analysis.statistics import estimate
-from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
+from experiments.analysis.statistics import estimates
+from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
-from experiments.studies.features.measure import RANDOM, TRAINED, read_checked
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.studies.features.measure import RANDOM, TRAINED
+from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 STYLES: dict[str, dict[str, Any]] = {
@@ -32,37 +34,32 @@ DERIVED_OUTPUT_ERROR: dict[Any, str] = {(0.5, "positive"): "2.7e-05", (0.5, "tri
 """what was worked out by others of us for this point; the paper prints no numbers"""
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
-    random, trained = read_checked(RANDOM, root), read_checked(TRAINED, root)
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
+    random, trained = RANDOM.read(root), TRAINED.read(root)
     directory = output / "figures"
-    entries: list[FigureEntry | TableEntry] = []
+    entries: Entries = []
     if random is not None:
-        in_curves = random[random["part"] == "curves"]
-        for head_dim in sorted(in_curves["head_dim"].unique()):
-            rows = in_curves[in_curves["head_dim"] == head_dim]
+        for head_dim, rows in random[random["part"] == "curves"].groupby("head_dim"):
             kernel = STUDY.figure("kernel-error", head_dim=head_dim, draws=rows["draw"].nunique())
             entries.append(draw(directory, kernel, kernel_figure, rows))
             entries.append(draw(directory, STUDY.figure("attention-error", head_dim=head_dim), attention_figure, rows))
-        published = _published_point(random)
+        published = random[random["part"] == "figure 4"]
         if not published.empty:
-            entries.append(STUDY.table("published", published))
+            entries.append(STUDY.table("published", _published_point(published)))
     if trained is not None:
         entries.append(draw(directory, STUDY.figure("trained-error"), trained_figure, trained, comparison))
     return entries
 
 
-def _published_point(random: pd.DataFrame) -> pd.DataFrame:
-    """Output errors at the published width and number of features, as text; no rows if they were not measured."""
-    point = random[random["part"] == "figure 4"]
-    rows = []
-    for (scale, estimator), values in point.groupby(["scale", "estimator"])["output_error"]:
-        over_draws = estimate(values.tolist())
-        interval = f" [{over_draws.low:.1e}, {over_draws.high:.1e}]" if over_draws.has_interval else ""
-        expected = DERIVED_OUTPUT_ERROR.get((scale, estimator), "")
-        rows.append((f"{scale:g}", estimator, f"{over_draws.mean:.1e}{interval}", str(over_draws.n), expected))
-    return pd.DataFrame.from_records(rows, columns=["scale", "features", "output error", "draws", "expected"])
+def _published_point(rows: pd.DataFrame) -> pd.DataFrame:
+    """Output errors at the published width and number of features, as text."""
+    cells = []
+    found: Any = estimates(rows, ["scale", "estimator"], "output_error").reset_index()
+    for row in found.itertuples():
+        interval = "" if isnan(row.low) else f" [{row.low:.1e}, {row.high:.1e}]"
+        expected = DERIVED_OUTPUT_ERROR.get((row.scale, row.estimator), "")
+        cells.append((f"{row.scale:g}", row.estimator, f"{row.mean:.1e}{interval}", f"{row.n:.0f}", expected))
+    return pd.DataFrame(cells, columns=["scale", "features", "output error", "draws", "expected"])
 
 
 def kernel_figure(rows: pd.DataFrame) -> Figure:
@@ -70,9 +67,10 @@ def kernel_figure(rows: pd.DataFrame) -> Figure:
     figure, panels = _panels(rows, "relative squared error of the kernel")
     for place, (axes, shown) in panels.items():
         for estimator in STYLES:
-            mine = shown[shown["estimator"] == estimator].groupby("num_features")
-            _line(axes, estimator, mine["expected_kernel_error"].mean(), linestyle="-", linewidth=1)
-            _marks(axes, estimator, mine["kernel_error"])
+            mine = shown[shown["estimator"] == estimator]
+            expected = mine.groupby("num_features")["expected_kernel_error"].mean()
+            _line(axes, estimator, expected, linestyle="-", linewidth=1)
+            _marks(axes, estimator, estimates(mine, "num_features", "kernel_error"))
         if place == ("independent", rows["scale"].min()):
             axes.plot([], [], color=MUTED, linewidth=1, label="expected of independent directions")
     return _finished(figure, panels)
@@ -90,8 +88,7 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
 def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per variant, the error of the kernel above that of attention; filled marks: orthogonal directions."""
     names = [variant.name for variant in comparison.variants if variant.name in set(trained["variant"])]
-    figure = Figure(figsize=(max(4.4 * len(names), 7), 7))
-    grid = figure.subplots(2, len(names), sharex=True, sharey="row", squeeze=False)
+    figure, grid = grid_of(2, len(names), (4.4, 3.5), least=7, sharex=True, sharey="row")
     keys = ["estimator", "directions", "num_features"]
     for column, name in enumerate(names):
         rows = trained[trained["variant"] == name]
@@ -117,8 +114,7 @@ def _panels(rows: pd.DataFrame, measured: str) -> tuple[Figure, Panels]:
     """Axes and their rows by (directions, scale); those of a column have the same vertical axis."""
     scales = sorted(rows["scale"].unique())
     kinds = [kind for kind in ("independent", "orthogonal") if kind in set(rows["directions"])]
-    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 3.3 * len(kinds) + 0.7))
-    grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
+    figure, grid = grid_of(len(kinds), len(scales), (3.5, 3.3), (0.6, 0.7), sharex=True, sharey="col")
     panels = {}
     for axes, (kind, scale) in zip(grid.flat, itertools.product(kinds, scales), strict=True):
         axes.set_title(f"{kind}, scale {scale:g}")
@@ -149,9 +145,9 @@ def _scales(axes: Axes, num_features: list[int]) -> None:
 def _geometric_means(axes: Axes, rows: pd.DataFrame, hollow: bool = False) -> None:
     """Marks at ten to the mean of the column ``logarithm``, joined by a line."""
     for estimator in STYLES:
-        groups = rows[rows["estimator"] == estimator].groupby("num_features")["logarithm"]
-        _line(axes, estimator, 10 ** groups.mean(), linestyle="--" if hollow else "-", linewidth=0.9)
-        _marks(axes, estimator, groups, logarithms=True, hollow=hollow)
+        found = estimates(rows[rows["estimator"] == estimator], "num_features", "logarithm")
+        _line(axes, estimator, 10 ** found["mean"], linestyle="--" if hollow else "-", linewidth=0.9)
+        _marks(axes, estimator, found, lambda logarithm: 10**logarithm, hollow)
 
 
 def _places(estimator: str, num_features: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -162,10 +158,9 @@ def _line(axes: Axes, estimator: str, values: "pd.Series[float]", **look: Any) -
     axes.plot(_places(estimator, values.index), values, color=STYLES[estimator]["color"], **look)
 
 
-def _marks(axes: Axes, estimator: str, groups: Any, *, logarithms: bool = False, hollow: bool = False) -> None:
-    """The means of values by number of features, with their intervals."""
+def _marks(
+    axes: Axes, estimator: str, found: pd.DataFrame, scale: Callable[[Any], Any] = lambda x: x, hollow: bool = False
+) -> None:
     look = STYLES[estimator] | ({"markerfacecolor": "white"} if hollow else {})
     look |= {"label": f"{estimator}, independent" if hollow else estimator, "elinewidth": 1}
-    points = {count: estimate(list(values)) for count, values in groups}
-    scale = (lambda x: 10**x) if logarithms else (lambda x: x)
-    marks_with_intervals(axes, _places(estimator, list(points)), list(points.values()), scale, **look)
+    marks_with_intervals(axes, _places(estimator, found.index), found, scale, **look)

@@ -5,6 +5,7 @@ Axis names: ... any leading axes, such as heads; L queries and as many keys; D h
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,15 +33,13 @@ class Errors(NamedTuple):
     output: Tensor
 
 
-def positive(head_dim: int, num_features: int, directions: Directions, seed: int) -> Mapping:
-    """FAVOR+ as the library has it, without the ε that it adds to keep denominators off zero."""
-    return FavorPlus(head_dim, num_features, orthogonal=directions == "orthogonal", seed=seed, eps=0.0).features
+def favor(head_dim: int, num_features: int, directions: Directions, seed: int, hyperbolic: bool = False) -> Mapping:
+    """FAVOR+ as the library has it, without the ε that it adds to keep denominators off zero.
 
-
-def hyperbolic(head_dim: int, num_features: int, directions: Directions, seed: int) -> Mapping:
-    """FAVOR+ with every direction used with both signs: M features from M/2 draws."""
+    ``hyperbolic``: every direction is used with both signs, M features from M/2 draws.
+    """
     orthogonal = directions == "orthogonal"
-    return FavorPlus(head_dim, num_features, hyperbolic=True, orthogonal=orthogonal, seed=seed, eps=0.0).features
+    return FavorPlus(head_dim, num_features, hyperbolic=hyperbolic, orthogonal=orthogonal, seed=seed, eps=0.0).features
 
 
 def trigonometric(head_dim: int, num_features: int, directions: Directions, seed: int) -> Mapping:
@@ -62,8 +61,8 @@ def trigonometric(head_dim: int, num_features: int, directions: Directions, seed
 
 
 ESTIMATORS: dict[str, Callable[[int, int, Directions, int], Mapping]] = {
-    "positive": positive,
-    "hyperbolic": hyperbolic,
+    "positive": favor,
+    "hyperbolic": partial(favor, hyperbolic=True),
     "trigonometric": trigonometric,
 }
 """every one takes head_dim, num_features (even), directions and a seed"""

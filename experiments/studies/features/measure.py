@@ -1,22 +1,25 @@
-"""What the features study measures: errors of random-feature estimates, on random and on trained inputs."""
+"""What the features study measures: errors of random-feature estimates, on random and on trained inputs.
+
+And the quantities of them that its claims are about; the estimators there are ``"<estimator> <directions>"``.
+"""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from experiments.records.csv_files import REMEDY, TEXT, number, whole
-from experiments.records.files import wrong_file
+from experiments.analysis.runs import NotRecorded
+from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextToken
-from experiments.training.trained_models import trained_models
 from linear_rope.attention.multi_head import RoPEAttention
 
 Part = Literal["curves", "figure 4", "few features"]
@@ -39,6 +42,18 @@ TRAINED_TOKENS = 128
 TRAINED_DRAWS = 5
 TRAINED_FEATURES = (16, 64, 256, 1024)
 LARGEST_LOGARITHM = 300.0
+MARGIN = 0.02
+"""of a decimal logarithm: 5 per cent"""
+
+_KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
+
+
+def _unknown_name(table: pd.DataFrame) -> str:
+    for column, known in _KNOWN.items():
+        for name in sorted(set(table.get(column, ())) - set(known)):
+            return f"has the {column} {name!r}, expected one of {', '.join(known)}"
+    return ""
+
 
 _MADE = {"estimator": TEXT, "directions": TEXT, "num_features": whole(2, 2**16)}
 RANDOM = Table(
@@ -47,13 +62,14 @@ RANDOM = Table(
     | _MADE
     | {"draw": whole(0, MOST_DRAWS)},
     dict.fromkeys(("kernel_error", "expected_kernel_error", "attention_error", "output_error"), number(0)),
+    _unknown_name,
 )
 TRAINED = Table(
     "trained",
     RUN | {"layer": whole(0, 2**14)} | _MADE,
     {"log10_kernel_error": number(), "log10_attention_error": number(), "input_scale": number(0)},
+    _unknown_name,
 )
-_KNOWN = {"part": get_args(Part), "estimator": tuple(ESTIMATORS), "directions": DIRECTIONS}
 
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
@@ -63,15 +79,8 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     torch.set_num_threads(1)
     try:
         draws, few_draws = (planned_draws(comparison, part) for part in ("curves", "few features"))
-        published = random_table(
-            "figure 4",
-            (PUBLISHED_HEAD_DIM,),
-            (0.5, 1.0),
-            (PUBLISHED_FEATURES,),
-            ("orthogonal",),
-            length=PUBLISHED_LENGTH,
-            draws=draws,
-        )
+        point = (PUBLISHED_HEAD_DIM,), (0.5, 1.0), (PUBLISHED_FEATURES,)
+        published = random_table("figure 4", *point, ("orthogonal",), length=PUBLISHED_LENGTH, draws=draws)
         few = (FEW_FEATURES,)
         few_features = random_table("few features", few, (0.25, 0.5), few, estimators=("positive",), draws=few_draws)
         RANDOM.write(root, random_table("curves", draws=draws), published, few_features)
@@ -80,7 +89,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
         torch.set_num_threads(threads)
 
 
-def planned_draws(comparison: Comparison, part: Part) -> int:
+def planned_draws(comparison: Comparison, part: Part, **_: Any) -> int:
     """How many draws a part of random.csv has; the smoke preset has few."""
     if comparison.preset == "smoke":
         return SMOKE_DRAWS
@@ -127,26 +136,23 @@ def measure_trained_models(root: Path, comparison: Comparison, objective: NextTo
     that differ by orders of magnitude. ``input_scale`` is the root mean square of the entries of q and k. Returns a
     sentence for each run or layer that is left out.
     """
-    notes: list[str] = []
-    tables = []
     tokens = objective.windows("validation", WINDOWS)[0]
     measured = "the error on trained queries and keys"
-    for name, seed, model in trained_models(root, comparison, objective, measured, notes):
+
+    def by_layer(variant: str, seed: int, model: nn.Module) -> Iterator[pd.DataFrame | str]:
         layers = queries_and_keys(model, tokens)
         if not layers:
-            notes.append(f"{measured} leaves out {name}: its attention shows none")
+            yield f"{measured} leaves out {variant}: its attention shows none"
         for layer, (q, k) in enumerate(layers):
             generator = torch.Generator().manual_seed(layer)
             chosen = [torch.randperm(q.shape[-2], generator=generator)[:TRAINED_TOKENS] for _ in "qk"]
             first_draw = (seed * len(layers) + layer) * TRAINED_DRAWS
             table = trained_table(q[:, chosen[0]], k[:, chosen[1]], first_draw)
-            if table is None:
-                place = f"{name} seed {seed} layer {layer}"
-                notes.append(f"{measured} leaves out {place}: an estimate of its attention is not finite")
-            else:
-                tables.append(table.assign(variant=name, seed=seed, layer=layer)[TRAINED.columns])
-    TRAINED.write(root, *tables)
-    return notes
+            place = f"{variant} seed {seed} layer {layer}"
+            left_out = f"{measured} leaves out {place}: an estimate of its attention is not finite"
+            yield left_out if table is None else table.assign(layer=layer)
+
+    return TRAINED.measure(root, comparison, objective, measured, by_layer)
 
 
 def trained_table(q: Tensor, k: Tensor, first_draw: int = 0) -> pd.DataFrame | None:
@@ -203,12 +209,63 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
     return found
 
 
-def read_checked(table: Table, root: Path) -> pd.DataFrame | None:
-    """``table.read``, whose names have to be known, too."""
-    rows = table.read(root)
-    for column, known in _KNOWN.items():
-        unknown = [] if rows is None else sorted(set(rows.get(column, ())) - set(known))
-        if unknown:
-            problem = f"has the {column} {unknown[0]!r}, expected one of {', '.join(known)}"
-            raise wrong_file(str(root / f"{table.name}.csv"), problem, REMEDY)
-    return rows
+@RANDOM.by_draw(planned_draws)
+def ratio_over_draws(
+    table: pd.DataFrame, part: Part, one: str, other: str, column: str, head_dim: int, scale: float, num_features: int
+) -> Any:
+    """log10 of the first estimator's error over the second's, for each draw of random inputs."""
+    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
+    first, second = (np.log10(_made(rows, each)[column]) for each in (one, other))
+    return (first - second).dropna()
+
+
+@RANDOM.by_draw(planned_draws)
+def saving_over_draws(
+    table: pd.DataFrame, part: Part, one: str, other: str, head_dim: int, scale: float, num_features: int
+) -> Any:
+    """The first estimator's squared error minus the second's, over that expected of independent directions, by draw.
+
+    The mean over draws is a difference of mean squared errors.
+    """
+    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
+    first, second = (_made(rows, each) for each in (one, other))
+    return ((first["kernel_error"] - second["kernel_error"]) / second["expected_kernel_error"]).dropna()
+
+
+@RANDOM.by_draw(planned_draws)
+def slope_over_draws(table: pd.DataFrame, part: Part, head_dim: int, scale: float) -> Any:
+    """The slope of log error over log M for independent positive features, for each draw."""
+    rows = _made(_of(table, part=part, head_dim=head_dim, scale=scale), "positive independent")
+    by_features = rows.pivot(columns="num_features", values="kernel_error")
+    whole_draws = by_features.reindex(columns=NUM_FEATURES).dropna()
+    slopes, _ = np.polyfit(np.log(NUM_FEATURES), np.log(whole_draws.to_numpy()).T, 1)
+    return pd.Series(slopes, whole_draws.index, dtype=float)
+
+
+@TRAINED.by_seed
+def ratio_over_seeds(
+    rows: pd.DataFrame, comparison: Comparison, variant: str, one: str, instead: str, num_features: int
+) -> float:
+    """log10 of the first estimator's error of the attention matrix over the second's, on a trained variant.
+
+    The mean over its layers, for each seed.
+    """
+    rows = _of(rows, variant=variant, num_features=num_features)
+    first, second = (_made(rows, each, "layer")["log10_attention_error"] for each in (one, instead))
+    difference = (first - second).dropna()
+    if len(difference) != comparison.config["layers"]:
+        raise NotRecorded("the error on trained queries and keys")
+    return float(difference.mean())
+
+
+def _of(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
+    """The rows with these values."""
+    for column, value in wanted.items():
+        table = table[table[column] == value]
+    return table
+
+
+def _made(rows: pd.DataFrame, made: str, index: str = "draw") -> pd.DataFrame:
+    """The rows of an estimator."""
+    estimator, directions = made.split()
+    return _of(rows, estimator=estimator, directions=directions).set_index(index)

@@ -1,21 +1,19 @@
 """The losses by window length that the length study measures, the tables made of them, and what claims compare."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from experiments.analysis.samples import ReadSample
-from experiments.analysis.statistics import estimate
+from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import NextByte, NextToken, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
-from experiments.training.trained_models import trained_models
 from experiments.variants import PEER, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.model import CausalLM
@@ -48,37 +46,34 @@ LOSSES = Table(
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
-    config = Config(**comparison.config)
-    positions = {variant.name: variant.position for variant in comparison.variants}
+    config, test = Config(**comparison.config), objective.corpus.test
     if not isinstance(objective, NextByte):
         name = objective.corpus.name
         return [f"--data {name} is not learnt as a text of bytes: no loss at other lengths was measured"]
-    factors = [factor for factor in FACTORS if len(objective.corpus.test) > factor * config.context]
-    notes: list[str] = []
-    tables = []
-    if factors != list(FACTORS):
-        longest = factors[-1] * config.context
-        notes.append(f"the test split is too short for windows of more than {longest:,} tokens")
-    windows = evenly_spaced(objective.corpus.test, factors[-1] * config.context, LONGEST_WINDOWS)
-    for name, seed, model in trained_models(root, comparison, objective, "the loss at other lengths", notes):
+    positions = {variant.name: variant.position for variant in comparison.variants}
+    factors = [factor for factor in FACTORS if len(test) > factor * config.context]
+    longest = factors[-1] * config.context
+    windows = evenly_spaced(test, longest, LONGEST_WINDOWS)
+    short = recut(windows, config.context)
+
+    def losses(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
         has_table = positions[name] == "learned" or get_variant(name).kernel == PEER
         if has_table:
-            notes.append(f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends")
-        short = recut(windows, config.context)
+            yield f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends"
         parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
-        in_short = by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
-        tables.append(in_short.assign(variant=name, seed=seed))
+        yield by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
         for factor in factors[:1] if has_table else factors:
             length = factor * config.context
             shown = recut(windows, length)
             for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
                 scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
                 _set_scaling(model, scaling)
-                losses = losses_by_position(model, shown, config)
-                tables.append(by_bin(losses).assign(variant=name, seed=seed, method=method, length=length))
+                yield by_bin(losses_by_position(model, shown, config)).assign(method=method, length=length)
         _set_scaling(model, None)
-    LOSSES.write(root, *(table[LOSSES.columns] for table in tables))
-    return list(dict.fromkeys(notes))
+
+    notes = LOSSES.measure(root, comparison, objective, "the loss at other lengths", losses)
+    too_short = f"the test split is too short for windows of more than {longest:,} tokens"
+    return notes if factors == list(FACTORS) else [too_short, *notes]
 
 
 def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:
@@ -118,54 +113,49 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
 
 def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """A row of strings per variant and method: bits per byte by length, mean over seeds."""
+    by_length = means.groupby(["variant", "method", "length"])["bits_per_byte"].agg(["count", "mean"])
     lengths = sorted(means["length"].unique())
     rows = []
     for variant in comparison.variants:
-        mine = means[means["variant"] == variant.name]
-        for method in mine["method"].unique():
-            by_length = mine[mine["method"] == method].groupby("length")["bits_per_byte"]
-            found = {int(length): estimate(list(values)) for length, values in by_length}
-            row = {"variant": variant.name, "evaluated": method, "n": str(max(each.n for each in found.values()))}
-            for length in lengths:
-                row[f"{length:,}"] = f"{found[length].mean:.3f}" if length in found else "-"
-            rows.append(row)
+        for method in means[means["variant"] == variant.name]["method"].unique():
+            found = by_length.loc[variant.name, method]
+            row = {"variant": variant.name, "evaluated": method, "n": str(found["count"].max())}
+            shown = found["mean"].reindex(lengths).map("{:.3f}".format, na_action="ignore").fillna("-")
+            rows.append(row | {f"{length:,}": text for length, text in shown.items()})
     return pd.DataFrame(rows)
 
 
-def rise(variant: str, factor: int) -> ReadSample:
-    """The loss in windows of a factor of the training length minus that in windows of the training length."""
-    return _by_seed((1, variant, AS_TRAINED, factor), (-1, variant, AS_TRAINED, 1))
+@LOSSES.by_seed
+def rise(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, other: str = "") -> float:
+    """The loss in windows of a factor of the training length minus that in windows of the training length.
 
-
-def rise_difference(variant: str, other: str, factor: int) -> ReadSample:
-    """``rise`` of a variant minus that of another."""
-    return _by_seed(
-        (1, variant, AS_TRAINED, factor),
-        (-1, variant, AS_TRAINED, 1),
-        (-1, other, AS_TRAINED, factor),
-        (1, other, AS_TRAINED, 1),
+    That of another variant is subtracted, if there is one.
+    """
+    signs = {variant: 1, other: -1} if other else {variant: 1}
+    return sum(
+        sign * (_loss(rows, comparison, each, factor) - _loss(rows, comparison, each, 1))
+        for each, sign in signs.items()
     )
 
 
-def loss_difference(variant: str, other: str, factor: int) -> ReadSample:
+@LOSSES.by_seed
+def loss_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str, factor: int) -> float:
     """The loss of a variant at a factor of the training length minus that of another."""
-    return _by_seed((1, variant, AS_TRAINED, factor), (-1, other, AS_TRAINED, factor))
+    return _loss(rows, comparison, variant, factor) - _loss(rows, comparison, other, factor)
 
 
-def method_difference(variant: str, method: str, instead: str, factor: int) -> ReadSample:
+@LOSSES.by_seed
+def method_difference(
+    rows: pd.DataFrame, comparison: Comparison, variant: str, method: str, instead: str, factor: int
+) -> float:
     """The loss of a variant stretched in one way minus that in another, at a factor of the training length."""
-    return _by_seed((1, variant, method, factor), (-1, variant, instead, factor))
+    return _loss(rows, comparison, variant, factor, method) - _loss(rows, comparison, variant, factor, instead)
 
 
-def _by_seed(*terms: tuple[float, str, str, int]) -> ReadSample:
-    """Σ weight · loss(variant, method, factor of the context) for each seed."""
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        losses = window_means(rows).set_index(["variant", "method", "length"])["bits_per_byte"]
-        context = comparison.config["context"]
-        places = [(variant, method, factor * context) for _, variant, method, factor in terms]
-        if not all(place in losses.index for place in places):
-            return None
-        return sum(term[0] * float(losses[place]) for term, place in zip(terms, places, strict=True))
-
-    return LOSSES.over_seeds([variant for _, variant, _, _ in terms], quantity)
+def _loss(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, method: str = AS_TRAINED) -> float:
+    """The loss of a variant at a factor of the training length. Raises NotRecorded if there is none."""
+    length = factor * comparison.config["context"]
+    means = window_means(rows[(rows["variant"] == variant) & (rows["method"] == method) & (rows["length"] == length)])
+    if means.empty:
+        raise NotRecorded("the loss at other lengths")
+    return float(means["bits_per_byte"].item())

@@ -8,14 +8,12 @@ from experiments.analysis.statistics import estimate, finished_values
 from experiments.figures.settings import loss_entries
 from experiments.records.schema import Comparison
 from experiments.studies.mask.measure import REDRAWN
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     values = finished_values(root, comparison, curves)
     entries = loss_entries(STUDY, output / "figures", values, summary, comparison, curves)
     redrawn = REDRAWN.read(root)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments.analysis.runs import Runs
+from experiments.analysis.runs import NotRecorded, Runs
 from experiments.analysis.samples import ReadSample, Sample, paired, per_seed
 from experiments.config import Config
 from experiments.records.csv_files import number, whole
@@ -14,8 +14,8 @@ from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.training.loop import evaluate
 from experiments.training.objectives import NextToken
-from experiments.training.trained_models import trained_models
 from linear_rope.features import FavorPlus
+from linear_rope.model import CausalLM
 
 NEW_DRAWS = 5
 FIRST_NEW_DRAW = 10**6
@@ -25,26 +25,24 @@ REDRAWN = Table("redrawn", RUN | {"draw": whole(0, 10**6)}, {"bits_per_byte": nu
 """draw 0 is the model's own"""
 
 
-@torch.no_grad()
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write redrawn.csv; returns sentences about what could not be measured."""
-    notes: list[str] = []
-    rows: list[tuple[str, int, int, float]] = []
     config = Config(**comparison.config)
-    for name, seed, model in trained_models(root, comparison, objective, "the loss with new features", notes):
-        if not any(isinstance(module, FavorPlus) for module in model.modules()):
-            continue
+
+    @torch.no_grad()
+    def losses(variant: str, seed: int, model: CausalLM) -> list[pd.DataFrame]:
+        maps = [module for module in model.modules() if isinstance(module, FavorPlus)]
         own = {key: value.clone() for key, value in model.state_dict().items()}
-        for draw_number in range(NEW_DRAWS + 1):
-            for module in model.modules() if draw_number else ():
-                if isinstance(module, FavorPlus):
-                    module.redraw(FIRST_NEW_DRAW + draw_number)
+        found = []
+        for draw in range(NEW_DRAWS + 1) if maps else ():
+            for feature_map in maps if draw else ():
+                feature_map.redraw(FIRST_NEW_DRAW + draw)
             loss = evaluate(model, objective, "test", WINDOWS, config)["bits_per_byte"]
-            rows.append((name, seed, draw_number, loss))
+            found.append(pd.DataFrame({"draw": [draw], "bits_per_byte": [loss]}))
         model.load_state_dict(own)
-    if rows:
-        REDRAWN.write(root, pd.DataFrame.from_records(rows, columns=REDRAWN.columns))
-    return notes
+        return found
+
+    return REDRAWN.measure(root, comparison, objective, "the loss with new features", losses)
 
 
 def redrawn(variant: str, every: int) -> ReadSample:
@@ -63,20 +61,16 @@ def hurt_more(variant: str, other: str, every: int) -> ReadSample:
     return _redrawn(every, difference)
 
 
-def lost_when_redrawn(variant: str, other: str = "") -> ReadSample:
-    """By seed: loss with new features (mean over draws) minus with its own; minus the other variant's, if given."""
-    variants = (variant,) if not other else (variant, other)
-
-    def quantity(rows: pd.DataFrame, comparison: Comparison) -> float | None:
-        losses = rows.pivot(index="variant", columns="draw", values="bits_per_byte")
-        if not {*variants} <= {*losses.index} or losses.reindex(variants, columns=range(NEW_DRAWS + 1)).isna().any(
-            axis=None
-        ):
-            return None
-        risen = losses.drop(columns=0).mean(axis=1) - losses[0]
-        return float(risen[variant] - (risen[other] if other else 0))
-
-    return REDRAWN.over_seeds(variants, quantity)
+@REDRAWN.by_seed
+def lost_when_redrawn(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str = "") -> float:
+    """Loss with new features (mean over draws) minus with its own; minus the other variant's, if given."""
+    variants = [variant, other] if other else [variant]
+    losses = rows.pivot(index="variant", columns="draw", values="bits_per_byte")
+    losses = losses.reindex(variants, columns=range(NEW_DRAWS + 1))
+    if losses.isna().any(axis=None):
+        raise NotRecorded("the loss with new features")
+    risen = losses.drop(columns=0).mean(axis=1) - losses[0]
+    return float(risen[variant] - (risen[other] if other else 0))
 
 
 def _redrawn(every: int, sample: ReadSample) -> ReadSample:

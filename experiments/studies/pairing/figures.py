@@ -8,14 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimate, finished_values
-from experiments.figures.panels import end_below_the_lowest, legend_below, marks_with_intervals
+from experiments.analysis.statistics import estimates, finished_values
+from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
 from experiments.figures.settings import loss_entries
 from experiments.figures.style import MUTED, draw, label_powers_of_ten
 from experiments.records.schema import Comparison
-from experiments.studies.pairing.measure import SHOWN_FEATURES, VARIANCE
-from experiments.studies.pairing.variance import EQUAL_DRAWS, MAPS, PAIRED, PLAIN
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.studies.pairing.measure import EQUAL_DRAWS, MAPS, PAIRED, PLAIN, SHOWN_FEATURES, VARIANCE
+from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 STYLES: dict[str, dict[str, Any]] = {
@@ -25,9 +24,7 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     directory = output / "figures"
     values = finished_values(root, comparison, curves)
     entries = loss_entries(STUDY, directory, values, summary, comparison, curves)
@@ -44,8 +41,7 @@ def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
     """
     table = table[table["num_features"] == num_features]
     scales, kinds = sorted(table["scale"].unique()), list(table["directions"].unique())
-    figure = Figure(figsize=(3.5 * len(scales) + 0.6, 2.7 * len(kinds) + 1.2))
-    grid = figure.subplots(len(kinds), len(scales), sharex=True, sharey="col", squeeze=False)
+    figure, grid = grid_of(len(kinds), len(scales), (3.5, 2.7), (0.6, 1.2), sharex=True, sharey="col")
     for row, directions in zip(grid, kinds, strict=True):
         for axes, scale in zip(row, scales, strict=True):
             _variance_panel(axes, table[(table["scale"] == scale) & (table["directions"] == directions)])
@@ -61,12 +57,12 @@ def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
 
 def _variance_panel(axes: Axes, table: pd.DataFrame) -> None:
     for index, (name, text) in enumerate(MAPS.items()):
-        groups = table[table["map"] == name].groupby("distance")
-        over = [estimate(list(values)) for _, values in groups["squared_error"]]
+        mine = table[table["map"] == name]
+        found = estimates(mine, "distance", "squared_error")
         # By rank: what matters is which frequencies have turned.
-        places = np.arange(len(over)) + 0.16 * (index - 1)
-        axes.plot(places, groups["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
-        marks_with_intervals(axes, places, over, label=text, **STYLES[name])
+        places = np.arange(len(found)) + 0.16 * (index - 1)
+        axes.plot(places, mine.groupby("distance")["expected"].mean(), color=STYLES[name]["color"], linewidth=1)
+        marks_with_intervals(axes, places, found, label=text, **STYLES[name])
     axes.set_yscale("log")
     label_powers_of_ten(axes)
     distances = sorted(table["distance"].unique())

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimate
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import head, lines_by_seed, panels_for
+from experiments.figures.panels import grid_of, head, lines_by_seed, panels_of
 from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
-from experiments.study import FigureEntry, TableEntry, read_study
+from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 SPREAD = 0.6
@@ -22,17 +22,15 @@ MARKS = 6
 """markers along a curve"""
 
 
-def figures(
-    root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame
-) -> list[FigureEntry | TableEntry]:
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     accuracies = test_accuracies(curves, comparison, summary)
     recorded = curves[(curves["metric"] == "accuracy") & (curves["split"] == "validation")]
     directory, tables = output / "figures", (comparison, summary)
-    entries: list[FigureEntry | TableEntry] = []
+    entries: Entries = []
     if not accuracies.empty:
         entries.append(STUDY.table("accuracy", accuracy_table(accuracies, comparison)))
-        by = ("width", width_figure) if accuracies["width"].nunique() > 1 else ("variant", variants_figure)
-        entries.append(draw(directory, STUDY.figure(f"accuracy-by-{by[0]}"), by[1], accuracies, *tables))
+        by, make = ("width", width_figure) if accuracies["width"].nunique() > 1 else ("variant", variants_figure)
+        entries.append(draw(directory, STUDY.figure(f"accuracy-by-{by}"), make, accuracies, *tables))
     if not recorded.empty:
         entries.append(draw(directory, STUDY.figure("accuracy-by-step"), steps_figure, recorded, *tables))
     return entries
@@ -42,30 +40,21 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
     """One row per finished run, in the order of the variants: variant, kernel, position, width, seed, accuracy."""
     finished = finished_seeds(summary)
     tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
-    rows = []
-    for variant in comparison.variants:
-        mine = tested[(tested["variant"] == variant.name) & tested["seed"].isin(finished[variant.name])]
-        place = (variant.name, variant.kernel, variant.position, _width(variant, comparison))
-        rows += [(*place, *run) for run in zip(mine["seed"], mine["value"], strict=True)]
-    return pd.DataFrame.from_records(rows, columns=["variant", "kernel", "position", "width", "seed", "accuracy"])
+    counts = [seed in finished[name] for name, seed in zip(tested["variant"], tested["seed"], strict=True)]
+    accuracies = tested[counts].rename(columns={"value": "accuracy"})[["variant", "seed", "accuracy"]]
+    places = [(v.name, v.kernel, v.position, _width(v, comparison)) for v in comparison.variants]
+    return pd.DataFrame(places, columns=["variant", "kernel", "position", "width"]).merge(accuracies, on="variant")
 
 
 def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
     rows = []
-    for name, runs in accuracies.groupby("variant", sort=False):
-        mean, low, high = _bounded(runs["accuracy"])
-        rows.append(
-            {
-                "variant": name,
-                "width": str(runs["width"].iloc[0]),
-                "n": f"{len(runs)} of {len(comparison.seeds)}",
-                "test accuracy": f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]"),
-                "worst seed": f"{runs['accuracy'].min():.3f}",
-                "best seed": f"{runs['accuracy'].max():.3f}",
-            }
-        )
-    return pd.DataFrame(rows)
+    for (name, width), shares in accuracies.groupby(["variant", "width"], sort=False)["accuracy"]:
+        mean, low, high = _bounded(shares)
+        accuracy = f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]")
+        ends = f"{shares.min():.3f}", f"{shares.max():.3f}"
+        rows.append((name, str(width), f"{len(shares)} of {len(comparison.seeds)}", accuracy, *ends))
+    return pd.DataFrame(rows, columns=["variant", "width", "n", "test accuracy", "worst seed", "best seed"])
 
 
 def _bounded(shares: "pd.Series[float]") -> tuple[float, float, float]:
@@ -84,9 +73,8 @@ def _labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.D
     failed = failures(summary)
     labels: dict[str, str] = {}
     for variant in variants:
-        text = labels.setdefault(
-            variant.position, label("rope" if variant.name.startswith("softmax-rope") else variant.position)
-        )
+        position = "rope" if variant.name.startswith("softmax-rope") else variant.position
+        text = labels.setdefault(variant.position, label(position))
         if variant.name in failed:
             labels[variant.position] = f"{text}\n(width {_width(variant, comparison)}: {failed[variant.name]})"
     return labels
@@ -94,56 +82,45 @@ def _labels(variants: list[VariantRecord], comparison: Comparison, summary: pd.D
 
 def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Test accuracy by width, a panel per kernel, a line per position encoding."""
-    groups = by_kernel(comparison.variants)
-    columns = min(2, len(groups))
-    rows = -(-len(groups) // columns)
     widths = _widths(comparison)
-    figure = Figure(figsize=(4.6 * columns + 0.4, 2.8 * rows + 0.7))
-    grid = panels_for(figure, rows, columns, len(groups), sharex=True, sharey=True)
-    for axes, (kernel, variants) in zip(grid, groups.items(), strict=True):
-        axes.set_title(label(kernel))
+    groups = by_kernel(comparison.variants)
+    figure, panels = panels_of(groups, 2, (4.6, 2.8), (0.4, 0.7), sharex=True, sharey=True)
+    for axes, variants in panels:
         labels = _labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
             shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
-            mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
-            look = kernel_style(kernel, position)
-            _width_line(axes, mine, widths, shift, look, text)
+            _width_line(axes, accuracies, widths, shift, (variants[0].kernel, position), text)
         axes.set_xticks(range(len(widths)), [str(width) for width in widths])
         axes.set_xlim(-0.5, len(widths) - 0.5)
-        axes.set_ylim(-0.03, 1.05)
         axes.set_xlabel("model width")
         axes.tick_params(labelbottom=True)
         # Beside the panel, where no curve is.
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
     figure.supylabel("test accuracy (share of answers)", fontsize=10)
-    head(figure, comparison, f"test split. {_seeds(comparison)}")
-    return figure
+    return _finished(figure, comparison, "test")
 
 
 def variants_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Test accuracy of every variant, where all have one width: a panel per kernel, a place per position encoding."""
     groups = by_kernel(comparison.variants)
-    labels = [_labels(variants, comparison, summary) for variants in groups.values()]
-    most = max(len(each) for each in labels)
-    figure = Figure(figsize=((1.1 * most + 0.5) * len(groups) + 0.6, 3.4))
-    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, kernel, texts in zip(grid, groups, labels, strict=True):
-        axes.set_title(label(kernel))
+    labels = {kernel: _labels(variants, comparison, summary) for kernel, variants in groups.items()}
+    width = 1.1 * max(map(len, labels.values())) + 0.5
+    figure, panels = panels_of(labels, len(labels), (width, 3.4), (0.6, 0), sharey=True)
+    for (axes, texts), kernel in zip(panels, labels, strict=True):
         for place, (position, text) in enumerate(texts.items()):
-            mine = accuracies[(accuracies["kernel"] == kernel) & (accuracies["position"] == position)]
-            look = kernel_style(kernel, position)
-            _width_line(axes, mine, list(mine["width"].unique()), place, look, text)
+            _width_line(axes, accuracies, [*accuracies["width"].unique()], place, (kernel, position), text)
         axes.set_xticks(range(len(texts)), [text.replace("-", "\n", 1) for text in texts.values()])
         axes.set_xlim(-0.6, len(texts) - 0.4)
-        axes.set_ylim(-0.03, 1.05)
-    grid[0].set_ylabel("test accuracy (share of answers)")
-    head(figure, comparison, f"test split. {_seeds(comparison)}")
-    return figure
+    figure.axes[0].set_ylabel("test accuracy (share of answers)")
+    return _finished(figure, comparison, "test")
 
 
 def _width_line(
-    axes: Axes, runs: pd.DataFrame, widths: list[int], shift: float, look: dict[str, Any], text: str
+    axes: Axes, accuracies: pd.DataFrame, widths: list[int], shift: float, made: tuple[str, str], text: str
 ) -> None:
+    """The accuracies of a kernel with a position encoding; the places of ``widths`` are shifted."""
+    runs = accuracies[(accuracies["kernel"] == made[0]) & (accuracies["position"] == made[1])]
+    look = kernel_style(*made)
     grouped: Any = runs.groupby("width")["accuracy"]
     estimates = {width: _bounded(shares) for width, shares in grouped}
     places = [widths.index(width) + shift for width in estimates]
@@ -157,11 +134,8 @@ def _width_line(
 
 def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
     """Validation accuracy against optimiser steps, a row per kernel and a column per width."""
-    groups = by_kernel(comparison.variants)
-    widths = _widths(comparison)
-    finished = finished_seeds(summary)
-    figure = Figure(figsize=(4.6 * len(widths) + 2.2, 2.3 * len(groups) + 0.9))
-    grid = figure.subplots(len(groups), len(widths), sharex=True, sharey=True, squeeze=False)
+    groups, widths, finished = by_kernel(comparison.variants), _widths(comparison), finished_seeds(summary)
+    figure, grid = grid_of(len(groups), len(widths), (4.6, 2.3), (2.2, 0.9), sharex=True, sharey=True)
     for row, (kernel, variants) in zip(grid, groups.items(), strict=True):
         labels = _labels(variants, comparison, summary)
         for axes, width in zip(row, widths, strict=True):
@@ -173,7 +147,6 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
                 mine = recorded[recorded["variant"] == variant.name]
                 look, text, mean_of = variant_style(variant), labels[variant.position], finished[variant.name]
                 lines_by_seed(axes, mine, "step", "value", look, text, mean_of, MARKS, number)
-            axes.set_ylim(-0.03, 1.05)
         # An entry per position encoding, of whichever width has it.
         entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         shown = [text for text in labels.values() if text in entries]
@@ -181,14 +154,16 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
     for axes in grid[-1]:
         axes.set_xlabel(f"optimiser step ({comparison.tokens_per_step:,} tokens)")
     figure.supylabel("validation accuracy (share of answers)", fontsize=10)
-    head(figure, comparison, f"validation split. {_seeds(comparison)}")
-    return figure
+    return _finished(figure, comparison, "validation")
 
 
 def _widths(comparison: Comparison) -> list[int]:
     return sorted({_width(variant, comparison) for variant in comparison.variants})
 
 
-def _seeds(comparison: Comparison) -> str:
+def _finished(figure: Figure, comparison: Comparison, split: str) -> Figure:
+    for axes in figure.axes:
+        axes.set_ylim(-0.03, 1.05)
     seeds = len(comparison.seeds)
-    return "One seed." if seeds == 1 else f"{seeds} seeds."
+    head(figure, comparison, f"{split} split. {'One seed.' if seeds == 1 else f'{seeds} seeds.'}")
+    return figure

@@ -40,22 +40,18 @@ class Call(NamedTuple):
 
 def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
-    fits = topic in ("operation", "training") and performer_gib(topic, length, config) <= config.performer_gib
-    if topic == "operation":
-        is_here = {
-            PERFORMER: fits,
-            study.FAST_TRANSFORMERS: why_no_fast_transformers(config) is None,
-            study.FLA: why_no_fla(config) is None,
-        }
-        return [OURS, EQ_19, SDPA, *filter(is_here.get, is_here)]
     if topic == "module":
         return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
-    if topic == "training":
-        return [AFTER, study.BEFORE, study.NONE, SOFTMAX] + [PERFORMER] * fits
     if topic == "positions":
         kernels = ("softmax", "favor+", "elu+1")
         return [name.replace("-", " ") for name, variant in VARIANTS.items() if variant.kernel in kernels]
-    return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
+    if topic == "decoding":
+        return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
+    performer = [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
+    if topic == "training":
+        return [AFTER, study.BEFORE, study.NONE, SOFTMAX, *performer]
+    peers = {study.FAST_TRANSFORMERS: why_no_fast_transformers(config), study.FLA: why_no_fla(config)}
+    return [OURS, EQ_19, SDPA, *performer, *(name for name, why in peers.items() if why is None)]
 
 
 def build(topic: str, direction: str, name: str, length: int, config: SpeedConfig) -> Call:
@@ -80,23 +76,17 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
 
 def left_out(config: SpeedConfig) -> list[str]:
     """What a run with these settings does not measure, and why; a sentence each."""
-    notes = []
+    words, notes = study.STUDY.words["notes"], []
     if config.device == "cuda" and config.lengths == study.settings("gpu", "cuda").lengths:
-        notes.append("On a GPU the presets cpu and gpu are the same: the sizes of the gpu preset.")
+        notes.append(words["same_presets"])
     if config.takes_flash_attention:
-        notes.append(
-            "Softmax attention in the operation, the module and the training step is FlashAttention: "
-            "scaled_dot_product_attention in bfloat16, held to that backend. Decoding is in float32, by the backend "
-            "that PyTorch picks."
-        )
+        notes.append(words["flash_attention"])
     for topic, lengths in (("operation", config.lengths), ("training", config.training_lengths)):
         too_large = {n: gib for n in lengths if (gib := performer_gib(topic, n, config)) > config.performer_gib}
         if too_large:
             sizes = ", ".join(f"{gib:.0f} GiB at N = {n:,}" for n, gib in too_large.items())
-            notes.append(
-                f"The {topic}{' step' * (topic == 'training')} of performer-pytorch is left out where it needs more "
-                f"than {config.performer_gib:g} GiB, by an estimate of N·M·D float32 numbers a head and layer: {sizes}."
-            )
+            values = {"what": words[topic], "most": config.performer_gib, "sizes": sizes}
+            notes.append(words["performer_too_large"].format(**values))
     for name, why in (("pytorch-fast-transformers", why_no_fast_transformers(config)), ("fla", why_no_fla(config))):
         if why is not None:
             notes.append(f"{name} is not measured: {why}.")
@@ -134,7 +124,7 @@ def why_no_fla(config: SpeedConfig) -> str | None:
 def _operation(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     """A competitor's operation on positive q, k of (1, H, N, M), or (1, H, N, D) for softmax, and v (1, H, N, D)."""
     width = config.head_dim if name == SDPA else config.num_features
-    place: Any = {"device": config.device, "dtype": _dtype(config)}
+    place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
     q, k = (torch.rand(1, config.heads, length, width, **place).requires_grad_() for _ in range(2))
     v = torch.randn(1, config.heads, length, config.head_dim, **place).requires_grad_()
     return _differentiated(direction, lambda: _OPERATIONS[name](q, k, v), [q, k, v], v, config)
@@ -191,12 +181,8 @@ def _differentiated(
     return Call(both, like.nbytes + sum(x.nbytes for x in inputs))
 
 
-def _dtype(config: SpeedConfig) -> torch.dtype:
-    return torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-
-
 def _autocast(config: SpeedConfig) -> torch.autocast:
-    return torch.autocast(config.device, dtype=_dtype(config), enabled=config.precision == "bfloat16")
+    return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
 def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[Any]:
@@ -207,15 +193,15 @@ def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[A
 def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     dim = config.heads * config.head_dim
     kind, _, features = name.partition(", M=")
-    kernel, position = study.variant(kind).kernel, study.variant(kind).position
-    if kernel == "softmax":
-        module: nn.Module = SoftmaxRoPEAttention(dim, config.heads, causal=True)
-    else:
-        options: Any = {"feature_map": kernel, "rope": position.removeprefix("rope-"), "causal": True}
-        if kernel == "favor+":
-            options["num_features"] = int(features or config.num_features)
-        module = LinearRoPEAttention(dim, config.heads, **options)
-    module.to(config.device)
+    variant = study.variant(kind)
+    options: dict[str, Any] = {"causal": True}
+    attention: type[nn.Module] = SoftmaxRoPEAttention
+    if variant.kernel != "softmax":
+        attention = LinearRoPEAttention
+        options |= {"feature_map": variant.kernel, "rope": variant.position.removeprefix("rope-")}
+    if variant.kernel == "favor+":
+        options["num_features"] = int(features or config.num_features)
+    module = attention(dim, config.heads, **options).to(config.device)
     x = torch.randn(1, length, dim, device=config.device, requires_grad=True)
     run = _autocast(config)(lambda: module(x))
     return _differentiated(direction, run, [x, *module.parameters()], x, config)
@@ -232,19 +218,11 @@ def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
 def _performer_model(length: int, config: SpeedConfig) -> nn.Module:
     from performer_pytorch import PerformerLM
 
+    sizes = {"num_tokens": 256, "max_seq_len": length, "dim": config.dim, "depth": config.layers}
+    heads = {"heads": config.model_heads, "dim_head": config.dim // config.model_heads, "causal": True}
+    features = {"nb_features": config.num_features, "feature_redraw_interval": None}
     with contextlib.redirect_stdout(io.StringIO()):  # it prints a line a layer
-        model: nn.Module = PerformerLM(
-            num_tokens=256,
-            max_seq_len=length,
-            dim=config.dim,
-            depth=config.layers,
-            heads=config.model_heads,
-            dim_head=config.dim // config.model_heads,
-            causal=True,
-            nb_features=config.num_features,
-            feature_redraw_interval=None,
-            tie_embed=True,
-        )
+        model: nn.Module = PerformerLM(**sizes, **heads, **features, tie_embed=True)
     return model.to(config.device)
 
 
@@ -278,8 +256,7 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
     if name == PERFORMER:
         from performer_pytorch.autoregressive_wrapper import AutoregressiveWrapper
 
-        generate = AutoregressiveWrapper(model).generate
-        return Call(lambda: generate(context, 1))
+        return Call(partial(AutoregressiveWrapper(model).generate, context, 1))
     assert isinstance(model, CausalLM)
     token, position = context[:, -1:], torch.tensor([length], device=config.device)
     states: list[Any] = [None] * config.layers

@@ -1,8 +1,8 @@
 """The figures and tables of the speed study, from its record alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -35,10 +35,12 @@ LOOKS: dict[str, dict[str, Any]] = {
         for name in (study.NONE, study.BEFORE, AFTER, study.ELU, SOFTMAX)
     },
 }
-"""of the competitors; one of another version is drawn as kernels and positions that there are not"""
+"""of the competitors; one of another version is drawn as an unknown kernel"""
 SECOND = {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"}
 """of a second M of the same module"""
-CONTEXT, LENGTH = (f"{what} (tokens, logarithmic axis)" for what in ("context", "length N"))
+Curves = tuple[pd.DataFrame, str, float]
+"""rows, and the column that is drawn times a scale against length, a line per competitor, with quartiles if there are
+any"""
 
 
 def figures(
@@ -86,39 +88,30 @@ def figures(
     return entries
 
 
-class Panel(NamedTuple):
-    """Curves of ``column`` times ``scale`` against length, a line per competitor, with quartiles if there are any."""
-
-    rows: pd.DataFrame
-    column: str
-    scale: float
-    direction: str = ""
-    """of the crossings that belong to it"""
-
-
 def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figure:
     """Time against length, a panel per direction; ``times`` are the rows of one topic."""
-    panels = [Panel(rows, "median", 1e3, str(name)) for name, rows in times.groupby("direction", sort=False)]
+    panels: dict[str, Curves] = {
+        str(name): (rows, "median", 1e3) for name, rows in times.groupby("direction", sort=False)
+    }
     figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 5), sharey=True)
-    for axes, panel in zip(figure.axes, panels, strict=True):
-        axes.set_title(panel.direction if len(panels) > 1 else "")
+    for axes, direction in zip(figure.axes, panels, strict=True):
+        axes.set_title(direction if len(panels) > 1 else "")
     figure.axes[0].set_ylabel("time of one call (ms, logarithmic axis)")
     return figure
 
 
 def memory_figure(memory: pd.DataFrame, column: str = "extra", crossings: Sequence[Crossing] = ()) -> Figure:
     """Peak memory against length."""
-    figure = _curves_figure([Panel(memory, column, 1 / MIB)], crossings, (7.5, 4.8))
+    figure = _curves_figure({"": (memory, column, 1 / MIB)}, crossings, (7.5, 4.8))
     figure.axes[0].set_ylabel(f"{'extra ' * (column == 'extra')}memory at its peak (MiB, logarithmic axis)")
     return figure
 
 
 def decoding_figure(times: pd.DataFrame, state: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figure:
     """Time of a token and size of the state against the context."""
-    panels = [Panel(times, "median", 1e3, TOKEN), Panel(state, "value", 1 / MIB)]
-    figure = _curves_figure(panels, crossings, (10, 4.6))
+    figure = _curves_figure({TOKEN: (times, "median", 1e3), "": (state, "value", 1 / MIB)}, crossings, (10, 4.6))
     for axes, words in zip(figure.axes, ("time of one token (ms", "state of one sequence (MiB"), strict=True):
-        axes.set(xlabel=CONTEXT, ylabel=f"{words}, logarithmic axis)")
+        axes.set(xlabel="context (tokens, logarithmic axis)", ylabel=f"{words}, logarithmic axis)")
     return figure
 
 
@@ -165,21 +158,21 @@ def positions_figure(times: pd.DataFrame) -> Figure:
 
 
 def _curves_figure(
-    panels: Sequence[Panel], crossings: Sequence[Crossing], size: tuple[float, float], *, sharey: bool = False
+    panels: Mapping[str, Curves], crossings: Sequence[Crossing], size: tuple[float, float], *, sharey: bool = False
 ) -> Figure:
+    """A panel of curves for each direction, with the crossings that belong to it."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=sharey, squeeze=False)[0].tolist()
-    for each, panel in zip(axes, panels, strict=True):
-        _curves(each, panel)
-    by_direction = {panel.direction: each for each, panel in zip(axes, panels, strict=True)}
+    for each, curves in zip(axes, panels.values(), strict=True):
+        _curves(each, *curves)
+    by_direction = dict(zip(panels, axes, strict=True))
     for group in [by_direction] if sharey else [{direction: each} for direction, each in by_direction.items()]:
         _mark_crossings(group, [crossing for crossing in crossings if crossing.direction in group])
     legend_below(figure, axes[:1], 4 if size[0] > 8 else 3)
     return figure
 
 
-def _curves(axes: Axes, panel: Panel) -> None:
-    rows, column, scale, _ = panel
+def _curves(axes: Axes, rows: pd.DataFrame, column: str, scale: float) -> None:
     for index, (name, group) in enumerate(rows.groupby("case", sort=False)):
         group = group.sort_values("length")
         kind, _, features = str(name).partition(", M=")
@@ -204,7 +197,7 @@ def _length_axis(axes: Axes, lengths: "pd.Series[int]") -> None:
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks], rotation=30 if len(ticks) > 4 else 0)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(LENGTH)
+    axes.set_xlabel("length N (tokens, logarithmic axis)")
 
 
 def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> None:

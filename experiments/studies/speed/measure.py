@@ -11,44 +11,32 @@ from msgspec.structs import replace
 
 from experiments.console import make_console
 from experiments.records.schema import Comparison
-from experiments.studies.speed import benchmark
+from experiments.studies.speed import benchmark, records
 from experiments.studies.speed.cases import build, competitors, left_out
-from experiments.studies.speed.records import (
-    Failure,
-    MemoryMeasurement,
-    Sample,
-    TimeMeasurement,
-    append_record,
-    read_config,
-    read_records,
-)
-from experiments.studies.speed.study import DIRECTIONS, OURS, SGEMM, STEP, TOKEN, SpeedConfig
+from experiments.studies.speed.records import MemoryMeasurement, TimeMeasurement, read_records
+from experiments.studies.speed.study import DIRECTIONS, OURS, SGEMM, SpeedConfig
 from linear_rope.functional.chunked import CHUNK_SIZE
 
 
 def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:
     """Every measurement of a complete run, empty, what it says most about first."""
 
-    def times(topic: str, direction: str, length: int | None, cases: list[tuple[str, int]]) -> TimeMeasurement:
-        place: Any = {"topic": topic, "direction": direction, "length": length, "cases": tuple(cases)}
-        return TimeMeasurement(**place, samples=[], chunk_size=CHUNK_SIZE)
+    def times(topic: str, length: int | None, cases: list[tuple[str, int]]) -> Iterator[TimeMeasurement]:
+        place: Any = {"topic": topic, "length": length, "cases": tuple(cases), "chunk_size": CHUNK_SIZE}
+        return (TimeMeasurement(direction=direction, samples=[], **place) for direction in DIRECTIONS[topic])
 
-    for direction in DIRECTIONS["rate"]:
-        yield times("rate", direction, None, [(SGEMM, config.gemm_size), *((OURS, n) for n in config.lengths)])
-    yield times(
-        "decoding", TOKEN, None, [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
-    )
+    yield from times("rate", None, [(SGEMM, config.gemm_size), *((OURS, n) for n in config.lengths)])
+    contexts = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
+    yield from times("decoding", None, contexts)
     for topic in ("operation", "module", "training"):
         for n in config.training_lengths if topic == "training" else config.lengths:
             cases = [(name, n) for name in competitors(topic, n, config)]
-            for direction in DIRECTIONS[topic]:
-                yield times(topic, direction, n, cases)
+            yield from times(topic, n, cases)
             for case in cases if config.memory_lengths is None or n in config.memory_lengths else []:
-                yield MemoryMeasurement(
-                    topic=topic, direction=DIRECTIONS[topic][-1], length=n, cases=(case,), case=case[0]
-                )
+                place: Any = {"topic": topic, "direction": DIRECTIONS[topic][-1], "length": n, "cases": (case,)}
+                yield MemoryMeasurement(**place, case=case[0])
     for n in config.position_lengths:
-        yield times("positions", STEP, n, [(name, n) for name in competitors("positions", n, config)])
+        yield from times("positions", n, [(name, n) for name in competitors("positions", n, config)])
 
 
 def missing(root: Path, config: SpeedConfig) -> list[TimeMeasurement | MemoryMeasurement]:
@@ -66,7 +54,7 @@ def notes(root: Path, config: SpeedConfig) -> list[str]:
 
 def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
     """Make every missing measurement; returns a sentence for each that failed."""
-    config = read_config(comparison)
+    config = records.read_config(comparison)
     console = make_console()
     run = uuid.uuid4().hex[:12]
     failures = []
@@ -74,10 +62,10 @@ def measure(root: Path, comparison: Comparison, objective: object) -> list[str]:
     for index, each in enumerate(todo, start=1):
         console.print(f"{index} of {len(todo)}: {each}", soft_wrap=True)
         results, reasons = _times(each, config) if isinstance(each, TimeMeasurement) else _memory(each, config)
-        failed = [Failure(name, length, why) for (name, length), why in reasons.items()]
+        failed = [records.Failure(name, length, why) for (name, length), why in reasons.items()]
         record = replace(each, run=run, failures=failed, **results)
         failures += record.sentences
-        append_record(root, record)
+        records.append_record(root, record)
     return failures
 
 
@@ -88,12 +76,12 @@ Found = tuple[dict[str, Any], dict[tuple[str, int], str]]
 def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
     gc.collect()
     calls, failures = {}, {}
-    is_positions = plan.topic == "positions"
     for name, length in plan.cases:
         try:
             calls[name, length] = build(plan.topic, plan.direction, name, length, config)
         except Exception as error:
             failures[name, length] = benchmark.reason(error)
+    is_positions = plan.topic == "positions"
     seconds, failed = benchmark.time_in_turn(
         {key: call.run for key, call in calls.items()},
         threads=config.threads,
@@ -102,7 +90,7 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
         fewest_rounds=config.fewest_rounds,
         budget=config.position_seconds if is_positions else config.group_seconds,
     )
-    samples = [Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
+    samples = [records.Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
     return {"samples": samples}, failures | failed
 
 
@@ -110,7 +98,7 @@ def _memory(plan: MemoryMeasurement, config: SpeedConfig) -> Found:
     try:
         return benchmark.in_fresh_process(memory_here, plan, config), {}
     except Exception as error:
-        return {}, {(plan.case, plan.length): str(error)}
+        return {}, {plan.cases[0]: str(error)}
 
 
 def memory_here(plan: MemoryMeasurement, config: SpeedConfig) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """The speed study's record: ``measurements.jsonl``, a ``TimeMeasurement`` or ``MemoryMeasurement`` a line."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
+from experiments.records.files import is_there, read_file, write_atomically
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
 from experiments.studies.speed.study import DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
+REMEDY = "remove that line"
 
 Seconds = Annotated[float, Meta(ge=1e-12, le=1e12)]
 
@@ -119,7 +120,7 @@ def read_records(root: Path) -> list[TimeMeasurement | MemoryMeasurement]:
         ValueError: a line is no measurement; the message names it.
     """
     latest: dict[object, TimeMeasurement | MemoryMeasurement] = {}
-    for line, where, remedy in read_lines(root / RECORDS, remedy="remove that line"):
+    for line, where, remedy in read_lines(root / RECORDS, REMEDY):
         kind: type[TimeMeasurement | MemoryMeasurement] = TimeMeasurement | MemoryMeasurement  # type: ignore[assignment]
         record = decoded(line, kind, where, remedy)
         latest[record.plan[:4], getattr(record, "case", None)] = record
@@ -127,11 +128,10 @@ def read_records(root: Path) -> list[TimeMeasurement | MemoryMeasurement]:
 
 
 def append_record(root: Path, record: Measurement) -> None:
-    """Add a line, on the disk before this returns; what a killed run left of a line is cut off first."""
+    """Add a line, on the disk before this returns, to all that is there, packed or not.
+
+    What a killed run left of a line is cut off first.
+    """
     path = root / RECORDS
-    if path.exists():
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-    with open(path, "ab") as file:
-        file.write(msgspec.json.encode(record) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    before = read_file(path, REMEDY) if is_there(path) else b""
+    write_atomically(path, before[: before.rfind(b"\n") + 1] + msgspec.json.encode(record) + b"\n")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -22,8 +23,8 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Quartiles(NamedTuple):
-    low: float
     median: float
+    low: float
     high: float
 
     def show(self, pattern: str, unit: str = "") -> str:
@@ -40,7 +41,7 @@ class Crossing(NamedTuple):
 
 
 def quartiles(values: Sequence[float] | np.ndarray) -> Quartiles:
-    return Quartiles(*np.percentile(values, (25, 50, 75)).tolist())
+    return Quartiles(*np.percentile(values, (50, 25, 75)).tolist())
 
 
 class Results:
@@ -60,43 +61,44 @@ class Results:
             for failure in record.failures
         }
 
-    def ratio(self, topic: str, direction: str, length: int, case: str, over: str) -> np.ndarray | None:
-        """Time of a competitor over another's, by round; None if one was not timed."""
-        mine, other = (self.seconds.get((topic, direction, length, name)) for name in (case, over))
-        return None if mine is None or other is None else mine / other
+    def ratio(self, topic: str, direction: str, length: int, case: str, over: str) -> np.ndarray:
+        """Time of a competitor over another's, by round. Raises KeyError if one was not timed."""
+        return self.seconds[topic, direction, length, case] / self.seconds[topic, direction, length, over]
+
+    def by_length(self, topic: str, direction: str, case: str) -> dict[int, np.ndarray]:
+        """Seconds of a competitor by round at each length, the shortest first."""
+        found = {
+            key[2]: seconds for key, seconds in self.seconds.items() if (*key[:2], key[3]) == (topic, direction, case)
+        }
+        return dict(sorted(found.items()))
 
     def speedups(self, topic: str, direction: str, ours: str, other: str) -> dict[int, Quartiles]:
         """Time of the other over ours within a round, by length."""
-        lengths = sorted({key[2] for key in self.seconds if key[:2] == (topic, direction)})
-        ratios = {length: self.ratio(topic, direction, length, other, ours) for length in lengths}
-        return {length: quartiles(ratio) for length, ratio in ratios.items() if ratio is not None}
+        mine, theirs = (self.by_length(topic, direction, case) for case in (ours, other))
+        return {length: quartiles(theirs[length] / mine[length]) for length in mine if length in theirs}
 
     @cached_property
     def time_table(self) -> pd.DataFrame:
         """Seconds of every competitor, and its time within a round over ours, or without positions: quartiles."""
         ours = {"operation": OURS, "module": after(self.config.num_features)}
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for (topic, direction, length, case), seconds in self.seconds.items():
+            over = f"{case.partition(' ')[0]} none" if topic == "positions" else ours.get(topic, AFTER)
+            other = self.seconds.get((topic, direction, length, over), math.nan)
             if topic != "rate":
-                over = f"{case.partition(' ')[0]} none" if topic == "positions" else ours.get(topic, AFTER)
-                ratio = self.ratio(topic, direction, length, case, over)
-                low, median, high = quartiles(seconds)
-                ratio_low, middle, ratio_high = [math.nan] * 3 if ratio is None else quartiles(ratio)
-                numbers = (len(seconds), median, low, high, middle, ratio_low, ratio_high)
+                numbers = (len(seconds), *quartiles(seconds), *quartiles(seconds / other))
                 rows.append((topic, direction, length, case, *numbers))
         columns = "topic direction length case rounds median low high ratio ratio_low ratio_high"
-        return pd.DataFrame.from_records(rows, columns=columns.split())
+        return pd.DataFrame(rows, columns=columns.split())
 
     @cached_property
     def memory_table(self) -> pd.DataFrame:
         """Bytes: the rise above the inputs, what has to be returned, and the rise without that (extra)."""
-        rows = [
-            (row.topic, row.direction, row.length, row.case, row.rise, row.returned, 0, row.method)
-            for row in self.records
-            if isinstance(row, MemoryMeasurement) and None not in (row.rise, row.returned)
+        found = [
+            row for row in self.records if isinstance(row, MemoryMeasurement) and None not in (row.rise, row.returned)
         ]
         columns = "topic direction length case rise returned extra method"
-        table = pd.DataFrame.from_records(rows, columns=columns.split())
+        table = pd.DataFrame(map(msgspec.structs.asdict, found), columns=columns.split())
         return table.assign(extra=(table["rise"] - table["returned"]).clip(lower=0))
 
     @cached_property
@@ -106,7 +108,7 @@ class Results:
         Of the sgemm rate, ``causal_share`` is by the strict count of ``operation_flops``, ``dense_share`` by the dense
         one. ``cost`` is the time of a token over its mean over the lengths of the same round.
         """
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for record in self.times:
             product = self.seconds.get((record.topic, record.direction, self.config.gemm_size, SGEMM))
             seconds = {each.length: np.array(each.seconds) for each in record.samples if each.case != SGEMM}
@@ -115,19 +117,19 @@ class Results:
             rate = 2 * self.config.gemm_size**3 / product
             mean = np.mean([values / length for length, values in seconds.items()], axis=0)
             for length, values in seconds.items():
-                place = length, self.config, record.direction, record.chunk_size or length
-                fewest, dense = (operation_flops(*place, dense=dense) for dense in (False, True))
-                low, share, high = quartiles(fewest / values / rate)
-                numbers = (np.median(values), share, low, high, share * dense / fewest)
-                rows.append((record.direction, length, len(values), *numbers, np.median(values / length / mean)))
+                chunk_size = record.chunk_size or length
+                fewest, dense = operation_flops(length, self.config, record.direction, chunk_size)
+                share = quartiles(fewest / values / rate)
+                numbers = (np.median(values), *share, share.median * dense / fewest, np.median(values / length / mean))
+                rows.append((record.direction, length, len(values), *numbers))
         columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
-        return pd.DataFrame.from_records(rows, columns=columns.split())
+        return pd.DataFrame(rows, columns=columns.split())
 
     @cached_property
     def run_table(self) -> pd.DataFrame:
         """How many measurements of each topic each process run made; records without a run count as one."""
         rows = [(record.run, record.topic, record.kind) for record in self.records]
-        table = pd.DataFrame.from_records(rows, columns=["run", "topic", "kind"])
+        table = pd.DataFrame(rows, columns=["run", "topic", "kind"])
         return table.value_counts(sort=False).reset_index(name="measurements")
 
     def fact_table(self, fact: str) -> pd.DataFrame:
@@ -138,9 +140,7 @@ class Results:
         """
         samples = [sample for record in self.times if record.topic != "positions" for sample in record.samples]
         sizes = {(each.length, each.case): getattr(each, fact) for each in samples if getattr(each, fact) is not None}
-        return pd.DataFrame.from_records(
-            [(*key, size) for key, size in sizes.items()], columns=["length", "case", "value"]
-        )
+        return pd.DataFrame([(*key, size) for key, size in sizes.items()], columns=["length", "case", "value"])
 
     def time_crossings(self, topic: str, pairs: Pairs) -> list[Crossing]:
         """Where ours becomes faster, for each direction and pair.
@@ -150,7 +150,7 @@ class Results:
         found = []
         for direction, (ours, other) in itertools.product(DIRECTIONS[topic], pairs):
             by_length = self.speedups(topic, direction, ours, other)
-            where = faster_since(by_length)
+            where = crossover({length: speedup.median for length, speedup in by_length.items()})
             if where is not None and next(by_length[n] for n in by_length if n > where).low > 1:
                 found.append(Crossing(direction, ours, other, where))
         return found
@@ -179,26 +179,19 @@ def crossover(gains: Mapping[Any, float]) -> float | None:
     return None
 
 
-def faster_since(speedups: Mapping[int, Quartiles]) -> float | None:
-    """The crossover of the medians."""
-    return crossover({length: speedup.median for length, speedup in speedups.items()})
+def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int) -> tuple[int, int]:
+    """Floating-point operations of chunked causal linear attention over all heads: the strict and the dense count.
 
-
-def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size: int, *, dense: bool = False) -> int:
-    """The fewest floating-point operations of chunked causal linear attention (the strict count), over all heads.
-
-    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks, of which only
-    the pairs that the causal mask keeps are needed, (C + 1)/2 of C for a query: N·(C + 1)·(M + D). The backward pass
-    costs twice that. Denominator, feature map and recomputation are not counted.
-
-    Args:
-        dense: count all C·C pairs of a chunk instead, 2·N·C·(M + D): what whole matrix products calculate.
+    A head's forward pass builds and reads a state, 4·N·M·D, and takes two products inside the chunks. Of these only
+    the pairs that the causal mask keeps are needed, (C + 1)/2 of C for a query: N·(C + 1)·(M + D), the strict count;
+    whole matrix products calculate all C·C pairs of a chunk, 2·N·C·(M + D), the dense one. The backward pass costs
+    twice that. Denominator, feature map and recomputation are not counted.
     """
-    chunk = min(chunk_size, length)
-    pairs = length * chunk if dense else length * (chunk + 1) // 2
-    features, width = config.num_features, config.head_dim
-    forward = config.heads * (4 * length * features * width + 2 * pairs * (features + width))
-    return forward if direction == FORWARD else 3 * forward
+    chunk, features, width = min(chunk_size, length), config.num_features, config.head_dim
+    passes = 1 if direction == FORWARD else 3
+    state = 4 * length * features * width
+    strict, dense = (2 * pairs * (features + width) for pairs in (length * (chunk + 1) // 2, length * chunk))
+    return passes * config.heads * (state + strict), passes * config.heads * (state + dense)
 
 
 def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
@@ -234,27 +227,29 @@ def fact_cells(facts: pd.DataFrame) -> pd.DataFrame:
 
 def position_cells(times: pd.DataFrame) -> pd.DataFrame:
     """A row per length, kernel and position encoding: its median time, and its time over that without positions."""
-    parts, entries = times["case"].str.partition(" "), times.to_dict("records")
-    is_over = (parts[2] != "none") & times["ratio"].notna()
-    over = [_ratio(entry).show(".3f") if shown else NOTHING for entry, shown in zip(entries, is_over, strict=True)]
-    cells: dict[str, Any] = {"N": times["length"].map("{:,}".format), "kernel": parts[0], "positions": parts[2]}
-    cells |= {"time": times["median"].map(in_words), "over none": over, "rounds": times["rounds"].map(str)}
-    return pd.DataFrame(cells)
+    rows = []
+    for entry in times.to_dict("records"):
+        kernel, _, position = entry["case"].partition(" ")
+        is_over = position != "none" and not math.isnan(entry["ratio"])
+        over = _ratio(entry).show(".3f") if is_over else NOTHING
+        place = {"N": f"{entry['length']:,}", "kernel": kernel, "positions": position}
+        rows.append(place | {"time": in_words(entry["median"]), "over none": over, "rounds": str(entry["rounds"])})
+    return pd.DataFrame(rows)
 
 
 def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:
     """A row per direction and length of our operation beside the matrix product."""
-    shares = zip(rate["causal_low"], rate["causal_share"], rate["causal_high"], strict=True)
     return pd.DataFrame(
         {
-            "what": rate["direction"],
-            "N": rate["length"].map("{:,}".format),
-            "time": rate["median"].map(in_words),
-            "share of sgemm": [Quartiles(*share).show(".0%") for share in shares],
-            "counting whole chunks": rate["dense_share"].map("{:.0%}".format),
-            "cost of a token": rate["cost"].map("{:.2f}".format),
-            "rounds": rate["rounds"].map(str),
+            "what": row["direction"],
+            "N": f"{row['length']:,}",
+            "time": in_words(row["median"]),
+            "share of sgemm": Quartiles(row["causal_share"], row["causal_low"], row["causal_high"]).show(".0%"),
+            "counting whole chunks": f"{row['dense_share']:.0%}",
+            "cost of a token": f"{row['cost']:.2f}",
+            "rounds": str(row["rounds"]),
         }
+        for row in rate.to_dict("records")
     )
 
 
@@ -263,4 +258,4 @@ def in_words(seconds: float) -> str:
 
 
 def _ratio(entry: dict[Any, Any]) -> Quartiles:
-    return Quartiles(entry["ratio_low"], entry["ratio"], entry["ratio_high"])
+    return Quartiles(entry["ratio"], entry["ratio_low"], entry["ratio_high"])

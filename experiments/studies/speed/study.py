@@ -32,8 +32,6 @@ DIRECTIONS = {
     "decoding": (TOKEN,),
 }
 """of each topic; memory is measured in the last"""
-ALL_LENGTHS = ("rate", "decoding")
-"""topics whose lengths are all timed in the same rounds"""
 
 Length = Annotated[int, Meta(ge=1, le=2**40)]
 """tokens of a sequence"""

@@ -23,13 +23,6 @@ ROOT = Path(__file__).parents[3]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)
-    monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 def zipped(path: Path, *members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> Path:
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, content in members:

@@ -1,5 +1,4 @@
 import itertools
-import struct
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import run_values, summarise
@@ -132,27 +132,6 @@ def test_variants_of_a_kernel_are_told_apart_without_colour():
         assert len({str(look["linestyle"]) for look in looks}) == len(looks)
 
 
-def test_every_panel_names_its_variants_references_and_failures(twelve_variants):
-    axes = {axes.get_title(loc="left"): axes for axes in twelve_variants["validation"].axes}
-    labels = {kernel: {text.get_text() for text in panel.get_legend().get_texts()} for kernel, panel in axes.items()}
-    assert labels["softmax"] == {"softmax-none", "softmax-learned", "softmax-rope"}
-    assert "favor+-rope-before\n(1 of 3 failed)" in labels["favor+"]
-    assert "elu+1-learned\n(3 of 3 failed)" in labels["elu+1"]
-    assert all("softmax-rope (reference)" in labels[kernel] for kernel in ("favor+", "elu+1", "performer-pytorch"))
-    assert labels["performer-pytorch"] == {"performer-pytorch", "softmax-rope (reference)"}
-
-
-@pytest.mark.parametrize("name", ["final", "steps", "throughput"])
-def test_failed_variants_keep_their_row(twelve_variants, name):
-    labels = [label.get_text() for label in twelve_variants[name].axes[0].get_yticklabels()]
-    assert len(labels) == 12
-    assert "favor+-rope-before\n(1 of 3 failed)" in labels
-    assert "elu+1-learned\n(3 of 3 failed)" in labels
-    assert any(
-        "no finished seed" in t.get_text() or "nothing" in t.get_text() for t in twelve_variants[name].axes[0].texts
-    )
-
-
 def test_intervals_are_drawn_from_three_seeds_on_only(twelve_variants, one_seed):
     def intervals(figure):
         return sum(isinstance(c, ErrorbarContainer) for c in figure.axes[0].containers)
@@ -185,11 +164,9 @@ def test_figures_are_saved_in_both_formats_with_words_beside_them(make_compariso
     for entry in entries:
         assert entry.title
         assert len(entry.caption) > 100
-        png = (root / "figures" / f"{entry.stem}.png").read_bytes()
-        assert png.startswith(b"\x89PNG\r\n\x1a\n")
-        width, height = struct.unpack(">II", png[16:24])
-        assert width >= 1000
-        assert height >= 300
+        with Image.open(root / "figures" / f"{entry.stem}.png") as image:
+            assert image.width >= 1000
+            assert image.height >= 300
         svg = ElementTree.parse(root / "figures" / f"{entry.stem}.svg").getroot()
         assert svg.tag.endswith("svg")
     stems = [entry.stem for entry in entries]

@@ -1,8 +1,10 @@
 """What a launcher is given, the command that it runs, and a launcher of somebody else's."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +15,10 @@ from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.worker import train_directory
 from experiments.records.record import run_directory, run_status
-from tests.made_up import metrics_rows
+from tests.made_up import repeated_rows
 
+PROJECT = Path(__file__).parents[3]
 VARIANT = "elu+1-none"
-WALL_CLOCK = ("seconds", "tokens_per_second")
 
 
 class OneByOne:
@@ -56,11 +58,6 @@ def run(out, text, *options, variants=VARIANT):
         return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
 
 
-def trained(directory):
-    rows = metrics_rows(directory / "metrics.jsonl")
-    return [{key: value for key, value in row.items() if key not in WALL_CLOCK} for row in rows]
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory, text):
     """A comparison of one run, made by the processes of this machine."""
@@ -69,13 +66,35 @@ def local(tmp_path_factory, text):
     return out / VARIANT / "seed0"
 
 
-def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local):
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory in which a folder is called as the package is."""
+    (tmp_path / "there/experiments").mkdir(parents=True)
+    (tmp_path / "there/experiments/__init__.py").write_text("raise RuntimeError('this is another package')")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.chdir(tmp_path / "there")
+
+
+@pytest.mark.parametrize("place", ["pytestconfig", "elsewhere"])
+def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
+    request.getfixturevalue(place)
     out = tmp_path / "out"
     assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
     assert OneByOne.given.options == {"workers": 3, "run_timeout": 60}
-    (job,) = OneByOne.given.jobs
+    job = OneByOne.given.jobs.pop()
     assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
-    assert trained(job.directory) == trained(local)
+    assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
+    command = tmp_path / "linear-rope"
+    command.write_text(
+        "import sys\nfrom experiments.__main__ import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
+    )
+    words = "run convergence --preset smoke --steps 2 --seeds 1 --variants softmax-none --out out --data-file".split()
+    done = subprocess.run([sys.executable, command, *words, text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
@@ -104,9 +123,9 @@ def begun(local, tmp_path):
 
 def test_the_directory_of_a_run_is_all_it_needs(begun, local, capsys):
     assert train_directory(begun) == 0
-    assert trained(begun) == trained(local)
+    assert repeated_rows(begun / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
     told = capsys.readouterr().out
-    assert f"{VARIANT} seed 0: step 4/4, loss " in told
+    assert re.search(rf"^{re.escape(VARIANT)} seed 0: step 4/4, loss [0-9.]+ nats/token, [0-9,]+ tokens/s$", told, re.M)
     assert told.endswith(f"{VARIANT} seed 0: done\n")
     before = (begun / "metrics.jsonl").read_bytes()
     assert train_directory(begun) == 0

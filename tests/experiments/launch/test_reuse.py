@@ -47,6 +47,11 @@ def training(trained, tmp_path):
     return Training(tmp_path / "here", Config(**comparison.config), None, None, sha256, "cpu")
 
 
+def taken(training, source, *runs):
+    """The runs that are taken over from a directory of comparisons."""
+    return list(take_over(training, list(runs or [RUN]), trained_runs(source, [])))
+
+
 def files_of(directory):
     return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
@@ -66,10 +71,14 @@ def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, c
     assert f"{VARIANT},0," in attention, "the weights that were taken over can be measured"
 
 
-def test_a_run_that_is_taken_over_is_whole(trained, training):
-    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+def test_a_run_that_is_taken_over_is_whole_also_where_one_was_stopped_before_its_first_record(trained, training):
+    begun = training.job(RUN).directory
+    (begun / "checkpoint" / "step00000000").mkdir(parents=True)
+    write_json(begun / "status.json", {"state": "queued", "reason": "stopped at step 0"})
+    (begun / "checkpoint" / "step00000000" / "model.safetensors").touch()
+    assert taken(training, trained) == [RUN]
     assert is_finished(training.root, VARIANT, 0, 4)
-    made, source = files_of(training.root / VARIANT / "seed0"), files_of(trained / "there" / VARIANT / "seed0")
+    made, source = files_of(begun), files_of(trained / "there" / VARIANT / "seed0")
     names = {str(name) for name in made}
     weights = {f"checkpoint/step00000004/{name}" for name in ("manifest.json", "model.safetensors", "optimizer.pt")}
     assert names == {"config.json", "metrics.jsonl", "status.json", *weights}
@@ -79,10 +88,9 @@ def test_a_run_that_is_taken_over_is_whole(trained, training):
 
 def test_the_name_of_a_variant_does_not_matter(trained, training):
     named = Run(f"{VARIANT}@dim=32", 0)
-    other = dataclasses.replace(
-        training, config=dataclasses.replace(training.config, dim=64), settings={named.variant: {"dim": 32}}
-    )
-    assert list(take_over(other, [Run(VARIANT, 0), named], trained_runs(trained, []))) == [named]
+    config = dataclasses.replace(training.config, dim=64)
+    other = dataclasses.replace(training, config=config, settings={named.variant: {"dim": 32}})
+    assert taken(other, trained, RUN, named) == [named]
     assert run_config(training.root, named.variant, 0).variant == named.variant
 
 
@@ -100,10 +108,8 @@ def test_the_name_of_a_variant_does_not_matter(trained, training):
 )
 def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
     run = change.pop("run", RUN)
-    if "config" in change:
-        change = {"config": dataclasses.replace(training.config, **change["config"])}
-    training = dataclasses.replace(training, **change)
-    assert take_over(training, [run], trained_runs(trained, [])) == {}
+    config = dataclasses.replace(training.config, **change.pop("config", {}))
+    assert taken(dataclasses.replace(training, config=config, **change), trained, run) == []
     assert list(training.root.iterdir()) == []
 
 
@@ -116,22 +122,13 @@ def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypa
     )
     write_record(copied / "there" / "comparison.json", comparison)
     monkeypatch.setattr(reuse, "origins", lambda: [msgspec.structs.asdict(origin) for origin in loaded])
-    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
-
-
-def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):
-    directory = training.root / VARIANT / "seed0"
-    (directory / "checkpoint" / "step00000000").mkdir(parents=True)
-    write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
-    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
-    assert is_finished(training.root, VARIANT, 0, 4)
-    assert [path.name for path in (directory / "checkpoint").iterdir()] == ["step00000004"]
+    assert bool(taken(training, copied)) == (there == here)
 
 
 def test_the_comparison_itself_may_be_among_those_that_are_named_and_what_has_begun_is_left_alone(copied, training):
     there = dataclasses.replace(training, root=copied / "there")
     before = files_of(copied)
-    assert take_over(there, [RUN], trained_runs(copied, [])) == {}
+    assert taken(there, copied) == []
     assert files_of(copied) == before
 
 
@@ -152,7 +149,7 @@ def test_what_is_not_whole_is_not_taken_over(copied, training, name, change):
         shutil.rmtree(path)
     else:
         path.write_bytes(change(path.read_bytes()))
-    assert take_over(training, [RUN], trained_runs(copied, [])) == {}
+    assert taken(training, copied) == []
     assert list(training.root.iterdir()) == []
 
 
@@ -176,9 +173,9 @@ def test_a_take_over_that_is_killed_leaves_nothing_and_is_begun_anew(trained, tr
         patch.setattr(reuse.os, "replace", rename)
         patch.setattr(reuse.shutil, "rmtree", lambda path, ignore_errors=False: None)
         with pytest.raises(Killed):
-            take_over(training, [RUN], trained_runs(trained, []))
+            taken(training, trained)
     assert not (training.root / VARIANT / "seed0").exists()
-    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+    assert taken(training, trained) == [RUN]
     assert [path.name for path in training.root.iterdir()] == [VARIANT]
 
 
@@ -211,4 +208,4 @@ def test_variants_of_another_version_are_passed_over(copied, training):
     shutil.copytree(copied / "there" / VARIANT, copied / "there" / "novel-none")
     config = copied / "there" / "novel-none" / "seed0" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"variant": "novel-none"}))
-    assert list(take_over(training, [RUN], trained_runs(copied, []))) == [RUN]
+    assert taken(training, copied) == [RUN]

@@ -1,4 +1,4 @@
-"""Every number that a report shows is worked out again from the records, with Python's own arithmetic alone.
+"""Every number that a report shows is worked out again from the records, with Python's own arithmetic and Student's t.
 
 Nothing of the suite's statistics, tables or readers is used here, so that both would have to be wrong alike.
 """
@@ -14,19 +14,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scipy import stats
 
 from experiments.cli import main
 from experiments.figures import style as plots
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
-STUDENT_T = {
-    2: 4.302652729911275, 3: 3.182446305284263, 4: 2.7764451051977987, 5: 2.5705818366147395,
-    6: 2.4469118511449692, 7: 2.3646242515927849, 8: 2.3060041352041662, 9: 2.2621571627409915,
-}  # fmt: skip
-"""by degrees of freedom, what Student's t exceeds with a probability of 2.5 %"""
-
+EQUAL = {"rel": 1e-9, "abs": 1e-12}
 BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"
+
+
+def student_t(degrees):
+    """What Student's t exceeds with a probability of 2.5 %."""
+    return stats.t.isf(0.025, degrees)
 
 
 def text_of(path):
@@ -87,10 +88,8 @@ class Records:
     def values(self, variant, metric):
         """seed → the value of a finished run, None for a baseline that was never reached."""
         seeds = self.finished(variant)
-        if metric == "test_bits_per_byte":
-            return {seed: self.last(variant, seed, "test") for seed in seeds}
-        if metric == "validation_bits_per_byte":
-            return {seed: self.last(variant, seed, "validation") for seed in seeds}
+        if metric in ("test_bits_per_byte", "validation_bits_per_byte"):
+            return {seed: self.last(variant, seed, metric.partition("_")[0]) for seed in seeds}
         if metric == "tokens_per_second":
             speeds = {seed: self.curve(variant, seed, "train", "tokens_per_second").values() for seed in seeds}
             return {seed: statistics.median(of_seed) for seed, of_seed in speeds.items()}
@@ -98,13 +97,12 @@ class Records:
             other = self.compared_with(variant, metric)
             both = [seed for seed in seeds if seed in self.finished(other)]
             return {seed: self.last(variant, seed, "test") - self.last(other, seed, "test") for seed in both}
+        assert metric in ("steps_to_baseline", "tokens_to_baseline")
         baseline = self.variants[variant]["baseline"]
         both = [seed for seed in seeds if baseline in self.variants and seed in self.finished(baseline)]
         steps = {seed: self.steps_to_baseline(variant, seed) for seed in both}
-        if metric == "steps_to_baseline":
-            return steps
-        assert metric == "tokens_to_baseline"
-        return {seed: None if step is None else step * self.tokens_per_step for seed, step in steps.items()}
+        unit = 1 if metric == "steps_to_baseline" else self.tokens_per_step
+        return {seed: None if step is None else step * unit for seed, step in steps.items()}
 
     def estimate(self, variant, metric):
         """n, mean, interval and standard deviation; NaN for what there is not."""
@@ -112,13 +110,10 @@ class Records:
         n = len(values)
         found = SimpleNamespace(n=n, mean=math.nan, low=math.nan, high=math.nan, std=math.nan)
         found.reached = sum(value is not None for value in values)
-        if n == 0 or found.reached < n:
-            return found
-        found.mean = math.fsum(values) / n
-        if n >= 2:
-            found.std = math.sqrt(math.fsum((value - found.mean) ** 2 for value in values) / (n - 1))
-        if n >= 3:
-            half = STUDENT_T[n - 1] * found.std / math.sqrt(n)
+        if n and found.reached == n:
+            found.mean = statistics.fmean(values)
+            found.std = statistics.stdev(values) if n >= 2 else math.nan
+            half = student_t(n - 1) * found.std / math.sqrt(n) if n >= 3 else math.nan
             found.low, found.high = found.mean - half, found.mean + half
         return found
 

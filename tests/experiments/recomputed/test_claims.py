@@ -4,31 +4,12 @@ import math
 import re
 import statistics
 
-import pytest
+from scipy import stats
 
 from experiments.analysis.claims import claims_of
 from experiments.studies.convergence.figures import STUDY
 
-from .conftest import REFERENCE, STUDENT_T, Records
-
-
-def student_above(t, degrees):
-    """What Student's t exceeds with this probability: its density integrated by Simpson's rule."""
-    scale = math.gamma((degrees + 1) / 2) / (math.sqrt(degrees * math.pi) * math.gamma(degrees / 2))
-    # With x = tan(u) the range is finite.
-    start, end, steps = math.atan(t), math.pi / 2, 2000
-    width = (end - start) / steps
-
-    def density(u):
-        return math.cos(u) ** (degrees - 1) / (math.cos(u) ** 2 + math.sin(u) ** 2 / degrees) ** ((degrees + 1) / 2)
-
-    inner = sum((4 if k % 2 else 2) * density(start + k * width) for k in range(1, steps))
-    return scale * width / 3 * (density(start) + inner + density(end))
-
-
-@pytest.mark.parametrize(("t", "degrees"), [(4.302652729911275, 2), (2.7764451051977987, 4)])
-def test_the_probability_used_here_is_that_of_the_tables(t, degrees):
-    assert student_above(t, degrees) == pytest.approx(0.025, rel=1e-9)
+from .conftest import REFERENCE, Records, student_t
 
 
 def holm(p, declared):
@@ -58,9 +39,9 @@ def test_every_row_about_a_loss():
         values = [ends[0][seed] - ends[1][seed] for seed in records.seeds]
         mean, error = statistics.mean(values), max(statistics.stdev(values), 1e-6) / math.sqrt(len(values))
         within = -mean if region == "below 0" else mean + 0.02
-        inside = student_above(within / error, len(values) - 1)
-        outside = student_above((0.01 - within) / error, len(values) - 1)
-        half = STUDENT_T[len(values) - 1] * error
+        inside = stats.t.sf(within / error, len(values) - 1)
+        outside = stats.t.sf((0.01 - within) / error, len(values) - 1)
+        half = student_t(len(values) - 1) * error
         shown = f"{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}], n = {len(values)} seeds, adjusted p = "
         families[family].append((2 * inside, 2 * outside, shown, measured, verdict))
     assert len(families["none"]) >= 5

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-EQUAL = {"rel": 1e-9, "abs": 1e-12}
-BASELINE = "test_bits_per_byte_minus_baseline"
+from .conftest import BASELINE, EQUAL
 
 
 @pytest.fixture(params=["convergence", "made_up"])
@@ -18,11 +17,9 @@ def report(request):
 
 def smoothed(curve, width):
     """The means of ``width`` consecutive records, at their mean step, as (steps, values)."""
-    points = sorted(curve.items())
-    groups = [points[start : start + width] for start in range(0, len(points), width)]
-    return [statistics.fmean(step for step, _ in g) for g in groups], [
-        statistics.fmean(v for _, v in g) for g in groups
-    ]
+    steps, values = zip(*sorted(curve.items()), strict=True)
+    starts = range(0, len(steps), width)
+    return tuple([statistics.fmean(numbers[at : at + width]) for at in starts] for numbers in (steps, values))
 
 
 def mean_curve(curves):
@@ -38,9 +35,7 @@ def expected_curves(records, split):
     """variant → seed → (steps, values) of the figure of a split, and how many records make a point."""
     curves = {variant: {s: records.curve(variant, s, split) for s in records.seeds} for variant in records.variants}
     width = max(1, round(max(len(curve) for of_variant in curves.values() for curve in of_variant.values()) / 25))
-    return {
-        variant: {s: smoothed(c, width) for s, c in of_variant.items()} for variant, of_variant in curves.items()
-    }, width
+    return {v: {s: smoothed(curve, width) for s, curve in of.items()} for v, of in curves.items()}, width
 
 
 def expected_gains(records):
@@ -58,12 +53,7 @@ def expected_gains(records):
 
 def expected_range(records, curves, start):
     """Of the vertical axis: what the finished runs are after the share ``start`` of the run, and 5 % more."""
-    finished = [
-        c
-        for variant, of_variant in curves.items()
-        for seed, c in of_variant.items()
-        if seed in records.finished(variant)
-    ]
+    finished = [curve for v, of in curves.items() for seed, curve in of.items() if seed in records.finished(v)]
     last = max(steps[-1] for steps, _ in finished)
     late = [value for c in finished for step, value in zip(*c, strict=True) if step >= start * last]
     margin = 0.05 * (max(late) - min(late))

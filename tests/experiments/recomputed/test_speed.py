@@ -12,9 +12,10 @@ PERFORMER, SOFTMAX, SDPA = "performer-pytorch", "softmax rope", "softmax (SDPA)"
 OURS, EQ_19, AFTER = "linear-rope", "linear-rope, eq. 19", "favor+ rope after"
 REFERENCES = {"operation": OURS, "module": f"{AFTER}, M=256", "training": AFTER, "decoding": AFTER}
 TITLES = {
-    "operation": "The causal operation alone",
-    "module": "The attention module",
-    "training": "A training step",
+    "operation": "The causal operation alone: {}",
+    "module": "The attention module: {}",
+    "training": "A training step: {}",
+    "decoding": "Decoding",
 }
 SIX_DIGITS = {"rel": 6e-6}
 MIB = 2**20
@@ -124,40 +125,35 @@ def in_words(seconds):
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def test_every_run_of_the_tables_of_times(speed, measured):
-    for topic, title in {**TITLES, "decoding": "Decoding"}.items():
-        times, shown = measured.times(topic), 0
-        for row in speed.table(f"{title}: the numbers" if topic == "decoding" else f"{title}: time: the numbers"):
-            direction, length, rounds = row.pop("what"), int(row.pop("N").replace(",", "")), row.pop("rounds")
-            for case, run in row.items():
-                seconds = times.get((direction, length, case))
-                if seconds is None:
-                    assert run == "-"
-                    continue
-                shown += 1
-                assert rounds == str(len(seconds))
-                low, median, high = quartiles(measured.ratio(topic, direction, length, case, REFERENCES[topic]))
-                ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
-                assert run == f"{in_words(statistics.median(seconds))}{ratio}"
-        assert shown == len(times)
+def cells(speed, title):
+    """(what, length, case) → the cell of a table with a column for each competitor; without the empty ones."""
+    return {
+        (row.get("what"), int(row["N"].replace(",", "")), case): cell
+        for row in speed.table(title)
+        for case, cell in row.items()
+        if case not in ("what", "N", "rounds") and cell != "-"
+    }
 
 
-def test_every_run_of_the_tables_of_memory(speed, measured):
-    for topic, title in TITLES.items():
-        found = {
-            (topic, int(row["N"].replace(",", "")), case): run
-            for row in speed.table(f"{title}: memory: the numbers")
-            for case, run in row.items()
-            if case != "N" and run != "-"
-        }
-        assert found == {
-            key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})"
-            for key, (rise, extra) in measured.memory.items()
-            if key[0] == topic
-        }
+@pytest.mark.parametrize("topic", TITLES)
+def test_every_cell_of_times_and_memory(speed, measured, topic):
+    times, title = measured.times(topic), TITLES[topic]
+    expected = {}
+    for (direction, length, case), seconds in times.items():
+        low, median, high = quartiles(measured.ratio(topic, direction, length, case, REFERENCES[topic]))
+        ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
+        expected[direction, length, case] = f"{in_words(statistics.median(seconds))}{ratio}"
+    name = f"{title.format('time')}: the numbers"
+    assert cells(speed, name) == expected
+    for row in speed.table(name):
+        length = int(row["N"].replace(",", ""))
+        assert row["rounds"] == str(len(times[row["what"], length, REFERENCES[topic]]))
+    memory = {(None, *key[1:]): found for key, found in measured.memory.items() if key[0] == topic}
+    shown = {key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})" for key, (rise, extra) in memory.items()}
+    assert (cells(speed, f"{title.format('memory')}: the numbers") if shown else {}) == shown
 
 
-def test_every_run_of_the_table_of_positions(speed, measured):
+def test_every_row_of_the_table_of_positions(speed, measured):
     """A reference from before this table has neither it nor its figure."""
     title, times = "The cost of each position encoding: the numbers", measured.times("positions")
     assert (title in speed.markdown) == ("positions" in speed.figures) == bool(times)
@@ -174,14 +170,9 @@ def test_every_run_of_the_table_of_positions(speed, measured):
 @pytest.mark.parametrize(
     ("fact", "title"), [("parameters", "Parameters of the models"), ("state_bytes", "Decoding: bytes of state")]
 )
-def test_every_run_of_the_tables_of_sizes(speed, measured, fact, title):
-    found = {
-        (fact, int(row["N"].replace(",", "")), case): run
-        for row in speed.table(title)
-        for case, run in row.items()
-        if case != "N" and run != "-"
-    }
-    assert found == {key: f"{value:,}" for key, value in measured.facts.items() if key[0] == fact}
+def test_every_cell_of_sizes(speed, measured, fact, title):
+    expected = {(None, *key[1:]): f"{value:,}" for key, value in measured.facts.items() if key[0] == fact}
+    assert cells(speed, title) == expected
 
 
 def crossing(lengths, gaps):
@@ -193,118 +184,81 @@ def crossing(lengths, gaps):
     return found if gaps[-1] > 0 else None
 
 
-def verdict(is_met):
-    return "met" if is_met else "missed"
-
-
 def test_every_target(speed, measured):
+    """What was measured, and whether that is enough; the words beside it are those of targets.toml."""
+
     def times(ratio):
         low, median, high = quartiles(ratio)
         return f"{median:.3g} times [{low:.3g}, {high:.3g}]"
 
-    def at_least(what, factor, topic, direction, length, ours, other):
+    def at_least(factor, topic, direction, length, ours, other):
         ratio = measured.ratio(topic, direction, length, other, ours)
-        is_met = statistics.median(ratio) >= (factor or 0)
-        target = ("", "no target") if factor is None else (f"at least {factor} times", verdict(is_met))
-        return what, target[0], times(ratio), target[1]
+        return times(ratio), None if factor is None else statistics.median(ratio) >= factor
 
-    def memory(what, factor, topic, ours, index):
+    def less_memory(factor, topic, ours, index):
         mine, other = (measured.memory[topic, 1024, case][index] for case in (ours, PERFORMER))
-        words = f"{mine / MIB:,.1f} MiB of {other / MIB:,.0f} MiB: 1/{other / mine:.1f}"
-        return what, f"at most 1/{factor}", words, verdict(mine <= other / factor)
+        return f"{mine / MIB:,.1f} MiB of {other / MIB:,.0f} MiB: 1/{other / mine:.1f}", mine <= other / factor
+
+    def beside_softmax(length):
+        mine, other = (f"{measured.memory['operation', length, case][1] / MIB:,.1f} MiB" for case in (OURS, SDPA))
+        return f"{mine} of {other}", None
 
     def faster_from(features, direction, length):
         lengths = [512, 1024, 2048, 4096, 8192, 16384]
-        ratios = [measured.ratio("module", direction, n, SOFTMAX, f"{AFTER}, M={features}") for n in lengths]
-        medians = [statistics.median(ratio) for ratio in ratios]
-        start = crossing(lengths, [math.log(median) for median in medians])
-        is_met = all(median > 1 for n, median in zip(lengths, medians, strict=True) if n >= length)
-        what = f"module, M={features}, {direction}: faster than softmax from N ≤ {length:,}"
-        words = f"{times(ratios[lengths.index(length)])} at N = {length:,}; faster from N = {start:,.0f}"
-        return what, "faster", words, verdict(is_met)
+        ratios = {n: measured.ratio("module", direction, n, SOFTMAX, f"{AFTER}, M={features}") for n in lengths}
+        medians = {n: statistics.median(ratio) for n, ratio in ratios.items()}
+        start = crossing(lengths, [math.log(median) for median in medians.values()])
+        words = f"{times(ratios[length])} at N = {length:,}; faster from N = {start:,.0f}"
+        return words, all(median > 1 for n, median in medians.items() if n >= length)
 
     def adds(case):
-        ratio = measured.ratio("training", "step", 1024, case, "favor+ none")
-        low, median, high = (value - 1 for value in quartiles(ratio))
-        what = f"training step, N = 1,024: what {case.removeprefix('favor+ ')} the map adds"
-        return what, "at most 5%", f"{median:+.1%} [{low:+.1%}, {high:+.1%}]", verdict(median <= 0.05)
+        low, median, high = (x - 1 for x in quartiles(measured.ratio("training", "step", 1024, case, "favor+ none")))
+        return f"{median:+.1%} [{low:+.1%}, {high:+.1%}]", median <= 0.05
+
+    def even(values, bound):
+        spread = max(values) / min(values) - 1
+        return f"{spread:.0%}", spread <= bound
 
     rates = measured.rates(BACKWARD)
     shares = {n: quartiles(strict) for n, (_, strict, _, _) in rates.items()}
     worst = min(shares, key=lambda n: shares[n][1])
     low, share, high = shares[worst]
-    costs = [statistics.median(cost) for *_, cost in rates.values()]
+    dense = f"{statistics.median(rates[worst][2]):.0%} counting whole chunks"
+    share_in_words = f"{share:.0%} [{low:.0%}, {high:.0%}] at N = {worst:,} by the fewest operations; {dense}"
     decoding = [seconds for (_, _, case), seconds in measured.times("decoding").items() if case == AFTER]
     means = [statistics.fmean(of_round) for of_round in zip(*decoding, strict=True)]
     tokens = [statistics.median(s / m for s, m in zip(seconds, means, strict=True)) for seconds in decoding]
     sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
-    flat, even = max(costs) / min(costs) - 1, max(tokens) / min(tokens) - 1
-
-    operation = f"operation, {BACKWARD}, N = 1,024"
-    step, peer, extra = "training step, N = 1,024", "speed against performer-pytorch", "extra memory against"
+    operation, step, token = ("operation", BACKWARD, 1024), ("training", "step", 1024), ("decoding", "token", 1024)
     expected = [
-        at_least(f"{operation}: {peer}", 40, "operation", BACKWARD, 1024, OURS, PERFORMER),
-        memory(f"{operation}: {extra} performer-pytorch", 20, "operation", OURS, 1),
-        at_least(f"{operation}, eq. 19: {peer}", 40, "operation", BACKWARD, 1024, EQ_19, PERFORMER),
-        memory(f"{operation}, eq. 19: {extra} performer-pytorch", 20, "operation", EQ_19, 1),
-        *(
-            at_least(f"{operation}: speed against {other}", None, "operation", BACKWARD, 1024, OURS, other)
-            for other in (SDPA, "fast-transformers")
-        ),
-        *(
-            (
-                f"operation, {BACKWARD}, N = {n:,}: {extra} {SDPA}",
-                "",
-                " MiB of ".join(f"{measured.memory['operation', n, case][1] / MIB:,.1f}" for case in (OURS, SDPA))
-                + " MiB",
-                "no target",
-            )
-            for n in (1024, 16384)
-        ),
-        (
-            f"operation, {BACKWARD}: smallest share of the sgemm rate, N = 512 to 16,384",
-            "at least 65%",
-            f"{share:.0%} [{low:.0%}, {high:.0%}] at N = {worst:,} by the fewest operations; "
-            f"{statistics.median(rates[worst][2]):.0%} counting whole chunks",
-            verdict(share >= 0.65),
-        ),
-        (
-            f"operation, {BACKWARD}: cost of a token, largest over smallest, N = 512 to 16,384",
-            "within 15%",
-            f"{flat:.0%}",
-            verdict(flat <= 0.15),
-        ),
+        at_least(40, *operation, OURS, PERFORMER),
+        less_memory(20, "operation", OURS, 1),
+        at_least(40, *operation, EQ_19, PERFORMER),
+        less_memory(20, "operation", EQ_19, 1),
+        *(at_least(None, *operation, OURS, other) for other in (SDPA, "fast-transformers")),
+        *map(beside_softmax, (1024, 16384)),
+        (share_in_words, share >= 0.65),
+        even([statistics.median(cost) for *_, cost in rates.values()], 0.15),
     ]
     for direction in (FORWARD, BACKWARD):
-        large = f"module, M = 256, {direction}, N = 16,384: speed against softmax"
-        expected += [
-            faster_from(256, direction, 2048),
-            faster_from(128, direction, 1024),
-            at_least(large, 5, "module", direction, 16384, f"{AFTER}, M=256", SOFTMAX),
-        ]
+        expected += [faster_from(256, direction, 2048), faster_from(128, direction, 1024)]
+        expected.append(at_least(5, "module", direction, 16384, f"{AFTER}, M=256", SOFTMAX))
     expected += [
-        at_least(f"{step}: speed against PerformerLM", 10, "training", "step", 1024, AFTER, PERFORMER),
-        at_least(f"{step}: speed against {SOFTMAX}", None, "training", "step", 1024, AFTER, SOFTMAX),
-        memory(f"{step}: memory against performer-pytorch", 5, "training", AFTER, 0),
-        adds(AFTER),
-        adds("favor+ rope before"),
-        (
-            "decoding: time of a token, slowest context over fastest, 128 to 65,536",
-            "within 10%",
-            f"{even:.0%}",
-            verdict(even <= 0.1),
-        ),
-        (
-            "decoding: size of the state",
-            "constant",
-            " to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)),
-            verdict(len(sizes) == 1),
-        ),
-        at_least(f"decoding, context 1,024: {peer}", 50, "decoding", "token", 1024, AFTER, PERFORMER),
-        at_least(f"decoding, context 1,024: speed against {SOFTMAX}", None, "decoding", "token", 1024, AFTER, SOFTMAX),
+        at_least(10, *step, AFTER, PERFORMER),
+        at_least(None, *step, AFTER, SOFTMAX),
+        less_memory(5, "training", AFTER, 0),
+        *map(adds, (AFTER, "favor+ rope before")),
+        even(tokens, 0.1),
+        (" to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)), len(sizes) == 1),
+        at_least(50, *token, AFTER, PERFORMER),
+        at_least(None, *token, AFTER, SOFTMAX),
     ]
-    assert [tuple(row.values()) for row in speed.table("Targets")] == expected
-    assert [tuple(row.values()) for row in speed.read_csv("targets.csv")] == expected
+    verdicts = {True: "met", False: "missed", None: "no target"}
+    rows = speed.table("Targets")
+    assert [(row["measured"], row["verdict"]) for row in rows] == [
+        (told, verdicts[is_met]) for told, is_met in expected
+    ]
+    assert [list(row.values()) for row in speed.read_csv("targets.csv")] == [list(row.values()) for row in rows]
 
 
 def curves_of(rows):

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-EQUAL = {"rel": 1e-9, "abs": 1e-12}
-BASELINE, BEFORE = "test_bits_per_byte_minus_baseline", "test_bits_per_byte_minus_rope_before"
+from .conftest import BASELINE, BEFORE, EQUAL
 
 
 def test_curves_csv_has_every_number_of_every_record_and_no_other(report):

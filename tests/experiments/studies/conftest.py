@@ -1,5 +1,6 @@
 """What the tests of the studies share: made-up comparisons are opened, judged and drawn."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -17,6 +18,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def write(table, root, rows):
+    """The table of a study, of rows of its columns."""
+    table.write(root, pd.DataFrame(rows, columns=table.columns))
 
 
 def opened(root):

@@ -11,7 +11,7 @@ from experiments.studies.denominator.measure import KERNELS
 from experiments.training.loop import DIVERGED
 from tests.made_up import metrics_rows
 
-from .conftest import drawn, judged, opened, verdicts
+from .conftest import drawn, judged, opened, verdicts, write
 
 NOISE = (0.0, 0.001, -0.001, 0.0005, -0.0005)
 FEW, MANY = len(NOISE), 10
@@ -45,17 +45,14 @@ def test_the_expected_values_are_found_within_what_draws_differ_by(initial):
 def made_up(make_comparison, tmp_path):
     """Makes a comparison in which a rotated denominator, or none, does harm (sign 1) or good (sign -1)."""
 
-    def loss(sign):
-        def made(name, seed, step):
+    def make(sign, fates=None, steps=480, seeds=FEW, every=4):
+        def loss(name, seed, step):
             _, _, kind = name.partition("@denominator=")
             spike = 2.0 if step in (160, 300, 440) and (kind == "rotated") == (sign > 0) else 0.0
             return 3 + seed + (sign * (0.5 + NOISE[seed % FEW]) if kind else 0) + spike
 
-        return made
-
-    def make(sign, fates=None, steps=480, seeds=FEW, every=4):
         length = {"steps": steps, "every": every, "stopped_at": 40}
-        root = make_comparison(tmp_path, ",".join(STUDY.variants), seeds, loss=loss(sign), fates=fates, **length)
+        root = make_comparison(tmp_path, ",".join(STUDY.variants), seeds, loss=loss, fates=fates, **length)
         for path in root.glob("*/*/metrics.jsonl"):
             is_rotated = path.parts[-3].endswith("@denominator=rotated")
             rows = metrics_rows(path)
@@ -74,7 +71,7 @@ def made_up(make_comparison, tmp_path):
             for name, (*sums, denominators) in expected.items()
             for draw in range(denominator.INITIAL_DRAWS)
         ]
-        pd.DataFrame(rows, columns=denominator.INITIAL.columns).to_csv(root / "initial.csv", index=False)
+        write(denominator.INITIAL, root, rows)
         return opened(root)
 
     return make

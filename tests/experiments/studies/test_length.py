@@ -8,40 +8,29 @@ import pytest
 import torch
 
 from experiments.config import Config
-from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
+from experiments.studies import tables
 from experiments.studies.length import measure as length
 from experiments.studies.length.figures import STUDY, figures
-from experiments.training.loop import evaluate
 from experiments.training.models import build_model
-from experiments.training.objectives import NextByte, evenly_spaced, make_objective
-from experiments.training.position_loss import bins, by_bin, losses_by_position, recut
+from experiments.training.objectives import make_objective
+from experiments.training.position_loss import bins, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, opened, verdicts
+from .conftest import drawn, opened, verdicts, write
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
 
 @pytest.fixture(scope="module")
-def task():
-    text = bytes((7 * i * i + i // 3) % 251 for i in range(40_000))
-    return NextByte(corpus_of_text("text", text, "made by the test", ""), CONFIG.context, CONFIG.batch_size)
+def task(next_byte):
+    return next_byte(CONFIG)
 
 
 def model_of(variant, task):
     return build_model(get_variant(variant), CONFIG, 0, task).eval()
-
-
-@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
-def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
-    model, windows = model_of(variant, task), evenly_spaced(task.corpus.test, CONFIG.context, 6)
-    found = losses_by_position(model, windows, CONFIG)
-    assert found.shape == (CONFIG.context,)
-    # float32 in batches of other sizes: sums of 32 rounded to 2⁻²⁴ relative.
-    assert found.mean().item() == pytest.approx(evaluate(model, task, "test", 6, CONFIG)["bits_per_byte"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +39,6 @@ def test_the_mean_over_positions_is_the_loss_of_an_evaluation(task, variant):
 )
 def test_bins_double_and_end_with_the_window(size, ranges):
     assert bins(size) == ranges
-
-
-@pytest.mark.parametrize("size", [5, 16, 40, 64])
-def test_the_mean_over_bins_weighted_by_their_positions_is_the_mean(size):
-    losses = torch.arange(size, dtype=torch.float64) ** 2
-    table = by_bin(losses)
-    assert table["first"].tolist() == [0, *(table["last"].iloc[:-1] + 1)]
-    place = {"variant": "a", "seed": 0, "method": "as trained", "length": size}
-    (mean,) = length.window_means(table.assign(**place))["bits_per_byte"]
-    assert mean == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
 def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
@@ -75,7 +54,7 @@ def test_shorter_windows_have_the_same_targets_after_the_same_bytes():
 def test_a_model_is_evaluated_at_every_length_and_left_as_trained(task, monkeypatch, tmp_path):
     names = ("softmax-rope", "softmax-learned", "favor+-none", "performer-pytorch")
     models = {name: model_of(name, task) for name in names}
-    monkeypatch.setattr(length, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
+    monkeypatch.setattr(tables, "trained_models", lambda *_: [(variant, 0, model) for variant, model in models.items()])
     notes = length.measure(tmp_path, make_record(config=vars(CONFIG), variants=names), task)
     assert notes == [
         f"{variant} is not evaluated beyond 32 tokens, where its table of positions ends"
@@ -138,7 +117,7 @@ def made_up(make_comparison, tmp_path):
                     place = (variant, seed, method, 32 * factor)
                     rows += [(*place, *ends, 4 + seed + sign * rise) for ends in bins(32 * factor)]
             rows += [(variant, seed, length.IN_SHORT_WINDOWS, 32, *ends, 4 + seed) for ends in bins(512)]
-        pd.DataFrame(rows, columns=length.LOSSES.columns).to_csv(root / "length.csv", index=False)
+        write(length.LOSSES, root, rows)
         return opened(root)
 
     return make

@@ -3,16 +3,13 @@
 import itertools
 import math
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from experiments.figures.style import style
 from experiments.studies.features.kernel_errors import DIRECTIONS
 from experiments.studies.pairing import measure
-from experiments.studies.pairing.figures import STUDY, figures, variance_figure
-from experiments.studies.pairing.variance import (
+from experiments.studies.pairing.figures import STUDY, figures
+from experiments.studies.pairing.measure import (
     DISTANCES,
     EQUAL_DRAWS,
     MAPS,
@@ -26,7 +23,7 @@ from linear_rope import FavorPlus
 from linear_rope.features import Features
 from linear_rope.positions.rotary import rope_frequencies
 
-from .conftest import drawn, judged, opened
+from .conftest import drawn, judged, opened, write
 
 NOISE = (0.0, 0.001, -0.001)
 SQUARED_ERROR = {PLAIN: 1, EQUAL_DRAWS: 2, PAIRED: 10}
@@ -47,7 +44,7 @@ def made_up(make_comparison, tmp_path):
             error = SQUARED_ERROR[name] ** sign * distance if directions == "orthogonal" else 1
             place = (name, directions, 64, 0.5, distance)
             rows += [(*place, draw, (1 + draw / 100) * error, 1.0) for draw in range(measure.VARIANCE_DRAWS)]
-        pd.DataFrame(rows, columns=measure.VARIANCE.columns).to_csv(root / "variance.csv", index=False)
+        write(measure.VARIANCE, root, rows)
         return opened(root)
 
     return make
@@ -112,16 +109,3 @@ def test_pairing_lowers_the_variance_of_unlike_queries_and_keys_only():
     assert (alike > 1).all()
     assert unlike[0, 0] > 1
     assert unlike[0, DISTANCES.index(512)] < 1
-
-
-def test_the_figure_has_every_map(table):
-    with style():
-        figure = variance_figure(table, 16)
-        figure.draw_without_rendering()
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "independent directions, scale 0.25",
-        "independent directions, scale 0.35",
-    ]
-    assert len(figure.legends[0].get_texts()) == len(MAPS) + 1
-    drawn = np.concatenate([line.get_ydata() for axes in figure.axes for line in axes.get_lines()])
-    assert (np.asarray(drawn, dtype=float) > 0).all()

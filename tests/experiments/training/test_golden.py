@@ -11,7 +11,6 @@ import json
 import platform
 import re
 import tempfile
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -102,30 +101,21 @@ def versions_here():
     return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
 
 
-@contextmanager
-def weights_off_by_a_rounding(seed):
-    """Every weight of a model begins a unit in the last place off."""
-    build = train.build_model
+def moved_by_rounding(variant, losses):
+    """How far the losses move if every weight of the model begins a unit in the last place off."""
+    build, moved = train.build_model, []
 
     def build_off(*arguments):
         model = build(*arguments)
-        generator = torch.Generator().manual_seed(seed)
         for weight in model.parameters():
             signs = 2 * torch.randint(2, weight.shape, generator=generator) - 1
             weight.data = (weight.data.double() * (1 + 2.0**-23 * signs)).float()
         return model
 
-    train.build_model = build_off
-    try:
-        yield
-    finally:
-        train.build_model = build
-
-
-def moved_by_rounding(variant, losses):
-    moved = []
     for seed in range(3):
-        with tempfile.TemporaryDirectory() as directory, weights_off_by_a_rounding(seed):
+        generator = torch.Generator().manual_seed(seed)
+        with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train, "build_model", build_off)
             moved += differences(losses, train_variant(variant, Path(directory)))
     return max(moved)[0]
 

@@ -1,13 +1,11 @@
 """The batches and windows that are cut from a corpus."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from experiments.data.corpus import Corpus
-from experiments.training.objectives import NextByte, bits_per_byte
+from experiments.training.objectives import NextByte
 
 
 def numbered(train: int, validation: int, test: int) -> Corpus:
@@ -70,7 +68,3 @@ def test_a_split_shorter_than_a_window_is_refused(split):
     message = rf"numbered \(counted\): the {split} split has 16 bytes, fewer than the 17 .* smaller --context"
     with pytest.raises(ValueError, match=message):
         NextByte(numbered(**lengths | {split: 16}), context=16, batch_size=1)
-
-
-def test_bits_per_byte_of_a_uniform_guess():
-    assert bits_per_byte(math.log(256)) == pytest.approx(8)

@@ -23,7 +23,7 @@ from experiments.training.tuning import (
     untuned,
 )
 from experiments.variants import get_variant
-from tests.made_up import metrics_rows
+from tests.made_up import metrics_rows, repeated_rows
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
@@ -160,10 +160,6 @@ def _without_report(monkeypatch):
     monkeypatch.setattr(decay, "measure_trained_models", lambda root, comparison, task: [])
 
 
-def without_times(path):
-    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_second")} for row in metrics_rows(path)]
-
-
 def settings_of(root):
     return {variant.name: variant.settings for variant in read_comparison(root).variants}
 
@@ -204,8 +200,8 @@ def test_a_run_that_was_stopped_in_a_trial_goes_on_to_the_same_choice(tuned, cop
     assert tuned_run(copied) == 1
     assert settings_of(copied) == settings_of(tuned)
     for seed in ("seed0", "seed1"):
-        metrics = [root / VARIANT / seed / "metrics.jsonl" for root in (tuned, copied)]
-        assert without_times(metrics[0]) == without_times(metrics[1])
+        before, after = (repeated_rows(root / VARIANT / seed / "metrics.jsonl") for root in (tuned, copied))
+        assert before == after
 
 
 @pytest.mark.usefixtures("_without_report")

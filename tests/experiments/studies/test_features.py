@@ -1,23 +1,26 @@
+"""The features experiment: errors of estimates against theory, the figures, and what claims read of made-up files."""
+
+import itertools
 import math
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from experiments.analysis.claims import claims_of
+from experiments.analysis.runs import Runs
 from experiments.figures import style as plots
-from experiments.studies.features.figures import figures
-from experiments.studies.features.kernel_errors import (
-    DIRECTIONS,
-    ESTIMATORS,
-    errors,
-    expected_kernel_error,
-    scores,
-    trigonometric,
-)
+from experiments.records.files import write_json
+from experiments.studies.features.figures import STUDY, figures
+from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, errors, expected_kernel_error, scores
 from experiments.studies.features.measure import (
+    DRAWS,
+    FEW_DRAWS,
     NUM_FEATURES,
     RANDOM,
+    SCALES,
     TRAINED,
     TRAINED_DRAWS,
     feature_seed,
@@ -28,19 +31,13 @@ from experiments.studies.features.measure import (
 from linear_rope.model import CausalLM, ModelConfig
 from tests.made_up import make_record
 
+from .conftest import write
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def normal(*shape, scale=0.25, seed=0):
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def log_means(table, **wanted):
-    """Mean log10 of the three errors over the draws of the rows with these values."""
-    for column, value in wanted.items():
-        table = table[table[column] == value]
-    assert len(table)
-    return np.log10(table[["kernel_error", "attention_error", "output_error"]]).mean()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -72,41 +69,12 @@ def test_the_analytic_error_is_that_of_the_paper():
         assert expected_kernel_error(name, q, k, count).item() == pytest.approx(printed / kernel**2, rel=1e-12)
 
 
-@pytest.mark.parametrize("directions", DIRECTIONS)
-def test_the_trigonometric_estimate_is_unbiased(directions):
-    q, k = normal(2, 4, 8, scale=0.5)
-    estimates = []
-    for seed in range(500):
-        mapping = trigonometric(8, 4, directions, seed)
-        (q_values, q_scale), (k_values, k_scale) = mapping(q), mapping(k)
-        estimates.append((q_values @ k_values.mT) * (q_scale + k_scale.mT).exp())
-    stacked = torch.stack(estimates)
-    standard_error = stacked.std(0) / math.sqrt(len(estimates))
-    # 16 values: 4.5 standard errors are exceeded by chance once in 9,000 runs, and the draws are fixed.
-    assert ((stacked.mean(0) - scores(q, k).exp()).abs() < 4.5 * standard_error).all()
-    assert (standard_error < 0.2 * scores(q, k).exp()).all()
-    assert stacked.min() < 0
-
-
 def test_errors_vanish_for_a_perfect_estimate_and_do_not_overflow():
     q, k = normal(2, 2, 16, 8)
     perfect = errors(torch.zeros_like(q), k * 0, k, ESTIMATORS["positive"](8, 4, "independent", 0))
     assert max(value.abs().max().item() for value in perfect) < 1e-24
     large = errors(60 * q, 60 * k, k, ESTIMATORS["positive"](8, 64, "orthogonal", 0))
     assert all(value.isfinite().all() for value in (large.attention, large.output))
-
-
-def test_the_known_order_of_the_estimators():
-    table = random_table("curves", (16,), (0.25, 1.0), (256,), ("orthogonal",), length=64, draws=5)
-    small = {name: log_means(table, scale=0.25, estimator=name) for name in ESTIMATORS}
-    large = {name: log_means(table, scale=1.0, estimator=name) for name in ESTIMATORS}
-    # At scale 0.25 theory has hyperbolic and trigonometric features 2.3 times better than positive ones (0.36 in
-    # log10) already without orthogonal directions; at scale 1 the trigonometric ones are off by orders of magnitude.
-    assert small["trigonometric"]["kernel_error"] < small["positive"]["kernel_error"] - 0.36
-    assert small["hyperbolic"]["kernel_error"] < small["positive"]["kernel_error"] - 0.36
-    assert small["trigonometric"]["output_error"] < small["positive"]["output_error"]
-    assert large["trigonometric"]["output_error"] > large["positive"]["output_error"] + 1
-    assert set(table.columns) == set(RANDOM.columns)
 
 
 def test_a_draw_has_equal_inputs_for_all_and_its_own_features():
@@ -145,42 +113,106 @@ def test_a_run_has_draws_of_its_own():
     assert (first != second).all()
 
 
-def made_up(root):
-    """random.csv and trained.csv whose values are made up, but for their shape."""
+SAMPLES = {claim.key: claim.sample for claim in claims_of(STUDY)}
+VARIANTS = ("softmax-none", "favor+-none")
+CURVES = pd.DataFrame(
+    [
+        (name, seed, split, step, "bits_per_byte", 3.0)
+        for name in VARIANTS
+        for seed in (0, 1)
+        for split, step in (("validation", 0), ("train", 10), ("validation", 10), ("test", 10))
+    ],
+    columns=["variant", "seed", "split", "step", "metric", "value"],
+)
+STEPS = {"steps": 10, "log_every": 10, "evaluate_every": 10}
+PLANNED = make_record(preset="cpu", variants=VARIANTS, seeds=[0, 1, 2], config={"layers": 2} | STEPS)
+
+
+def random_errors(part, scales, counts, draws):
+    """Errors that fall as 1/M; hyperbolic ones a tenth of positive ones, trigonometric ones better at scale 0.5."""
+    factor = {"positive": 1.0, "hyperbolic": 0.1, "trigonometric": 0.01}
+    for scale, estimator, directions, m in itertools.product(scales, ESTIMATORS, DIRECTIONS, counts):
+        worse = 1e6 if estimator == "trigonometric" and scale == 1 else 1
+        error = factor[estimator] * worse * (1 if directions == "orthogonal" else 2) / m
+        for draw in range(draws):
+            place = (part, 256, 16, scale, estimator, directions, m, draw)
+            yield (*place, error * (1 + draw / 10), error, error, error)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """random.csv and trained.csv, and two runs a variant that finished and one that failed."""
+    root = tmp_path / "features"
+    for name, (seed, state) in itertools.product(VARIANTS, enumerate(("done", "done", "failed"))):
+        (root / name / f"seed{seed}").mkdir(parents=True)
+        status = {"state": state, "reason": "why" if state == "failed" else None, "step": 1}
+        write_json(root / name / f"seed{seed}" / "status.json", status)
     random = [
-        (part, 8, 16, scale, estimator, directions, m, draw, 1 / m + draw / 100, 1 / m, 0.1 + draw / 10, 1 / m)
-        for part in ("curves", "figure 4")
-        for scale in (0.5, 1.0)
-        for estimator in ESTIMATORS
-        for directions in DIRECTIONS
-        for m in (16, 64)
-        for draw in range(3)
+        *random_errors("curves", SCALES, NUM_FEATURES, DRAWS),
+        *random_errors("figure 4", (0.5, 1.0), (256,), DRAWS),
+        *random_errors("few features", (0.25, 0.5), (16,), FEW_DRAWS),
     ]
-    trained = [
-        (variant, seed, layer, estimator, directions, m, -1 - seed / 10, -0.5, 0.3)
-        for variant in ("softmax-none", "favor+-none")
-        for seed in range(3)
-        for layer in range(2)
-        for estimator in ESTIMATORS
-        for directions in DIRECTIONS
-        for m in (16, 64)
-    ]
-    pd.DataFrame(random, columns=RANDOM.columns).to_csv(root / "random.csv", index=False)
-    pd.DataFrame(trained, columns=TRAINED.columns).to_csv(root / "trained.csv", index=False)
-    return make_record(preset="smoke", variants=["softmax-none", "favor+-none"])
+    write(RANDOM, root, random)
+    places = itertools.product(VARIANTS, range(3), range(2), ESTIMATORS, DIRECTIONS, (64,))
+    write(TRAINED, root, [(*at, -1.0, -1.0 - 0.1 * at[2] * (at[3] == "hyperbolic"), 0.3) for at in places])
+    return root
 
 
-def test_figures_are_made_from_the_files_alone(tmp_path, monkeypatch):
+def sample(key, root, planned=PLANNED):
+    return SAMPLES[key](root, planned, Runs(root, planned, CURVES))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "count"),
+    [
+        ("orthogonal-0.25", -0.30103, FEW_DRAWS),
+        ("hyperbolic-1", -1, DRAWS),
+        ("positive-1", -4, DRAWS),
+        ("trigonometric-0.5", -2, DRAWS),
+        ("one-over-m", -1, DRAWS),
+    ],
+)
+def test_a_claim_reads_the_quantity_that_it_names(root, key, value, count):
+    found = sample(key, root)
+    assert (found.planned, found.unit_of_sample) == (count, "draws")
+    assert list(found.values.values()) == pytest.approx([value] * count, abs=1e-5)
+
+
+def test_the_difference_of_mean_squared_errors_is_over_what_is_expected_of_independent_directions(root):
+    # Errors of 1 and 2, where 2 are expected, and a draw's own factor.
+    expected = {draw: -0.5 * (1 + draw / 10) for draw in range(FEW_DRAWS)}
+    assert sample("orthogonal-mean-0.25", root).values == pytest.approx(expected)
+
+
+def test_a_claim_on_trained_models_has_a_value_a_seed_and_tells_of_the_failed_one(root):
+    found = sample("hyperbolic-on-favor+-none", root)
+    assert found.values == pytest.approx({0: -0.05, 1: -0.05})
+    assert (found.planned, found.lost) == (3, ("seed 2: favor+-none failed: why",))
+    other = msgspec.structs.replace(PLANNED, variants=PLANNED.variants[:1])
+    assert sample("hyperbolic-on-favor+-none", root, other) is None
+
+
+def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
+    table = RANDOM.read(root)
+    RANDOM.write(root, table[table["draw"] != 3])
+    assert sample("hyperbolic-1", root).unfinished == 1
+    for table in (RANDOM, TRAINED):
+        (root / f"{table.name}.csv").unlink()
+    assert sample("hyperbolic-1", root) is None
+    assert sample("one-over-m", root) is None
+    assert sample("positive-on-favor+-none", root).unfinished == 2
+
+
+def test_figures_are_made_from_the_files_alone(root, tmp_path, monkeypatch):
     stems = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, directory, stem: stems.append(stem))
-    comparison = made_up(tmp_path)
-    entries = figures(tmp_path, tmp_path / "output", comparison, None, None)
+    entries = figures(root, tmp_path / "output", PLANNED, None, None)
     assert stems == ["kernel-error-16", "attention-error-16", "trained-error"]
     (table,) = (entry.table for entry in entries if isinstance(entry, plots.TableEntry))
     assert set(table["features"]) == set(ESTIMATORS)
-    (tmp_path / "random.csv").unlink()
-    (tmp_path / "trained.csv").unlink()
-    assert figures(tmp_path, tmp_path / "output", comparison, None, None) == []
+    for table in (RANDOM, TRAINED):
+        (root / f"{table.name}.csv").unlink()
+    assert figures(root, tmp_path / "output", PLANNED, None, None) == []
 
 
 @pytest.mark.parametrize(
@@ -193,10 +225,9 @@ def test_figures_are_made_from_the_files_alone(tmp_path, monkeypatch):
         ("trained", "log10_kernel_error", "kernel_error", "has no column log10_kernel_error"),
     ],
 )
-def test_a_damaged_file_is_refused_before_a_figure_is_drawn(tmp_path, name, old, new, message):
-    comparison = made_up(tmp_path)
-    path = tmp_path / f"{name}.csv"
+def test_a_damaged_file_is_refused_before_a_figure_is_drawn(root, tmp_path, name, old, new, message):
+    path = root / f"{name}.csv"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"{name}\.csv.*{message}"):
-        figures(tmp_path, tmp_path / "output", comparison, None, None)
+        figures(root, tmp_path / "output", PLANNED, None, None)
     assert not (tmp_path / "output").exists()

@@ -1,0 +1,198 @@
+"""The speed study: what made-up records say in tables and figures, and about claims and targets."""
+
+from dataclasses import asdict, replace
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.studies.speed.figures import memory_figure, positions_figure
+from experiments.studies.speed.measure import planned
+from experiments.studies.speed.records import Failure, MemoryMeasurement, Sample, TimeMeasurement, append_record
+from experiments.studies.speed.results import Results, crossover, position_cells
+from experiments.studies.speed.study import (
+    AFTER,
+    FORWARD,
+    NONE,
+    OURS,
+    PERFORMER,
+    SDPA,
+    SGEMM,
+    SOFTMAX,
+    STEP,
+    STUDY,
+    after,
+    settings,
+)
+from experiments.studies.speed.targets import targets
+from tests.made_up import make_record
+
+from .conftest import judged
+
+CPU = settings("cpu", "cpu")
+GEMM_RATE = 3e11
+ADDED = {"rope": 0.02, "rope before": 0.02, "rope after": 0.08, "alibi": 0.3}
+
+
+def made_up_seconds(topic, name, length):
+    """Ours is linear, softmax quadratic and equal to it at 1,024 tokens, the peer 50 times slower."""
+    if name == SGEMM:
+        return 2 * length**3 / GEMM_RATE
+    if topic == "positions":
+        return 0.1 * (1 + ADDED.get(name.partition(" ")[2], 0))
+    if topic == "decoding" and name == AFTER:
+        return 2e-3
+    if name in (SOFTMAX, SDPA):
+        return 1e-5 * length**2 / 1024
+    return {after(128): 0.8e-5, NONE: 0.98e-5, PERFORMER: 50e-5}.get(name, 1e-5) * length
+
+
+def timed(topic, direction, length, samples, **other):
+    samples = [Sample(*sample) for sample in samples]
+    places = tuple((sample.case, sample.length) for sample in samples)
+    return TimeMeasurement(
+        topic=topic, direction=direction, length=length, cases=places, samples=samples, chunk_size=64, **other
+    )
+
+
+def made_up_records(slower=1.0, spread=0.0, drift=0.0):
+    """What a complete run would leave, of five rounds; ``slower`` multiplies our times and memory."""
+    for plan in planned(CPU):
+        ours = {name: 1.0 if name in (SGEMM, SOFTMAX, SDPA, PERFORMER) else slower for name, _ in plan.cases}
+        if isinstance(plan, MemoryMeasurement):
+            factor = (100 if plan.case == PERFORMER else ours[plan.case]) * (1 + spread * np.sin(plan.length))
+            sizes = {"rise": int(plan.length * 50_000 * factor), "returned": plan.length * 10_000}
+            yield msgspec.structs.replace(plan, **sizes)
+            continue
+        samples = []
+        for index, (name, length) in enumerate(plan.cases):
+            seconds = made_up_seconds(plan.topic, name, length) * ours[name] * np.linspace(1, 1 + drift, 5)
+            seconds *= 1 + spread * np.sin(7 * index + length + np.arange(5))
+            parameters = 3_220_992 if plan.topic == "training" else None
+            state = (4_000_000 if name == AFTER else 8192 * length) if plan.topic == "decoding" else None
+            samples.append((name, length, seconds.tolist(), parameters, None if name == PERFORMER else state))
+        yield timed(plan.topic, plan.direction, plan.length, samples)
+
+
+def targets_of(records, config=CPU):
+    return {target.what: target for target in targets(Results(list(records), config))}
+
+
+def test_tables_do_without_what_failed():
+    failures = [Failure(OURS, 512, "for the test")]
+    place = {"topic": "operation", "direction": "forward+backward", "length": 512, "cases": ((OURS, 512),)}
+    records = [
+        timed("operation", FORWARD, 512, [(SDPA, 512, [1.0])], failures=failures),
+        timed("rate", FORWARD, None, [], failures=failures),
+        MemoryMeasurement(**place, case=OURS, failures=failures),
+    ]
+    results = Results(records, CPU)
+    assert results.time_table["ratio"].isna().all()
+    assert results.rate_table.empty
+    assert results.memory_table.empty
+    assert {target.verdict for target in targets(results)} == {"not measured"}
+    alone = timed("rate", FORWARD, None, [(SGEMM, CPU.gemm_size, [1.0])])
+    assert Results([alone], CPU).rate_table.empty, "the matrix product alone"
+
+
+def test_sizes_count_once_and_may_be_missing():
+    (record,) = [record for record in made_up_records() if record.topic == "decoding"]
+    assert not Results([record, record], CPU).fact_table("state_bytes").duplicated(["length", "case"]).any()
+    for sample in record.samples:
+        sample.state_bytes = None
+    assert targets_of([record])["decoding: size of the state"].verdict == "not measured"
+
+
+def test_crossovers_lie_on_straight_lines_in_log_log():
+    lengths = [512, 2048, 8192]
+    assert crossover({length: length / 1000 for length in lengths}) == pytest.approx(1000)
+    assert crossover({length: 1000 / length for length in lengths}) is None, "ours does not end below the other"
+    assert crossover(dict.fromkeys(lengths, 2)) is None, "ours is below from the first"
+    assert crossover(dict(zip(lengths, [2, 0.5, 2], strict=True))) == pytest.approx(4096), "the last one counts"
+
+
+def test_a_position_encoding_is_compared_with_its_own_kernel_without():
+    # Everything is twice as slow in the second round; softmax is three times as slow as elu+1.
+    seconds = {"softmax none": 3.0, "softmax alibi": 3.6, "elu+1 none": 1.0, "elu+1 rope after": 1.02}
+    record = timed("positions", STEP, 1024, [(name, 1024, [x, 2 * x, x]) for name, x in seconds.items()])
+    times = Results([record], CPU).time_table
+    assert times["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
+    over = position_cells(times)["over none"].tolist()
+    assert over == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
+    panels = positions_figure(times).axes
+    assert [[text.get_text() for text in axes.get_yticklabels()] for axes in panels] == [["alibi"], ["rope after"]]
+    assert [list(axes.containers[0][0].get_xdata()) for axes in panels] == [pytest.approx([20]), pytest.approx([2])]
+
+
+def test_sizes_of_zero_are_drawn_on_an_axis_that_has_a_zero():
+    figure = memory_figure(pd.DataFrame({"case": ["linear-rope", "new"], "length": 512, "extra": 0}))
+    assert figure.axes[0].get_yscale() == "linear"
+    assert len(figure.axes[0].lines) == 2, "a competitor of another version is drawn too"
+
+
+def test_targets_that_are_missed_say_so():
+    met, missed = targets_of(made_up_records()), targets_of(made_up_records(slower=3.0))
+    speed = "operation, forward+backward, N = 1,024: speed against performer-pytorch"
+    assert met[speed][2:] == ("50 times [50, 50]", "met")
+    assert missed[speed][2:] == ("16.7 times [16.7, 16.7]", "missed")
+    faster = "module, M=256, forward: faster than softmax from N ≤ 2,048"
+    assert met[faster][2:] == ("2 times [2, 2] at N = 2,048; faster from N = 1,024", "met")
+    assert missed[faster].verdict == "missed"
+    assert missed[faster].measured.endswith("faster from N = 3,072")
+
+
+@pytest.mark.parametrize(
+    "change", [{"threads": 1}, {"device": "cuda"}, {"precision": "bfloat16"}, {"heads": 4}, {"num_features": 64}]
+)
+def test_other_settings_than_the_targets_have_none(change):
+    found = targets_of(made_up_records(), replace(CPU, **change)).values()
+    assert "no target" in {target.verdict for target in found} <= {"no target", "not measured"}
+
+
+def claims(root, records):
+    for record in records:
+        append_record(root, record)
+    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
+    return judged(STUDY, root, comparison, pd.DataFrame())
+
+
+@pytest.fixture
+def records():
+    """Of rounds that are each slower than the one before."""
+    return list(made_up_records(spread=1e-3, drift=1.0))
+
+
+def test_every_claim_reads_the_quantity_that_it_names(tmp_path, records):
+    rows = claims(tmp_path, records)
+    expected = {
+        "linear-time": 1, "quadratic-softmax": 2, "linear-memory": 1, "constant-state": 1, "constant-token": 1,
+        "operation-faster": 16, "module-faster": 16, "softmax-rope-cost": 0.02, "favor+-rope-before-cost": 0.02,
+        "favor+-rope-after-cost": 0.08, "elu+1-rope-before-cost": 0.02, "elu+1-rope-after-cost": 0.08,
+        "alibi-slow": 1.3 / 1.02 - 1,
+    }  # fmt: skip
+    assert {key: row.estimate.mean for key, row in rows.items()} == pytest.approx(expected, rel=3e-3, abs=3e-3)
+    dear = {"favor+-rope-after-cost", "elu+1-rope-after-cost"}
+    verdicts = {key: row.verdict for key, row in rows.items()}
+    assert verdicts == {key: "not supported" if key in dear else "supported" for key in expected}
+    assert rows["linear-memory"].estimate.n == len(CPU.lengths) - 1
+    assert rows["constant-state"].estimate.n == len(CPU.contexts) - 1
+    assert rows["quadratic-softmax"].remark == "N = 8,192 and 16,384. the lengths were timed in rounds of their own"
+    assert rows["linear-time"].remark == "N = 8,192 and 16,384"
+
+
+def test_what_was_not_measured_decides_nothing(tmp_path, records):
+    rows = claims(tmp_path, [record for record in records if record.topic != "positions"])
+    assert {row.claim.family for row in rows.values() if row.verdict == "not run"} == {"positions"}
+    (tmp_path / "measurements.jsonl").unlink()
+    assert {row.verdict for row in claims(tmp_path, []).values()} == {"not run"}
+
+
+def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
+    (record,) = [record for record in records if record.topic == "positions"]
+    record.samples = [sample for sample in record.samples if sample.case != "softmax alibi"]
+    record.failures = [Failure("softmax alibi", 1024, "for the test")]
+    rows = claims(tmp_path, records)
+    assert rows["alibi-slow"].verdict == "inconclusive"
+    assert "softmax alibi, N = 1,024: for the test" in rows["alibi-slow"].remark
+    assert rows["softmax-rope-cost"].verdict == "supported"
