@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.analysis.samples import ReadSample, Sample, by_seed
 from experiments.records.csv_files import TEXT, Column, read_csv, to_csv, whole
 from experiments.records.files import is_there, write_atomically
 from experiments.records.schema import Comparison
@@ -60,8 +60,8 @@ class Table:
     ) -> ReadSample:
         """``quantity`` of a seed's rows, for each seed at which all these variants finished; None: not measured."""
 
-        def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
+        def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
             table = self.read(root)
             return lambda seed: None if table is None else quantity(table[table["seed"] == seed], comparison)
 
-        return from_table(tuple(variants), read)
+        return by_seed(tuple(variants), read)

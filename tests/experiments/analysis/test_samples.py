@@ -4,7 +4,7 @@ import pytest
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.runs import Runs
-from experiments.analysis.samples import from_table, gap_closed, paired_average, steps_saved
+from experiments.analysis.samples import by_seed, gap_closed, paired_average, steps_saved
 from experiments.records.record import read_comparison
 
 BASELINE, AFTER, BEFORE = "favor+-none", "favor+-rope-after", "favor+-rope-before"
@@ -58,7 +58,7 @@ def test_a_table_counts_for_the_seeds_at_which_all_variants_finished(make_compar
     make_comparison(tmp_path, f"{BASELINE},{AFTER}", 5, fates=fates)
     comparison = read_comparison(tmp_path)
     table = {0: 0.5, 1: 0.5, 2: 0.5, 4: 0.25}
-    sample = from_table((AFTER, BASELINE), lambda root, _: table.get)(tmp_path, comparison, runs_of(tmp_path))
+    sample = by_seed((AFTER, BASELINE), lambda *_: table.get)(tmp_path, comparison, runs_of(tmp_path))
     assert sample.values == {0: 0.5, 4: 0.25}
     assert sample.lost == (f"seed 1: {AFTER} failed: why",)
     assert sample.unfinished == 2
