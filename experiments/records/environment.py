@@ -49,9 +49,7 @@ def git() -> GitRecord:
     """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
 
     def told(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return subprocess.check_output(["git", "-C", str(ROOT), *words], stderr=subprocess.DEVNULL, text=True).strip()
 
     try:
         told("ls-files", "--error-unmatch", "linear_rope/__init__.py")  # an installed copy may lie in another project

@@ -8,8 +8,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.launch.worker import train_directory
-from experiments.records.files import LARGEST_RECORD, read_file, write_atomically
-from experiments.records.paths import check_links, open_to_append
+from experiments.records.files import LARGEST_RECORD, check_links, open_to_append, read_file, write_atomically
 
 VARIANT = "elu+1-none"
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
