@@ -29,6 +29,7 @@ SEEN = "none found; our own question, put when this run had been seen"
 
 Kind = Literal["measured", "count", "exact"]
 KINDS = get_args(Kind)
+SIGNS = ((0, inf), (-inf, 0))
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,13 @@ class Claim:
 
     def __post_init__(self) -> None:
         low, high = self.region
-        a_sign = self.region in ((0, inf), (-inf, 0))
+        coarsest = LARGEST if self.kind == "measured" else 0
         for name, fits, wanted in (
             ("region", low < high and (low, high) != (-inf, inf), "(low, high) with low < high, one of them finite"),
             ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
             ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
-            ("region", self.kind != "count" or a_sign, "(0, inf) or (-inf, 0) for a count"),
-            ("resolution", 0 <= self.resolution <= LARGEST, "0 or more"),
-            ("resolution", self.kind == "measured" or not self.resolution, "0 if not measured"),
+            ("region", self.kind != "count" or self.region in SIGNS, "(0, inf) or (-inf, 0) for a count"),
+            ("resolution", 0 <= self.resolution <= coarsest, "0 or more, and 0 if not measured"),
             ("limits", self.limits[0] < self.limits[1], "(least, most) with least < most"),
         ):
             if not fits:
