@@ -7,7 +7,7 @@ apostrophe in front, which the reader here takes off again. Numbers stay as they
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,22 +37,16 @@ class Column(NamedTuple):
     """The type of a column's values, and the range of its numbers."""
 
     kind: type
-    least: float = 0
-    most: float = 0
+    least: float = -1e100
+    most: float = 1e100
 
 
 TEXT = Column(str)
 """text as it was before ``to_csv``"""
-
-
-def whole(least: int, most: int) -> Column:
-    """Whole numbers from ``least`` to ``most``."""
-    return Column(int, least, most)
-
-
-def number(least: float = -1e100, most: float = 1e100) -> Column:
-    """Finite numbers from ``least`` to ``most``."""
-    return Column(float, least, most)
+whole = partial(Column, int)
+"""(least, most) -> a column of whole numbers in this range"""
+number = partial(Column, float)
+"""the same of finite numbers"""
 
 
 def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:

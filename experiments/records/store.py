@@ -91,16 +91,10 @@ def check_same_study(root: Path, there: Comparison, comparison: Comparison) -> N
 
 def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """For each setting that two configurations do not share: its name and both values."""
-
-    def value(settings: dict[str, Any], name: str) -> str:
-        known = DEFAULTS | settings  # a record from before there was such a setting has its default
-        return repr(known[name]) if name in known else "nothing"
-
-    return [
-        f"{name} ({value(there, name)} there, {value(now, name)} now)"
-        for name in {**now, **there}
-        if value(there, name) != value(now, name)
-    ]
+    # A record from before there was such a setting has its default.
+    known = [{name: repr(value) for name, value in (DEFAULTS | each).items()} for each in (there, now)]
+    values = {name: [each.get(name, "nothing") for each in known] for name in {**now, **there}}
+    return [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
 
 
 def _differing_data(there: str, now: str) -> list[str]:
