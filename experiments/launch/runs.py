@@ -19,8 +19,7 @@ from experiments.data.files import resolve_data_dir
 from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
 from experiments.launch.progress import Display
-from experiments.records.files import write_atomically
-from experiments.records.paths import create
+from experiments.records.files import create, write_atomically
 from experiments.records.record import is_finished, read_record, run_directory, write_record
 from experiments.records.schema import RunConfig, State, Status
 

@@ -13,8 +13,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from experiments.errors import why
-from experiments.records.files import read_file, write_atomically
-from experiments.records.paths import check_links
+from experiments.records.files import check_links, read_file, write_atomically
 
 ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""
@@ -38,14 +37,13 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
         raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
     me = f"process {os.getpid()} on {socket.gethostname()}"
     try:
-        if owner.exists() and not _read_owner(owner).endswith(ENDED):
-            console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
+        if owner.exists() and not (before := _read_owner(owner)).endswith(ENDED):
+            console.print(f"{before} was writing here and did not end by itself; this run goes on from it")
         try:
             write_atomically(owner, me)
         except OSError as error:
-            raise ValueError(
-                f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
-            ) from None
+            told = f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
+            raise ValueError(told) from None
         yield
     finally:
         with suppress(OSError):

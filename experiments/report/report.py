@@ -19,8 +19,7 @@ from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE, evaluate
 from experiments.records.csv_files import to_csv
-from experiments.records.files import visible, write_atomically
-from experiments.records.paths import check_link
+from experiments.records.files import check_link, visible, write_atomically
 from experiments.records.record import read_comparison
 from experiments.records.store import check_runs
 from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
