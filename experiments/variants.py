@@ -114,8 +114,12 @@ def get_variant(name: str) -> Variant:
 
     Raises ValueError that names what is unknown, or does not fit the variant, and lists what there is.
     """
+    return _get_variant(name, _from_outside())
+
+
+def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
     base, *parts = name.split("@")
-    variant = _variant(base)
+    variant = _without_settings(base, outside)
     settings: dict[str, Any] = {}
     for part in parts:
         setting, _, text = part.partition("=")
@@ -142,15 +146,20 @@ def get_variant(name: str) -> Variant:
     )
 
 
-def _variant(name: str) -> Variant:
-    outside = _from_outside()
-    if name not in (*VARIANTS, *outside):
+def _without_settings(name: str, outside: dict[str, Variant]) -> Variant:
+    if name not in VARIANTS and name not in outside:
         raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
     variant = VARIANTS[name] if name in VARIANTS else outside[name]
     for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
         if variant.kernel in installed:
-            installed[variant.kernel]  # so that the record says whose it is
+            installed[variant.kernel]  # one that cannot be loaded is refused here
     return variant
+
+
+def modules_of(variant: str, kernel: str) -> set[str | None]:
+    """The modules from outside that a variant of ``get_variant`` and its kernel came from; None is in it for others."""
+    name = variant.partition("@")[0]
+    return {VARIANTS.origin(name), INSTALLED_MAPS.origin(kernel), INSTALLED_ATTENTIONS.origin(kernel)}
 
 
 def is_variant(name: str) -> bool:
@@ -196,8 +205,9 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
     Raises ValueError that names the unknown or repeated one and lists those that exist.
     """
     chosen: dict[str, Variant] = {}
+    outside = _from_outside()
     for name in (part.strip() for part in names.split(",")):
-        variant = get_variant(name)
+        variant = _get_variant(name, outside)
         if name in chosen:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
         chosen[name] = variant

@@ -12,7 +12,7 @@ import psutil
 
 from experiments.commands.catalogue import availability
 from experiments.config import Config
-from experiments.console import available_cores, make_console, print_pairs, say_that_it_loads
+from experiments.console import CHECKOUT, available_cores, in_checkout, make_console, print_pairs, say_that_it_loads
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
@@ -81,7 +81,8 @@ def package(name: str, problems: list[str]) -> str:
         importlib.import_module({"pillow": "PIL"}.get(name, name.lower().replace("-", "_")))
         return metadata.version(name)
     except (ImportError, OSError) as error:  # OSError: a shared library that it needs is not there
-        problems.append(f"the package {name} ({error}); run pip install -c constraints.txt -e .")
+        remedy = f"pip install -c constraints.txt -e . in {CHECKOUT}" if in_checkout() else f"pip install {name}"
+        problems.append(f"the package {name} ({error}); run {remedy}")
         return "missing"
 
 

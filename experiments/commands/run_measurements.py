@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from experiments.commands.plan import note_plugins
 from experiments.console import command_line, make_console
 from experiments.errors import EXIT_FAILED
-from experiments.options import RunOptions, given_flags
-from experiments.records.lock import only_one_run
+from experiments.options import RunOptions, given_options
+from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
 from experiments.records.store import (
@@ -35,7 +36,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     Raises:
         ValueError: wrong use; nothing was written.
     """
-    refused = [flag for flag in given_flags(options) if flag not in OPTIONS]
+    refused = [flag for flag in given_options(options) if flag not in OPTIONS]
     if refused:
         raise ValueError(
             f"{', '.join(refused)} says what is trained, and {options.study} trains nothing; it takes "
@@ -60,6 +61,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if options.dry_run:
+        check_free(root)
         for measurement in missing:
             console.print(f"  {measurement}", soft_wrap=True)
         console.print("Nothing was measured or written.")
@@ -67,6 +69,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
 
     make_directory(root)
     with only_one_run(root, console), failing_after_it_began(root):
+        note_plugins(comparison, options)
         write_record(root / "comparison.json", comparison)
         failures = resolve(study.measure)(root, comparison, None)
         # Of what failed before, some may have succeeded now.

@@ -9,12 +9,11 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import nondeterministic, print_head, print_plan
+from experiments.commands.plan import nondeterministic, note_plugins, print_head, print_plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, make_console
 from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
-from experiments.extensions import origins
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.progress import make_display
 from experiments.launch.registry import LAUNCHERS
@@ -23,9 +22,9 @@ from experiments.launch.runs import Failure, Training, log_path, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records.files import remove_leftovers
-from experiments.records.lock import only_one_run
+from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import is_finished, write_record
-from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
+from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
 from experiments.records.store import (
     CONTINUED,
     add_notes,
@@ -95,9 +94,10 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     }
     comparison.learning_rates = rates
     comparison.notes += passed_over
-    comparison.plugins = [Origin(**origin) for origin in origins()]
-    merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
+    # What cannot be merged is refused before anything is written.
+    tuning.check_trials(root, merge_with_existing(root, comparison))
     if options.dry_run:
+        check_free(root)
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
     make_directory(root)
@@ -122,6 +122,7 @@ def _train_and_report(
     remove_leftovers(root)
     remove_unfinished_reports(root)
     comparison.unrecorded = []
+    plugins = note_plugins(comparison, options)
     write_record(root / "comparison.json", comparison)
     config = Config(**comparison.config)
 
@@ -130,7 +131,7 @@ def _train_and_report(
         objective.save(at)
         settings = {variant.name: variant.settings for variant in what.variants}
         data = options.data_dir, options.data_file, objective.corpus.sha256
-        training = Training(at, config, *data, device.type, settings)
+        training = Training(at, config, *data, device.type, settings, plugins)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         taken = take_over(training, runs, reusable)
         for run, there in taken.items():

@@ -7,16 +7,17 @@ at, and a run that was taken over says so in its status and so in the report.
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.extensions import origins
 from experiments.launch.launcher import Run
 from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
 from experiments.records.files import read_file, sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
+from experiments.records.schema import Origin
 from experiments.records.store import CONTINUED, DEFAULTS
 from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
@@ -54,8 +55,7 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    plugins = {origin.module: origin.sha256 for origin in comparison.plugins}
-    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), plugins
+    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), _hashes(comparison.plugins)
     for run in (Run(*place) for place in comparison.runs):
         made_with = run_config(root, run.variant, run.seed)
         steps = None if made_with is None else made_with.config.get("steps")
@@ -76,8 +76,7 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    plugins = {origin["module"]: origin["sha256"] for origin in origins()}
-    machine = training.device == "cpu", environment.versions()["torch"], plugins
+    machine = training.device == "cpu", environment.versions()["torch"], _hashes(training.plugins)
     for run in runs:
         there = trained.get(_identity(run, asdict(training.config_of(run.variant)), training.data_sha256, machine))
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
@@ -128,6 +127,10 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
         return None
     commits = ", ".join(dict.fromkeys(there.commit[:12] for there in others))
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
+
+
+def _hashes(plugins: Iterable[Origin]) -> list[tuple[str, str]]:
+    return sorted((origin.module, origin.sha256) for origin in plugins)
 
 
 def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: tuple[bool, str | None, object]) -> str:
