@@ -157,7 +157,7 @@ class _Option(NamedTuple):
 
 
 @cache
-def _options(kind: Any) -> dict[str, _Option]:
+def _options(kind: type) -> dict[str, _Option]:
     """The options of a command by flag, and its arguments by metavar."""
     found, hints, helps = {}, get_type_hints(kind), _docstrings(kind)
     for option in fields(kind):
@@ -214,7 +214,7 @@ def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
     Raises:
         ValueError: wrong use; the message names the argument, what came and what would do.
     """
-    options = _options(kind)
+    options = _options(kind)  # type: ignore[arg-type]
     texts = _texts(name, kind, words, prog)
     values = _with_its_data_set({flag: _value_of(flag, options[flag], text) for flag, text in texts.items()})
     if "--config" in values:

@@ -34,8 +34,8 @@ def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
     """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
     modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
     modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
-    modules = modules.union(*(modules_of(variant.name, variant.kernel) for variant in comparison.variants))
-    found = [Origin(**origin) for origin in origins(module for module in modules if module is not None)]
+    modules.update(*(modules_of(variant.name, variant.kernel) for variant in comparison.variants))
+    found = [Origin(**origin) for origin in origins(module for module in modules if module)]
     comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
     return found
 
@@ -76,14 +76,8 @@ def print_plan(
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
         total, runs, trials = total + seconds * mine, runs + mine, trials + tried
-        table.add_row(
-            variant.name,
-            str(mine),
-            f"{described.parameters:,}",
-            f"{described.position_parameters:,}",
-            f"{config.steps * config.tokens_per_step:,}",
-            duration(seconds),
-        )
+        sizes = described.parameters, described.position_parameters, config.steps * config.tokens_per_step
+        table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
     console.print(table)
     if trials:
         console.print(

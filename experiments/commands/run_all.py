@@ -23,12 +23,8 @@ RUNS = Path("results/runs")
 def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
     """Run every reference, or at another preset than cpu every study with its own variants. Returns the exit status.
 
-    Args:
-        options: what was given behind ``run all``.
-        run_one: runs the command of some words; returns its exit status.
-
-    Raises:
-        ValueError: an option that is not one of ``EVERYWHERE``.
+    ``run_one`` runs the command of some words, and returns its exit status. Raises ValueError if an option is not one
+    of ``EVERYWHERE``.
     """
     given = given_options(options)
     refused = [flag for flag in given if flag not in EVERYWHERE]

@@ -108,14 +108,14 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
 
 
 @pytest.mark.parametrize(("there", "here"), [("", "ab"), ("ab", ""), ("ab", "cd"), ("ab", "ab")])
-def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypatch, there, here):
+def test_what_other_plugins_trained_is_not_taken_over(copied, training, there, here):
     """A variant, an attention or a data set may be theirs."""
     comparison = read_comparison(copied / "there")
     comparison.plugins, loaded = (
         [Origin(module="mine", package="", version="", sha256=sha256)] if sha256 else [] for sha256 in (there, here)
     )
     write_record(copied / "there" / "comparison.json", comparison)
-    monkeypatch.setattr(reuse, "origins", lambda: [msgspec.structs.asdict(origin) for origin in loaded])
+    training = dataclasses.replace(training, plugins=loaded)
     assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
 
 

@@ -57,7 +57,8 @@ MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "speed"
-    assert main(["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root)]) == 0
+    words = ["run", "speed", "--preset", "smoke", "--device", "cpu", "--out", str(root), "--plugin", "json"]
+    assert main(words) == 0
     return root
 
 
@@ -122,6 +123,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     record = json.loads((smoke / "comparison.json").read_text())
     assert record["config"]["lengths"] == [32, 64]
     assert any(note.startswith("fla is not measured") for note in record["notes"])
+    assert [origin["module"] for origin in record["plugins"]] == ["json"]
     assert "The variants" not in (smoke / "report.md").read_text()
 
 
