@@ -41,7 +41,7 @@ class Config:
     """
 
     data: str = "stdlib"
-    """data set to train on; `python -m experiments data` names them"""
+    """data set to train on; the command `data` names them"""
     tokenizer: Literal["bytes", "bpe"] = "bytes"
     """bpe: byte-level byte-pair encoding, trained on the training split"""
     vocabulary_size: Annotated[int, 256, 2**16] = 256

@@ -34,7 +34,7 @@ def compare(
     """Train and measure variants, as the command ``run`` does: same directory, and what is done is not repeated.
 
     Args:
-        variants: names, as ``python -m experiments list`` shows them.
+        variants: names, as the command ``list`` shows them.
         experiment: the study.
         preset: smoke, cpu, gpu or paper; gives what is not given here.
         data: the data set; None is the preset's.

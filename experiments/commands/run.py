@@ -36,7 +36,11 @@ def run(options: RunOptions) -> int:
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
+    from experiments.records.store import check_directory
+    from experiments.report.report import check_places
 
+    check_directory(options.directory)
+    check_places(options.directory)
     study = STUDIES[options.study]
     return run_training(study, options, config) if study.variants else run_measurements(study, options)
 

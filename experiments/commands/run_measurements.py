@@ -12,7 +12,7 @@ from experiments.records import store
 from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
-from experiments.report.report import check_places, write_report
+from experiments.report.report import write_report
 from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
@@ -33,8 +33,6 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     config = resolve(study.settings)(options.preset, device.type)
     console = make_console()
     root = options.directory
-    store.check_directory(root)
-    check_places(root)
     comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
     comparison.config = msgspec.json.decode(msgspec.json.encode(config))

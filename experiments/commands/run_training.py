@@ -26,7 +26,7 @@ from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import is_finished, write_record
 from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
-from experiments.report.report import check_places, remove_unfinished_reports, result_table, write_report
+from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
 from experiments.training import models, tuning
 from experiments.training.objectives import Objective, make_objective
@@ -44,8 +44,6 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
-    store.check_directory(root)
-    check_places(root)
     device = models.resolve_device(options.device)
     workers = options.workers
     if workers is None:

@@ -1,6 +1,5 @@
 """A study as data: a folder with its words and its claims, as a user would write one."""
 
-
 import pytest
 
 from experiments.analysis.claims import claims_of, load_claims

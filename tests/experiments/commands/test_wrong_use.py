@@ -30,6 +30,7 @@ WRONG_USES = [
     (f"report {'x' * 300}", "File name too long"),
     ("list junk", "list takes no argument 'junk'; leave it out"),
     ("doctor --junk", "doctor takes no option '--junk'; choose from --plugin, --data-dir"),
+    ("data --data-dir absent", "--data-dir: absent is not a directory"),
     ("data --plugin no_such_module", "--plugin no_such_module cannot be imported"),
     ("generate . --prompt -x", "--prompt came before '-x'; a value that begins with - is given as --prompt=-x"),
     ("generate . --prompt --seed 3", "--prompt came without a value; give it one, or leave it out"),
