@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 def program() -> str:
     """How this program was called or, of a script that uses it, can be: for messages and records."""
-    called = Path(sys.argv[0]).stem
-    is_script = called != "__main__" and not in_checkout()
-    return "linear-rope" if called == "linear-rope" or is_script else "python -m experiments"
+    called = Path(sys.argv[0])
+    is_module = called.match("experiments/__main__.py") or (called.stem != "linear-rope" and in_checkout())
+    return "python -m experiments" if is_module else "linear-rope"
 
 
 def in_checkout() -> bool:
