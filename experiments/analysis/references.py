@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis.claims import Claim
+from experiments.console import program
 from experiments.study import fill, read_toml
 
 
@@ -47,10 +48,10 @@ def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Clai
 
 def command(name: str) -> str:
     """The command that makes a reference, into results/runs."""
-    return " ".join(["python -m experiments", *arguments(name)])
+    return " ".join([program(), *arguments(name)])
 
 
 def arguments(name: str) -> list[str]:
-    """The words of the command behind ``python -m experiments``; of a study from outside, those of its own name."""
+    """The words of the command behind the program's name; of a study from outside, those of its own name."""
     reference = REFERENCES.get(name, Reference(name))
     return ["run", reference.study, *reference.options.split(), "--out", f"results/runs/{name}"]

@@ -10,8 +10,7 @@ from experiments.studies.registry import STUDIES
 def report(options: ReportOptions) -> int:
     """Rebuild the report of a comparison and print its path. Returns the exit status.
 
-    Raises:
-        ValueError: the directory holds no comparison, or a damaged one; nothing was changed.
+    Raises ValueError, and changes nothing, if the directory holds no comparison, or a damaged one.
     """
     root = options.directory
     try:

@@ -28,13 +28,7 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
     Raises:
         ValueError: another process holds it, a link leads out of the directory, or it cannot be written.
     """
-    check_links(root)
-    owner = root / ".owner"
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
+    lock, owner = _locked(root), root / ".owner"
     me = f"process {os.getpid()} on {socket.gethostname()}"
     try:
         if owner.exists() and not (before := _read_owner(owner)).endswith(ENDED):
@@ -49,6 +43,25 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
         with suppress(OSError):
             write_atomically(owner, me + ENDED)
         lock.release()
+
+
+def check_free(root: Path) -> None:
+    """Raises ValueError where only_one_run does. Writes nothing."""
+    if (root / ".lock").exists():
+        _locked(root).release()
+    else:
+        check_links(root)
+
+
+def _locked(root: Path) -> FileLock:
+    check_links(root)
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = _holder(root / ".owner")
+        raise ValueError(f"--out {root} is being written by {holder}; wait, or give another --out") from None
+    return lock
 
 
 def _holder(owner: Path) -> str:

@@ -24,7 +24,7 @@ from experiments.records.record import read_comparison
 from experiments.records.store import check_runs
 from experiments.report.tables import happenings, main_table, terminal_table, unfinished_runs
 from experiments.study import FigureEntry, Study, TableEntry, resolve
-from experiments.training.tuning import rates_caption, rates_table
+from experiments.training.tuning import check_trials, rates_caption, rates_table
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
 UNFINISHED_REPORT = ".report-"
@@ -40,6 +40,7 @@ def write_report(root: Path, study: Study) -> Path:
     comparison = read_comparison(root)
     check_places(root)
     check_runs(root, comparison)
+    check_trials(root, comparison)
     curves = read_curves(root, comparison)
     summary = summarise(root, comparison, curves)
     unfinished = unfinished_runs(root, comparison, curves)
