@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from linear_rope import FavorPlus, FeatureMap, linear_attention
-from tests.linear_rope.tensors import FORMS, SETTINGS, assert_near, random_qkv
+from tests.linear_rope.tensors import HEADS, SETTINGS, assert_near, random_qkv
 
 LENGTH = 67
 
@@ -28,12 +28,11 @@ def with_padding(qkv: list[Tensor], mask: Tensor, held: str) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("form", FORMS)
 def test_padded_sequences_equal_unpadded_ones(feature_map: FeatureMap, form: str, causal: bool) -> None:
     mask = padding_masks()
     place = mask[:, None, :, None]
-    qkv = random_qkv(len(mask), 2, LENGTH)
-    upstream = random_qkv(len(mask), 2, LENGTH, seed=1)[0].masked_fill(place, 0)
+    qkv = random_qkv(len(mask), HEADS, LENGTH)
+    upstream = random_qkv(len(mask), HEADS, LENGTH, seed=1)[0].masked_fill(place, 0)
     # Slow positions keep a rotated denominator from cancelling.
     positions = ((~mask).cumsum(-1) - 1) / (10 * LENGTH)
     for rope, denominator in SETTINGS:
@@ -57,11 +56,10 @@ def test_padded_sequences_equal_unpadded_ones(feature_map: FeatureMap, form: str
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("form", FORMS)
 def test_padding_does_not_drown_keys_of_tiny_features(form: str, causal: bool) -> None:
     """FAVOR+ features of long vectors are far below the smallest number; only their stabiliser tells them from zero."""
     feature_map, mask = FavorPlus(4, 6), padding_masks()
-    qkv = [60 * x for x in random_qkv(len(mask), 2, LENGTH)]
+    qkv = [60 * x for x in random_qkv(len(mask), HEADS, LENGTH)]
     options = dict(feature_map=feature_map, causal=causal)
     output = linear_attention(*with_padding(qkv, mask, "nan"), **options, key_padding_mask=mask, implementation=form)
     for row, keep in enumerate(~mask):
@@ -71,14 +69,13 @@ def test_padding_does_not_drown_keys_of_tiny_features(form: str, causal: bool) -
 
 
 @pytest.mark.parametrize("held", ["loud", "nan"])
-@pytest.mark.parametrize("form", FORMS)
 def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str, held: str) -> None:
     mask = torch.zeros(2, LENGTH, dtype=torch.bool)
     mask[0] = True
     mask[1, :66] = True
     for rope, denominator in SETTINGS:
         for causal in (True, False):
-            qkv = [x.float().requires_grad_() for x in with_padding(random_qkv(2, 2, LENGTH), mask, held)]
+            qkv = [x.float().requires_grad_() for x in with_padding(random_qkv(2, HEADS, LENGTH), mask, held)]
             options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
             output = linear_attention(*qkv, **options, key_padding_mask=mask, implementation=form)
             assert output.isfinite().all()
@@ -90,13 +87,12 @@ def test_a_query_that_sees_no_key_gives_zeros(feature_map: FeatureMap, form: str
                 assert not gradient[0].any()
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_norms_up_to_ten_thousand_stay_finite(feature_map: FeatureMap, dtype: torch.dtype, form: str) -> None:
     """Norms grow and shrink along the sequence, so that a stabiliser must go both ways."""
     generator = torch.Generator().manual_seed(0)
     norms = torch.logspace(-4, 4, LENGTH)[torch.randperm(LENGTH, generator=generator)]
-    q, k, v = (x.float() for x in random_qkv(3, 2, LENGTH))
+    q, k, v = (x.float() for x in random_qkv(3, HEADS, LENGTH))
     q, k = (x / x.norm(dim=-1, keepdim=True) * norms[:, None] for x in (q, k))
     mask = torch.zeros(3, LENGTH, dtype=torch.bool)
     mask[0], mask[1, ::3] = True, True
@@ -109,10 +105,9 @@ def test_norms_up_to_ten_thousand_stay_finite(feature_map: FeatureMap, dtype: to
             assert all(x.isfinite().all() for x in (output, *gradients)), (rope, denominator, causal)
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, form: str) -> None:
     """A stabiliser that is a running maximum stays large after one loud key; what follows must survive that."""
-    q, k, v = random_qkv(1, 2, LENGTH)
+    q, k, v = random_qkv(1, HEADS, LENGTH)
     k[:, :, 3] *= 12
     weights = (feature_map(q) @ feature_map(k).mT).tril()
     expected = weights @ v / weights.sum(-1, keepdim=True)
@@ -120,7 +115,6 @@ def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, for
     assert_near(actual, expected)
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_sums_without_a_denominator_stay_finite(form: str) -> None:
     """Along a row ω of its draw φ(x) reaches exp(|ω|²/2): for D = 512 its square is beyond float32."""
     feature_map = FavorPlus(512, 2)
