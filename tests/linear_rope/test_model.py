@@ -213,43 +213,6 @@ def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
         assert_identical(same(*inputs), model(*inputs))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"dim": 0}, ["dim", "0", "1 or more"]),
-        *(({"initial_std": std}, ["initial_std is", str(std)]) for std in (0.0, -0.02, math.inf, math.nan)),
-        ({"layers": 0}, ["layers", "0", "1 or more"]),
-        ({"heads": 3}, ["dim", "16", "heads", "3"]),
-        ({"attention": "quadratic"}, ["attention", "'quadratic'", "'softmax'", "'linear'"]),
-        ({"position": "rope"}, ["position", "'rope'", "'rope-before'", "'rope-after'"]),
-        ({"position": "rope-after", "attention": "softmax"}, ["position", "rope-after", "rope-before"]),
-        ({"position": "alibi"}, ["position", "alibi", "scores", 'attention="softmax"']),
-        ({"feature_map": "cosine"}, ["feature_map", "'cosine'", "favor+"]),
-        ({"num_features": 13}, ["num_features", "13", "14"]),
-        ({"position": "sinusoidal", "dim": 15, "heads": 5}, ["dim", "15", "even"]),
-    ],
-)
-def test_wrong_configurations(options: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"give|choose|change|need") as error:
-        CausalLM(ModelConfig(**SMALL | options))
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_wrong_tokens() -> None:
-    model, tokens = CausalLM(config("favor+-rope-after")), random_tokens(2, 5)
-    for wrong in (tokens[0], tokens.int(), tokens[:, :0]):
-        with pytest.raises(ValueError, match=r"tokens has shape .* give \(batch, length\) of torch.int64"):
-            model(wrong)
-    with pytest.raises(ValueError, match=r"key_padding_mask .* give torch.bool and \(2, 5\)"):
-        model(tokens, torch.zeros(2, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match="prompt has shape"):
-        model.generate(tokens[:, :0], 3)
-    with pytest.raises(ValueError, match=r"length is -1 and temperature is 1.0; give 0 or more of each"):
-        model.generate(tokens, -1)
-    with pytest.raises(ValueError, match=r"target has shape"):
-        EncoderDecoder(config("favor+-rope-after"))(tokens, tokens[0])
-
-
 def test_on_the_meta_device_no_weights_are_drawn(monkeypatch):
     monkeypatch.setattr("linear_rope.model.torch.Generator", None)
     with torch.device("meta"):

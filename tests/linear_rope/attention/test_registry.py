@@ -85,9 +85,3 @@ def test_positions_that_a_kernel_does_not_take_are_refused(settings: dict[str, A
     with pytest.raises(ValueError, match="another position") as caught:
         CausalLM(ModelConfig(**SHAPE, attention="mean", **settings))
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-def test_an_unknown_name_is_answered_with_the_names_and_the_nearest() -> None:
-    with pytest.raises(ValueError, match="attention is 'sofmax'; did you mean 'softmax'") as caught:
-        ModelConfig(attention="sofmax")
-    assert "'linear'" in str(caught.value)

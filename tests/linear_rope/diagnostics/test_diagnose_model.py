@@ -95,8 +95,3 @@ def test_a_bfloat16_module_is_measured_in_float32():
     expected = diagnose(attention, x).kernel_error
     # bfloat16 rounds weights, inputs, q and k: each by 2⁻⁹ relative, and the exponentials by a few times as much.
     assert diagnose(attention.bfloat16(), x.bfloat16()).kernel_error == pytest.approx(expected, rel=0.05)
-
-
-def test_a_model_without_attention_is_named():
-    with pytest.raises(ValueError, match="model is a Linear without attention"):
-        diagnose_model(nn.Linear(2, 2), torch.zeros(1, 2))

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from linear_rope import (
     FavorPlus,
@@ -230,22 +229,3 @@ def test_a_table_has_a_line_for_every_measure():
     assert "smallest denominator   -" in lines
     assert "denominators ≤ 0       -" in lines
     assert "collapse               none" in lines
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attention": nn.Linear(8, 8)}, "attention is a Linear; give a LinearRoPEAttention"),
-        ({"x": torch.zeros(1, 5, 7)}, r"x has shape \(1, 5, 7\); give \(batch, length, 8\)"),
-        ({"x": torch.zeros(5, 8)}, r"x has shape \(5, 8\)"),
-        ({"context": torch.zeros(1, 0, 8)}, r"context has shape \(1, 0, 8\)"),
-        ({"context": torch.zeros(2, 5, 8)}, "x has 1 sequences and context 2"),
-        ({"context": torch.zeros(1, 5, 8), "attention": LinearRoPEAttention(8, 2, causal=True)}, "leave it out"),
-        ({"key_padding_mask": torch.zeros(1, 4, dtype=torch.bool)}, r"give torch.bool and \(1, 5\)"),
-        ({"key_padding_mask": torch.ones(1, 5, dtype=torch.bool)}, "leaves a key to see"),
-    ],
-)
-def test_wrong_arguments_are_named(change, message):
-    arguments = {"attention": LinearRoPEAttention(8, 2), "x": torch.zeros(1, 5, 8), **change}
-    with pytest.raises(ValueError, match=message):
-        diagnose(**arguments)

@@ -189,22 +189,3 @@ def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> N
 def test_default_number_of_features_is_the_even_number_next_to_d_ln_d(dim: int, features: int) -> None:
     assert abs(features - dim * math.log(dim)) <= 1
     assert FavorPlus(dim).num_features == features
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"head_dim": 0}, ["head_dim", "0"]),
-        ({"head_dim": 8, "hyperbolic": True, "paired": True}, ["hyperbolic", "paired", "one of them"]),
-    ],
-)
-def test_wrong_arguments(arguments: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError, match="give") as error:
-        FavorPlus(**arguments)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_a_map_refuses_vectors_of_another_width() -> None:
-    for feature_map in (FavorPlus(8, 16), EluPlusOne(8), ReluFeatures(8)):
-        with pytest.raises(ValueError, match=r"head_dim 8.* has 6; make the feature map with head_dim=6"):
-            feature_map(torch.zeros(3, 6))

@@ -167,21 +167,3 @@ def test_trained_weights_are_evaluated_longer_by_another_configuration(position:
         assert not torch.equal(trained(tokens), longer(tokens))
     model = EncoderDecoder(replace(config, rope_scaling=NTKAware(2)))
     assert model(tokens, tokens).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: PositionInterpolation(0.5), ["factor", "0.5", "1 or more"]),
-        (lambda: NTKAware(math.inf), ["factor", "inf"]),
-        (lambda: YaRN(2, original_length=0), ["original_length", "0"]),
-        (lambda: YaRN(2, original_length=64, alpha=3, beta=2), ["alpha", "3", "beta", "2"]),
-        (lambda: LinearRoPEAttention(16, 2, rope_scaling=2.0), ["rope_scaling", "2.0", "NTKAware"]),
-        (lambda: SoftmaxRoPEAttention(16, 2, rope="none", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
-        (lambda: ModelConfig(position="learned", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
-    ],
-)
-def test_wrong_arguments(make: Any, words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"give|leave") as error:
-        make()
-    assert all(word in str(error.value) for word in words), str(error.value)

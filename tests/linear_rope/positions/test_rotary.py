@@ -60,24 +60,3 @@ def test_gradient_turns_back() -> None:
     x, upstream = random(1, 2, 9, 6).requires_grad_(), random(1, 2, 9, 6, seed=1)
     (gradient,) = torch.autograd.grad(apply_rope(x, torch.arange(9)), x, upstream)
     torch.testing.assert_close(gradient, turned(upstream, -torch.arange(9)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "positions", "options", "words"),
-    [
-        ((4, 5), torch.arange(4), {}, ["width", "5", "even"]),
-        ((4, 6), torch.arange(4), {"layout": "pairs"}, ["layout", "'pairs'", "'interleaved'", "'half'"]),
-        ((4, 6), torch.arange(3), {}, ["positions", "(3,)", "(4,)"]),
-        ((2, 1, 4, 6), torch.zeros(3, 4), {}, ["positions", "(3, 4)", "(4,)", "(2, 4)"]),
-        ((4, 6), torch.zeros(4, dtype=torch.bool), {}, ["positions", "torch.bool", "integers or floats"]),
-        ((6,), torch.arange(6), {}, ["x", "(6,)", "(..., N, width)"]),
-        ((4, 6), torch.arange(4), {"base": 0.0}, ["base", "0.0", "positive"]),
-        ((4, 6), torch.arange(4), {"base": math.inf}, ["base", "inf", "positive"]),
-    ],
-)
-def test_wrong_arguments(shape: tuple[int, ...], positions: Tensor, options: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"give|choose") as error:
-        apply_rope(torch.zeros(shape), positions, **options)
-    assert all(word in str(error.value) for word in words), str(error.value)
-    with pytest.raises(ValueError, match=r"x has dtype torch\.int64; give a floating-point tensor"):
-        apply_rope(torch.zeros(4, 6, dtype=torch.int64), torch.arange(4))
