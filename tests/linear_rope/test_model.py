@@ -31,7 +31,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "softmax-alibi": {**SOFTMAX, "position": "alibi"},
     "favor+-learned": {"position": "learned"},
     "elu+1-sinusoidal": {**ELU, "position": "sinusoidal"},
-    "hyperbolic": {"feature_map": "favor+hyperbolic"},
     "paired": {"feature_map": "favor+paired"},
     "elu+1, paired": {"feature_map": "elu+1+paired", "num_features": None},
     "relu, no denominator": {"feature_map": "relu", "num_features": None, "denominator": "none"},

@@ -32,12 +32,6 @@ def mean_squared_error(q: Tensor, k: Tensor, features: int) -> float:
     return math.exp(norm) * softmax_kernel(q, k) ** 2 * (1 - math.exp(-norm)) / features
 
 
-def one_estimate_a_block(feature_map: FeatureMap, q: Tensor, k: Tensor) -> Tensor:
-    """Estimates of the kernel from every D consecutive features."""
-    products = feature_map(q) * feature_map(k) * feature_map.num_features
-    return products.unflatten(-1, (-1, len(q))).mean(-1)
-
-
 def test_elu_plus_one_and_relu_are_their_formulas() -> None:
     x = random(3, 7) * 3
     torch.testing.assert_close(EluPlusOne()(x), F.elu(x) + 1)
@@ -50,19 +44,15 @@ def test_elu_plus_one_and_relu_are_their_formulas() -> None:
 
 
 @pytest.mark.parametrize("hyperbolic", [False, True])
-def test_favor_plus_is_its_formula_and_has_its_gradient(hyperbolic: bool) -> None:
+def test_favor_plus_is_its_formula(hyperbolic: bool) -> None:
     feature_map = FavorPlus(6, 10, hyperbolic=hyperbolic, eps=0.0).double()
-    x = (random(2, 3, 6) * 2).requires_grad_()
+    x = random(2, 3, 6) * 2
     scaled = x / 6**0.25
     projected = torch.einsum("...d,md->...m", scaled, feature_map.omega)
     if hyperbolic:
         projected = torch.cat((projected, -projected), dim=-1)
     expected = (projected - scaled.square().sum(-1, keepdim=True) / 2).exp() / math.sqrt(10)
-    actual = feature_map(x)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
-    upstream = random(2, 3, 10, seed=2)
-    gradients = [torch.autograd.grad(y, x, upstream)[0] for y in (actual, expected)]
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(feature_map(x), expected, rtol=1e-12, atol=0)
 
 
 def test_paired_features_are_each_feature_twice() -> None:
@@ -87,21 +77,6 @@ def rotated_scores(feature_map: FeatureMap, q: Tensor, k: Tensor, distances: Ten
     ).flatten()
 
 
-@pytest.mark.parametrize("name", ["favor+", "elu+1"])
-def test_the_rotated_score_of_paired_features_has_no_sines(name: str) -> None:
-    """Σ_p f_p(q) f_p(k) · 2cos(Δθ_p), where f_p is a feature of the map and θ_p = base^(−2p/M)."""
-    q, k = random(6), random(6, seed=1)
-    feature_map = FavorPlus(6, 20, paired=True).double() if name == "favor+" else EluPlusOne(6, paired=True)
-    distances = torch.tensor([0, 1, 3, 17, 200])
-    single_q, single_k = feature_map(q)[::2], feature_map(k)[::2]
-    width = 2 * len(single_q)
-    theta = 10000.0 ** (-2 * torch.arange(len(single_q), dtype=torch.float64) / width)
-    expected = (single_q * single_k * 2 * (distances[:, None] * theta).cos()).sum(-1)
-    actual = rotated_scores(feature_map, q, k, distances)
-    # Angles of up to 1000 are rounded by 1e-13 of a turn; the scores are of the order of 1.
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12 * max(1.0, float(expected.abs().max())))
-
-
 @pytest.mark.parametrize("side", ["queries", "keys"])
 def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
     feature_map = FavorPlus(8, 16).double()
@@ -115,14 +90,6 @@ def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
     # Those of one vector do not depend on the others.
     for alone, together in zip(getattr(feature_map, side)(x[1:2]), (values, log_scale), strict=True):
         torch.testing.assert_close(alone, together[1:2])
-
-
-def test_low_precision_inputs_are_mapped_in_float32() -> None:
-    x = random(4, 8).bfloat16()
-    for feature_map in (FavorPlus(8, 16), EluPlusOne(), ReluFeatures()):
-        values = feature_map.keys(x)[0]
-        assert values.dtype == torch.float32
-        torch.testing.assert_close(values.double(), feature_map.keys(x.double())[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["plain", "hyperbolic", "paired"])
@@ -153,18 +120,6 @@ def test_independent_features_have_the_published_error() -> None:
         standard_error = float(squared_errors.std()) / math.sqrt(len(squared_errors))
         assert standard_error < 0.03 * expected
         assert abs(float(squared_errors.mean()) - expected) < STANDARD_ERRORS * standard_error
-
-
-def test_orthogonal_features_beat_independent_ones() -> None:
-    """For M ≤ D (theorem 2): each block of D rows gives one estimate from M = D orthogonal features."""
-    q, k = pair(8, 0.5)
-    errors = []
-    for orthogonal in (True, False):
-        feature_map = FavorPlus(8, 8 * 20_000, orthogonal=orthogonal)
-        squared = (one_estimate_a_block(feature_map, q, k) - softmax_kernel(q, k)).square()
-        errors.append((float(squared.mean()), float(squared.std()) / math.sqrt(len(squared))))
-    (orthogonal_error, first), (independent_error, second) = errors
-    assert independent_error - orthogonal_error > STANDARD_ERRORS * math.hypot(first, second)
 
 
 def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> None:
