@@ -126,7 +126,7 @@ def assert_identical(actual: Any, expected: Any) -> None:
 
 def assert_refused(call: Callable[[], Any], words: list[str]) -> None:
     """By a message that names the argument, what came, and what would do."""
-    with pytest.raises(ValueError, match=r"give|choose|change|leave|set|make|equal|needs?") as error:
+    with pytest.raises(ValueError, match=r"give|choose|change|leave|set|make|equal|needs?|imported") as error:
         call()
     assert all(word in str(error.value) for word in words), str(error.value)
 

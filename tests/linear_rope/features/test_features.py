@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, apply_rope
 from tests.linear_rope.tensors import random
 
 # Draws are seeded, so a statistical test here passes or fails for good. Five standard errors leave a correct
@@ -65,18 +65,6 @@ def test_paired_features_are_each_feature_twice() -> None:
     assert (EluPlusOne(6, paired=True).num_features, EluPlusOne(paired=True).count(6)) == (12, 12)
 
 
-def rotated_scores(feature_map: FeatureMap, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
-    """The score of eq. 19 of one query and one key at each distance."""
-    return linear_attention(
-        q.view(1, 1, 1, -1),
-        k.expand(1, 1, len(distances), -1),
-        torch.eye(len(distances), dtype=q.dtype).expand(1, 1, -1, -1),
-        feature_map=feature_map,
-        denominator="none",
-        positions=(torch.tensor([1000]), 1000 - distances),
-    ).flatten()
-
-
 @pytest.mark.parametrize("side", ["queries", "keys"])
 def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
     feature_map = FavorPlus(8, 16).double()
@@ -129,10 +117,9 @@ def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> N
     distances = torch.tensor([0, 1, 4, 16, 64, 256])
     theta = 10000.0 ** (-2 * torch.arange(features // 2, dtype=torch.float64) / features)
     mask = 2 / features * (distances[:, None] * theta).cos().sum(-1)
-    scores = torch.stack(
-        [rotated_scores(FavorPlus(dim, features, seed=seed), q, k, distances) for seed in range(draws)]
-    )
-    relative = scores / softmax_kernel(q, k)
+    maps = [FavorPlus(dim, features, seed=seed) for seed in range(draws)]
+    scores = [apply_rope(phi(k).expand(len(distances), -1), distances) @ phi(q) for phi in maps]
+    relative = torch.stack(scores) / softmax_kernel(q, k)
     standard_error = relative.std(0) / math.sqrt(draws)
     assert standard_error.max() < 0.02
     assert mask[0] == 1
