@@ -80,6 +80,13 @@ def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
         torch.testing.assert_close(alone, together[1:2])
 
 
+def test_low_precision_inputs_are_mapped_in_float32() -> None:
+    x = random(4, 8).bfloat16()
+    for phi in (FavorPlus(8, 16), EluPlusOne(), ReluFeatures()):
+        assert phi.keys(x).values.dtype == phi(x).dtype == torch.float32
+        torch.testing.assert_close(phi(x).double(), phi(x.double()), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("form", ["plain", "hyperbolic", "paired"])
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_favor_plus_is_unbiased(form: str, orthogonal: bool) -> None:
