@@ -11,15 +11,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN
 from linear_rope.features import Features
-from linear_rope.functional import IMPLEMENTATIONS
+from linear_rope.functional import IMPLEMENTATIONS, linear_attention
 
 FORMS = tuple(IMPLEMENTATIONS)
 FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]
 SETTINGS += [(rope, name) for rope in ("before", "none") for name in ("unrotated", "none")]
+SCALINGS = {
+    "interpolation": PositionInterpolation(4.0),
+    "ntk": NTKAware(4.0),
+    "yarn": YaRN(4.0, original_length=64, beta=8.0),
+}
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 """relative to the largest value; how they come about is in test_linear_attention.py"""
 

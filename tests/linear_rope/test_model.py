@@ -200,10 +200,3 @@ def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
     other.load_state_dict(copy.deepcopy(model.state_dict()), strict=True)
     for same in (other, copy.deepcopy(model)):
         assert_identical(same(*inputs), model(*inputs))
-
-
-def test_on_the_meta_device_no_weights_are_drawn(monkeypatch):
-    monkeypatch.setattr("linear_rope.model.torch.Generator", None)
-    with torch.device("meta"):
-        model = CausalLM(ModelConfig(attention="softmax", position="none"))
-    assert all(parameter.is_meta for parameter in model.parameters())

@@ -143,14 +143,13 @@ def _train_one_of_two(rank: int, folder: str) -> None:
     store = f"file://{folder}/store"
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     module = LinearRoPEAttention(DIM, HEADS, causal=True, redraw_every=1)
-    first = module.feature_map.get_buffer("omega").clone()
     parallel = DistributedDataParallel(module)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         parallel(torch.randn(2, LENGTH, DIM)).square().mean().backward()
         optimizer.step()
-    torch.save({"first": first, "state": module.state_dict()}, f"{folder}/{rank}.pt")
+    torch.save(module.state_dict(), f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -158,6 +157,6 @@ def test_two_processes_stay_equal(tmp_path: Path) -> None:
     """Different inputs and global seeds; the features are drawn in each process, from the module's own seed."""
     spawn(_train_one_of_two, (str(tmp_path),), nprocs=2)
     one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert_identical(dict(other["state"]), dict(one["state"]))
-    assert not torch.equal(one["state"]["feature_map.omega"], one["first"])
-    assert int(one["state"]["feature_map._extra_state"]) == 3
+    assert_identical(dict(other), dict(one))
+    assert not torch.equal(one["feature_map.omega"], make().feature_map.get_buffer("omega").float())
+    assert int(one["feature_map._extra_state"]) == 3

@@ -6,19 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope import FavorPlus, LinearRoPEAttention, NTKAware, SoftmaxRoPEAttention, YaRN, linear_attention
-from tests.linear_rope.tensors import HEADS, D, Learned, Plain, assert_identical, assert_near, in_steps, random
+from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from tests.linear_rope.tensors import (
+    HEADS,
+    SCALINGS,
+    D,
+    Learned,
+    Plain,
+    assert_identical,
+    assert_near,
+    in_steps,
+    random,
+)
 
 DIM = HEADS * D
-YARN = YaRN(4.0, original_length=64, beta=8.0)
 MODULES: dict[str, dict[str, Any]] = {
     "softmax": {},
     "softmax, no rope": {"rope": "none"},
     "softmax, alibi": {"rope": "none", "alibi": True},
-    "softmax, yarn": {"rope_scaling": YARN},
+    "softmax, yarn": {"rope_scaling": SCALINGS["yarn"]},
     "favor+, after": {},
     "favor+, before": {"rope": "before"},
     "favor+, no rope": {"rope": "none"},
@@ -28,8 +36,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "no denominator": {"denominator": "none"},
     "elu+1, rotated": {"feature_map": "elu+1", "denominator": "rotated"},
     "relu": {"feature_map": "relu"},
-    "favor+, after, ntk": {"rope_scaling": NTKAware(4.0)},
-    "favor+, before, yarn": {"rope": "before", "rope_scaling": YARN},
+    "favor+, after, ntk": {"rope_scaling": SCALINGS["ntk"]},
+    "favor+, before, yarn": {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
     "learned": {"feature_map": Learned()},
     "plain": {"feature_map": Plain()},
 }
@@ -137,18 +145,6 @@ def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
         assert_near(in_steps(module, x, 1100, mask[:, :1100]), module(x, key_padding_mask=mask))
 
 
-@pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("held", [20.0, math.nan])
-def test_steps_after_a_padded_prompt_equal_those_after_its_tokens(held: float, name: str) -> None:
-    module, x = make(name, causal=True), random(4, 23, DIM)
-    place = torch.arange(20)
-    mask = torch.stack((place < 7, place >= 15, place % 3 == 1, place < 0))
-    x[:, :20][mask] = held
-    y = in_steps(module, x, 20, mask)
-    for row, keep in enumerate(F.pad(~mask, (0, 3), value=True)):
-        assert_near(y[row, keep], module(x[row : row + 1, keep])[0])
-
-
 def tensors_in(state: Any) -> list[Tensor]:
     """Those of a nested tuple."""
     return [state] if isinstance(state, Tensor) else [x for part in state or () for x in tensors_in(part)]
@@ -168,17 +164,20 @@ def test_the_state_of_linear_attention_does_not_grow_and_is_float32_or_better(na
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("held", ["loud", "inf", "nan"])
-def test_padding_has_no_influence_on_outputs_or_weight_gradients(held: str, name: str) -> None:
-    place = torch.arange(12)
-    mask = torch.stack((place < 4, place >= 8, place % 4 == 2, place < 0))
+def test_padding_has_no_influence_on_outputs_steps_or_weight_gradients(held: str, name: str) -> None:
+    place = torch.arange(15)
+    mask = torch.stack((place < 4, (place >= 8) & (place < 12), place % 4 == 2, place < 0))
+    mask[:, 12:] = False
     for causal in (True, False):
-        module, x = make(name, causal=causal), random(4, 12, DIM)
+        module, x = make(name, causal=causal), random(4, 15, DIM)
         padded = x.clone()
         padded[mask] = 20 * x[mask] if held == "loud" else float(held)
         expected = torch.cat([module(x[row : row + 1, keep])[0] for row, keep in enumerate(~mask)])
-        y = module(padded, key_padding_mask=mask)[~mask]
-        assert_near(y, expected)
-        assert_near(*(gradients(z, list(module.parameters())) for z in (y, expected)))
+        outputs = [module(padded, key_padding_mask=mask)]
+        outputs += [in_steps(module, padded, 12, mask[:, :12])] if causal else []
+        for y in outputs:
+            assert_near(y[~mask], expected)
+            assert_near(*(gradients(z, list(module.parameters())) for z in (y[~mask], expected)))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -19,21 +19,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linear_rope import (
-    EluPlusOne,
-    FavorPlus,
-    FeatureMap,
-    NTKAware,
-    PositionInterpolation,
-    ReluFeatures,
-    YaRN,
-    apply_rope,
-    linear_attention,
-)
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
 from linear_rope.features import Features, GivenFeatures
 from tests.linear_rope.tensors import (
     FAST,
     HEADS,
+    SCALINGS,
     SETTINGS,
     TOLERANCES,
     D,
@@ -198,8 +189,7 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
     if draw(st.booleans()):
         options["key_padding_mask"] = some_padding(batch, keys, seed)
     if rope != "none":
-        scalings = (None, PositionInterpolation(4.0), NTKAware(4.0), YaRN(4.0, original_length=64, beta=8.0))
-        options["rope_scaling"] = draw(st.sampled_from(scalings))
+        options["rope_scaling"] = draw(st.sampled_from([None, *SCALINGS.values()]))
     return [q * scale, k * scale, random(batch, heads, keys, value_width, seed=seed)], options
 
 

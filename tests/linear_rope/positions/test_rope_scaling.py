@@ -22,9 +22,9 @@ from linear_rope import (
     linear_attention,
 )
 from linear_rope.positions.rotary import rope_frequencies
-from tests.linear_rope.tensors import assert_near, random, random_qkv
+from tests.linear_rope.tensors import SCALINGS, assert_near, random, random_qkv
 
-YARN = YaRN(4.0, original_length=64, beta=8.0)
+YARN = SCALINGS["yarn"]
 TEMPERATURE = 0.1 * math.log(4) + 1
 
 

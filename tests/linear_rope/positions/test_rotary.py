@@ -54,9 +54,3 @@ def test_low_precision_is_the_rounding_of_the_exact_rotation(layout: str) -> Non
         largest = float(x.abs().max()) * math.sqrt(2)
         tolerance = torch.finfo(dtype).eps / 2 * largest + 1e-6 * largest
         torch.testing.assert_close(rotated.double(), turned(x, positions, layout=layout), rtol=0, atol=tolerance)
-
-
-def test_gradient_turns_back() -> None:
-    x, upstream = random(1, 2, 9, 6).requires_grad_(), random(1, 2, 9, 6, seed=1)
-    (gradient,) = torch.autograd.grad(apply_rope(x, torch.arange(9)), x, upstream)
-    torch.testing.assert_close(gradient, turned(upstream, -torch.arange(9)))
