@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from tests.linear_rope.tensors import (
     HEADS,
     SCALINGS,
@@ -56,24 +56,26 @@ def heads_of(projection: nn.Linear, x: Tensor) -> Tensor:
     return projection(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
 
 
-@pytest.mark.parametrize("rope", ["before", "none"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("softmax")])
 @pytest.mark.parametrize("causal", [True, False])
-def test_softmax_attention_is_its_formula_with_complex_rotation(causal: bool, rope: str) -> None:
-    module = SoftmaxRoPEAttention(DIM, HEADS, rope=rope, causal=causal, rope_base=100.0, bias=True).double()
-    x = random(2, 9, DIM)
-    positions = torch.stack((torch.arange(9), 3 * torch.arange(9) + 50))
-    q, k, v = (heads_of(projection, x) for projection in (module.query, module.key, module.value))
-    theta = torch.tensor([100.0 ** (-2 * i / D) for i in range(D // 2)], dtype=torch.float64)
-    turn = torch.polar(torch.ones(2, 1, 9, D // 2, dtype=torch.float64), positions[:, None, :, None] * theta)
-    if rope == "none":
-        turn = torch.ones_like(turn)
-    q, k = (torch.view_as_complex(y.unflatten(-1, (-1, 2)).contiguous()) * turn for y in (q, k))
-    scores = torch.einsum("bhmi,bhni->bhmn", q, k.conj()).real / math.sqrt(D)
-    if causal:
-        scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
-    expected = module.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    assert_near(module(x, positions=positions), expected)
-    assert_near(module.attention_weights(x, positions=positions), scores.softmax(-1))
+def test_softmax_attention_is_its_formula(causal: bool, name: str) -> None:
+    module, x, counted = make(name, causal=causal, rope_base=100.0, bias=True), random(2, 9, DIM), torch.arange(9)
+    for positions in (None, 2 * counted, torch.stack((counted, 3 * counted + 50))):
+        at = (counted if positions is None else positions).expand(2, -1)
+        q, k, v = (heads_of(projection, x) for projection in (module.query, module.key, module.value))
+        if module.rope == "before":
+            q, k = (apply_rope(y, at, base=100.0, scaling=module.rope_scaling) for y in (q, k))
+        scores = q @ k.mT / math.sqrt(D)
+        if module.rope_scaling:
+            scores = scores * (0.1 * math.log(4) + 1) ** 2  # YaRN's temperature, for a factor of 4
+        if module.alibi:
+            distance = (at[:, None, :, None] - at[:, None, None, :]).abs()
+            scores = scores - torch.tensor([2**-4, 2**-8])[:, None, None] * distance
+        if causal:
+            scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+        expected = module.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        assert_near(module(x, positions=positions), expected)
+        assert_near(module.attention_weights(x, positions=positions), scores.softmax(-1))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -69,7 +69,7 @@ def test_features_depend_on_the_seed_only_and_nothing_is_printed(capsys: pytest.
     torch.manual_seed(5)
     draws = [first, *(PerformerPytorchAttention(DIM, HEADS, num_features=16, max_length=8, seed=s) for s in (0, 1))]
     matrices = [module.fast_attention.projection_matrix for module in draws]
-    torch.testing.assert_close(matrices[0], matrices[1], rtol=0, atol=0)
+    assert_identical(matrices[0], matrices[1])
     assert not torch.equal(matrices[0], matrices[2])
     assert capsys.readouterr().out == ""
 
@@ -81,7 +81,7 @@ def test_inside_a_model_it_starts_with_the_weights_of_the_other_variants() -> No
     parameters = dict(theirs.named_parameters())
     assert parameters.keys() == dict(own.named_parameters()).keys()
     for name, parameter in own.named_parameters():
-        torch.testing.assert_close(parameters[name], parameter, rtol=0, atol=0)
+        assert_identical(parameters[name], parameter)
     tokens = torch.randint(256, (2, LENGTH), generator=torch.Generator().manual_seed(0))
     logits = theirs(tokens)
     logits.square().mean().backward()

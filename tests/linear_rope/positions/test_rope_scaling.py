@@ -16,7 +16,6 @@ from linear_rope import (
     NTKAware,
     PositionInterpolation,
     RopeScaling,
-    SoftmaxRoPEAttention,
     YaRN,
     apply_rope,
     linear_attention,
@@ -25,7 +24,6 @@ from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import SCALINGS, assert_near, random, random_qkv
 
 YARN = SCALINGS["yarn"]
-TEMPERATURE = 0.1 * math.log(4) + 1
 
 
 @pytest.mark.parametrize("scaling", [PositionInterpolation(1), NTKAware(1), YaRN(1, original_length=64)], ids=repr)
@@ -62,23 +60,13 @@ def test_yarn_is_its_formula() -> None:
     assert scaling.magnitude == 0.1 * math.log(8) + 1
 
 
-def test_yarn_s_temperature_multiplies_the_scores_of_softmax() -> None:
-    torch.manual_seed(0)
-    module = SoftmaxRoPEAttention(8, 1, rope_scaling=YARN, causal=True).double()
-    x = random(1, 9, 8)
-    q, k = (apply_rope(f(x), torch.arange(9), scaling=YARN) for f in (module.query, module.key))
-    scores = q @ k.mT / math.sqrt(8) * TEMPERATURE**2
-    scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
-    assert_near(module(x), module.out(scores.softmax(-1) @ module.value(x)))
-
-
 @pytest.mark.parametrize("rope", ["after", "before"])
 @pytest.mark.parametrize("feature_map", [FavorPlus(8, 12), FavorPlus(8, 12, paired=True), EluPlusOne()], ids=str)
 def test_yarn_s_temperature_is_for_what_estimates_softmax(feature_map: FeatureMap, rope: str) -> None:
     q, k, v = random_qkv(1, 2, 9, width=8)
     actual = linear_attention(q, k, v, feature_map=feature_map, rope=rope, rope_scaling=YARN)
     if rope == "before":
-        t = TEMPERATURE if isinstance(feature_map, FavorPlus) else 1
+        t = 0.1 * math.log(4) + 1 if isinstance(feature_map, FavorPlus) else 1
         q, k = (t * apply_rope(x, torch.arange(9), scaling=YARN) for x in (q, k))
         expected = linear_attention(q, k, v, feature_map=feature_map, rope="none")
     else:
