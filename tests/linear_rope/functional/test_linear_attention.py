@@ -11,6 +11,7 @@ With denominator="rotated" a row's signed weights can cancel, and then the quoti
 that is the option's own doing. Its forms are compared at positions in [0, 0.1), where nothing cancels.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -72,10 +73,16 @@ def by_definition(
     return torch.stack(rows, dim=2)
 
 
-def assert_form(qkv: list[Tensor], form: str, tolerance: float = 1e-10, **options: Any) -> None:
+def assert_form(
+    qkv: list[Tensor],
+    form: str,
+    tolerance: float = 1e-10,
+    function: Callable[..., Tensor] = linear_attention,
+    **options: Any,
+) -> None:
     """The form gives the float64 reference's values and gradients."""
     expected = outputs_and_gradients([x.double() for x in qkv], implementation="reference", **options)
-    assert_near(outputs_and_gradients(qkv, implementation=form, **options), expected, tolerance)
+    assert_near(outputs_and_gradients(qkv, function, implementation=form, **options), expected, tolerance)
 
 
 @pytest.mark.parametrize("kind", ["causal", "bidirectional", "cross"])
@@ -112,20 +119,24 @@ def test_every_implementation_gives_the_reference_s_values_and_gradients(
         assert_form(qkv, form, key_padding_mask=some_padding(2, length), **options)
 
 
+def autocasting(*qkv: Tensor, **options: Any) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return linear_attention(*qkv, **options)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "autocast"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)]
+    ("dtype", "function"),
+    [(torch.float32, linear_attention), (torch.float32, autocasting), (torch.bfloat16, linear_attention)],
 )
 def test_low_precision_is_close_to_float64(
-    dtype: torch.dtype, autocast: bool, feature_map: FeatureMap, form: str
+    dtype: torch.dtype, function: Callable[..., Tensor], feature_map: FeatureMap, form: str
 ) -> None:
-    """And autocast lowers no precision, neither forward nor backward."""
     for length, causal in ((17, False), (65, True)):
         qkv = [x.to(dtype) for x in random_qkv(2, HEADS, length)]
         for rope, denominator in SETTINGS:
             positions = slow_positions(length) if denominator == "rotated" else None
             options = dict(feature_map=feature_map, rope=rope, denominator=denominator, positions=positions)
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                assert_form(qkv, form, TOLERANCES[dtype], causal=causal, **options)
+            assert_form(qkv, form, TOLERANCES[dtype], function, causal=causal, **options)
 
 
 @pytest.mark.parametrize("name", ["favor+", "elu+1", "own"])
