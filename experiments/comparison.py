@@ -1,21 +1,15 @@
-"""The Python interface: run comparisons and look at them, in a script or a notebook.
+"""A comparison in Python: its tables, its curves, and its trained models.
 
 ```python
-from experiments import compare, load
-result = compare(["softmax-rope", "elu+1-rope-after"], data="stdlib", steps=400, seeds=3)
-result.plot("validation")
+from experiments import load
 load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The ", tokens=200)
 ```
 """
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -25,15 +19,11 @@ from torch import nn
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
-from experiments.commands.run import run as run_command
 from experiments.config import check_range
-from experiments.console import program
 from experiments.extensions import choices
 from experiments.figures.curves import plotted
 from experiments.figures.style import variant_style
-from experiments.launch.signals import Stopped
 from experiments.launch.worker import load_objective, read_job
-from experiments.options import ALL, RunOptions, parse
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
@@ -47,65 +37,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_TOKENS = 10**6
-
-
-def compare(
-    variants: str | Sequence[str],
-    *,
-    experiment: str = "convergence",
-    preset: str = "cpu",
-    data: str | None = None,
-    seeds: int | None = None,
-    out: str | Path | None = None,
-    **config: Any,
-) -> "Comparison":
-    """Train and measure variants, as the command ``run`` does: same directory, and what is done is not repeated.
-
-    Args:
-        variants: names, as ``python -m experiments list`` shows them.
-        experiment: the study.
-        preset: smoke, cpu, gpu or paper; gives what is not given here.
-        data: the data set; None is the preset's.
-        seeds: how many; None is the preset's.
-        out: the comparison's directory; None is results/runs/EXPERIMENT.
-        **config: any other option of ``run``, with underscores: ``steps=400``, ``learning_rates=[1e-3, 2e-3]``.
-
-    Returns:
-        The comparison, also if some of its runs failed.
-
-    Raises:
-        ValueError: a wrong argument; nothing was written.
-        RuntimeError: it began and could not go on.
-        KeyboardInterrupt: it was stopped; the same call goes on from the last checkpoints.
-    """
-    given = {"variants": variants, "preset": preset, "data": data, "seeds": seeds, "out": out, **config}
-    words = [experiment]
-    for name, value in given.items():
-        if value is None or value is False:
-            continue
-        flag, values = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
-        texts = values if name == "plugin" else [",".join(map(str, values))]
-        words += [flag] if value is True else [f"{flag}={text}" for text in texts]
-    options = parse("run", RunOptions, words, program())
-    if options.study == ALL or options.dry_run:
-        raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
-    try:
-        with _the_script_is_not_imported_again():
-            run_command(options)
-    except Stopped as stop:
-        raise KeyboardInterrupt(f"stopped by {stop}; the same call goes on from the last checkpoints") from None
-    return load(options.directory)
-
-
-@contextmanager
-def _the_script_is_not_imported_again() -> Iterator[None]:
-    """Processes that train would import the script that called us, and with it call us again."""
-    script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = script
 
 
 def load(directory: str | Path) -> "Comparison":

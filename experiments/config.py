@@ -41,7 +41,7 @@ class Config:
     """
 
     data: str = "stdlib"
-    """data set to train on; `python -m experiments data` names them"""
+    """data set to train on; the command `data` names them"""
     tokenizer: Literal["bytes", "bpe"] = "bytes"
     """bpe: byte-level byte-pair encoding, trained on the training split"""
     vocabulary_size: Annotated[int, 256, 2**16] = 256
@@ -94,9 +94,16 @@ class Config:
     """CPU threads of each worker; part of the configuration because it changes the last bits of sums"""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name, (smallest, largest) in LIMITS.items():
-            check_range(name, getattr(self, name), smallest, largest)
+        for name, kind in TYPES.items():
+            value = getattr(self, name)
+            if kind is int:
+                check_range(name, value, *LIMITS[name])
+            elif (words := get_args(kind)) and value not in words:
+                raise ValueError(f"{name} is {value!r}; give {' or '.join(words)}")
+            elif kind is str and not isinstance(value, str):
+                raise ValueError(f"{name} is {value!r}; give a name")
+            elif kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise ValueError(f"{name} is {value!r}; give a number")
         if (self.tokenizer == "bytes") != (self.vocabulary_size == 256):
             raise ValueError(
                 f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
@@ -127,22 +134,12 @@ class Config:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; give 0 or more and less than 1")
 
-    def _check_types(self) -> None:
-        """For values that come from a file; those of the command line have their types already."""
-        for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if (words := get_args(kind)) and value not in words:
-                raise ValueError(f"{name} is {value!r}; give {' or '.join(words)}")
-            if kind is str and not isinstance(value, str):
-                raise ValueError(f"{name} is {value!r}; give a name")
-            if kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ValueError(f"{name} is {value!r}; give a number")
-
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context
 
 
+TYPES: dict[str, Any] = get_type_hints(Config)
 LIMITS: dict[str, tuple[int, int]] = {
     name: hint.__metadata__
     for name, hint in get_type_hints(Config, include_extras=True).items()

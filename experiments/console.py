@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 LONGEST_MESSAGE = 3000
+CHECKOUT = Path(__file__).parents[1]
+"""where the project's files are, if it was not installed from a wheel"""
 PLAIN_SECONDS = 15
 """between two lines on the same thing, where there are no bars"""
 
@@ -22,8 +24,14 @@ T = TypeVar("T")
 
 
 def program() -> str:
-    """How this program was called, for messages and records."""
-    return "linear-rope" if Path(sys.argv[0]).stem == "linear-rope" else "python -m experiments"
+    """How this program was called or, of a script that uses it, can be: for messages and records."""
+    called = Path(sys.argv[0])
+    is_module = called.match("experiments/__main__.py") or (called.stem != "linear-rope" and in_checkout())
+    return "python -m experiments" if is_module else "linear-rope"
+
+
+def in_checkout() -> bool:
+    return (CHECKOUT / "constraints.txt").is_file()
 
 
 def say_that_it_loads(what: str) -> None:

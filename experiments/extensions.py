@@ -1,7 +1,7 @@
 """Named things that a user can choose, and how an installed package or a module of one's own adds to them.
 
 A built-in name comes first. What it is not is looked for among the entry points of installed packages, and what a
-``--plugin`` module has added. Code that came from outside is named and hashed in the record of a run (``origins``).
+``--plugin`` module has added. Whatever of it takes part in a run is named and hashed in the record (``origins``).
 """
 
 import difflib
@@ -9,10 +9,10 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -53,9 +53,11 @@ class Registry(Mapping[str, T], Generic[T]):
                     f"installed package that names {point.value}"
                 ) from error
             self._from_outside[name] = point.module
-        if name in self._from_outside:
-            _used.add(self._from_outside[name])
         return self._items[name]
+
+    def origin(self, name: str) -> str | None:
+        """The module from outside that a thing came from; None for one that is built in, or was not looked up."""
+        return self._from_outside.get(name)
 
     def each(self) -> Iterator[tuple[str, T | str]]:
         """Every name with its thing or, of one that cannot be loaded, with a sentence that says why."""
@@ -75,18 +77,20 @@ class Registry(Mapping[str, T], Generic[T]):
     def __contains__(self, name: object) -> bool:
         return name in self._items or name in self._points()
 
-    def _points(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self._group)}
+    def _points(self) -> Mapping[str, EntryPoint]:
+        return _entry_points(self._group, tuple(sys.path))
+
+
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Those of installed packages by name, read once for each ``sys.path``: that takes a while."""
+    return {point.name: point for point in entry_points(group=group)}
 
 
 def choices(name: str, names: list[str]) -> str:
     """The end of a message on a name that there is not: the nearest one, if one is near, and all there are."""
     near = difflib.get_close_matches(name, names, n=1)
     return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {', '.join(names)}"
-
-
-_used: set[str] = set()
-"""modules from outside the project, something of which was looked up"""
 
 
 def load_plugin(module: str) -> None:
@@ -104,14 +108,14 @@ def load_plugin(module: str) -> None:
             f"--plugin {module} cannot be imported ({type(error).__name__}: {error}); give the name of a module that "
             "python -c 'import NAME' finds"
         ) from error
-    _used.add(module)
+    _entry_points.cache_clear()
 
 
-def origins() -> list[dict[str, Any]]:
-    """Of every module from outside that was used: its name, its package and version, and the sha256 of its code."""
-    found = []
-    for name in sorted(_used):
-        package = next(iter(packages_distributions().get(name.partition(".")[0], [])), "")
+def origins(modules: Iterable[str]) -> list[dict[str, Any]]:
+    """Of every module from outside: its name, its package and version, and the sha256 of its code."""
+    found, packages = [], packages_distributions()
+    for name in sorted(modules):
+        package = next(iter(packages.get(name.partition(".")[0], [])), "")
         number = version(package) if package else ""
         found.append({"module": name, "package": package, "version": number, "sha256": _code_sha256(name)})
     return found
@@ -119,7 +123,7 @@ def origins() -> list[dict[str, Any]]:
 
 def _code_sha256(name: str) -> str:
     """Of the Python files of the module's top-level package, or of the file that it is."""
-    top: ModuleType = sys.modules[name.partition(".")[0]]
+    top = sys.modules[name.partition(".")[0]]
     places = [Path(path) for path in getattr(top, "__path__", [])]
     files = sorted(path for place in places for path in place.rglob("*.py")) or [Path(str(top.__file__))]
     digest = hashlib.sha256()

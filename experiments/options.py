@@ -5,12 +5,13 @@ import ast
 import inspect
 import textwrap
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from experiments.config import Config
 from experiments.extensions import choices, load_plugin
@@ -25,9 +26,8 @@ ALL = "all"
 LARGEST_FILE = 2**24
 """bytes of a --config file"""
 OLD_SPELLINGS = {"--cell-timeout": "--run-timeout"}
-POSITIONAL = {"positional": True}
-NOT_GIVEN = {"flag": ""}
-"""of a field that no option sets"""
+SETTINGS = [f"--{setting.name.replace('_', '-')}" for setting in fields(Config)]
+"""options of ``run`` that are fields of Config"""
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -44,7 +44,7 @@ class ListOptions:
 class RunOptions(ListOptions):
     """Run a study: train its variants, measure them, and write tables, figures and a report."""
 
-    study: str = field(metadata=POSITIONAL)
+    study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, or "all" for every comparison that `claims` judges"""
     preset: Literal["smoke", "cpu", "gpu", "paper"] = "cpu"
     """size of the run; every value of it can be overridden below"""
@@ -72,11 +72,11 @@ class RunOptions(ListOptions):
     """what runs are started by"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
-    config_file: Path | None = field(default=None, metadata={"flag": "--config"})
+    config: Path | None = None
     """TOML file with any of these options, or a comparison.json, to run that again; options given here come first"""
-    settings: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_GIVEN)
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata={"flag": ""})
     """fields of Config that were given; the others are the preset's"""
-    words: tuple[str, ...] = field(default=(), metadata=NOT_GIVEN)
+    words: tuple[str, ...] = field(default=(), metadata={"flag": ""})
     """the command line behind the program's name"""
 
     @property
@@ -89,7 +89,7 @@ class RunOptions(ListOptions):
 class ReportOptions(ListOptions):
     """Rebuild the tables, figures and reports of a comparison, or of all in a directory, from their files."""
 
-    directory: Path = field(metadata=POSITIONAL)
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
     """what `run` wrote (its --out), or a directory of such ones"""
     format: Literal["html", "markdown", "latex", "csv"] = "html"
     """html: write the report; else print the main table for a paper in this form, and write nothing"""
@@ -111,7 +111,7 @@ class ClaimsOptions(ListOptions):
 class GenerateOptions(ListOptions):
     """Let a trained model continue a prompt."""
 
-    directory: Path = field(metadata=POSITIONAL)
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
     """what `run` wrote (its --out)"""
     variant: str
     """one of the comparison's variants"""
@@ -131,12 +131,12 @@ class GenerateOptions(ListOptions):
 class TrainOptions(ListOptions):
     """Train the one run whose directory a launcher made."""
 
-    directory: Path = field(metadata=POSITIONAL)
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
     """directory of the run: VARIANT/seedK of a comparison"""
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
+class DoctorOptions(ListOptions):
     """Say what this machine has and which presets it can run."""
 
     data_dir: Path | None = None
@@ -148,115 +148,32 @@ class DataOptions(DoctorOptions):
     """Say which data sets are here, and where the others come from."""
 
 
-def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
-    """The options of a command, its plugins loaded. Prints the help text and raises SystemExit if that is asked for.
+class _Option(NamedTuple):
+    kind: Any
+    """the type of its value; of one that may be None, the other type"""
+    default: Any
+    help: str
 
-    Raises:
-        ValueError: wrong use; the message names the argument, what came and what would do.
-    """
-    kinds = _kinds(kind)
-    given = _given(name, kind, words, prog)
-    values = {option: _value_of(option, kinds[option], text) for option, text in given.items()}
-    if "--config" in values:
-        values = _from_file(values["--config"], kinds) | values
-    by_flag = {_flag(option): option for option in fields(kind) if _flag(option)}  # type: ignore[arg-type]
-    required = [flag for flag, option in by_flag.items() if option.default is option.default_factory]
-    missing = [flag for flag in required if flag not in values]
-    if missing:
-        raise ValueError(f"{name} needs {' and '.join(missing)}, and none came; {prog} --help tells more")
-    own = {by_flag[flag].name: value for flag, value in values.items() if flag in by_flag}
-    if kind is RunOptions:
-        settings = {flag[2:].replace("-", "_"): value for flag, value in values.items() if flag not in by_flag}
-        own |= {"settings": ({"data": "text"} if "data_file" in own else {}) | settings, "words": (name, *words)}
-    for module in own.get("plugin", ()):
-        load_plugin(module)
-    return kind(**own)
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The values that it can have, if they are few."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
-def _value_of(name: str, kind: Any, text: Any) -> Any:
-    """The value of an option, of the type ``kind``, from its text. Raises ValueError that says what would do."""
-    if text == "":
-        raise ValueError(f"{name} is empty; give it a value, or leave it out")
-    if get_origin(kind) is Literal and text not in get_args(kind):
-        raise ValueError(f"{name} is {text!r}; {choices(text, list(get_args(kind)))}")
-    try:
-        return text if get_origin(kind) is Literal else (get_origin(kind) or kind)(text)
-    except ValueError:
-        number = "a whole number, as 3" if kind is int else "a number, as 0.1"
-        raise ValueError(f"{name} is {text!r}; give {number}") from None
-
-
-def given_flags(options: RunOptions) -> list[str]:
-    """The options of `run` that were given, but for those given what is the default anyway."""
-    given = [option for option in fields(options) if _flag(option).startswith("--")]
-    changed = [_flag(option) for option in given if getattr(options, option.name) != option.default]
-    return changed + [f"--{name.replace('_', '-')}" for name in options.settings]
-
-
-def flags(kind: type) -> list[str]:
-    """The options that a command takes."""
-    return [name for name in _kinds(kind) if name.startswith("--")]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        option, _, problem = message.removeprefix("argument ").partition(": ")
-        if "ignored explicit argument" in problem:
-            came = problem.removeprefix("ignored explicit argument ")
-            raise ValueError(f"{option} is {came}, and takes no value; give it alone")
-        raise ValueError(f"{option} came without a value; give it one, or leave it out")
-
-
-def _given(name: str, kind: type, words: list[str], prog: str) -> dict[str, Any]:
-    """The texts of the options and arguments that were given, by flag or metavar."""
-    parser = _Parser(prog=prog, description=kind.__doc__, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    _add_options(parser, kind)
-    if kind is RunOptions:
-        group = "what every run is trained with; defaults are the preset's, here those of cpu"
-        _add_options(parser.add_argument_group(group), Config)
-    arguments = [flag for flag in _kinds(kind) if not flag.startswith("--")]
-    if {"-h", "--help"} & {*words}:
-        # Only for the text: argparse takes an argument that may be missing for missing when an option comes first.
-        for argument in arguments:
-            parser.add_argument(argument, help=_docstrings(kind)[argument.lower()])
-    found, others = parser.parse_known_args([_canonical(word) for word in words])
-    for option in (word.partition("=")[0] for word in others if word.startswith("-")):
-        raise ValueError(f"{name} takes no option {option!r}; {choices(option, flags(kind))}")
-    if len(others) > len(arguments):
-        raise ValueError(f"{name} takes no argument {others[len(arguments)]!r}; leave it out, or name an option for it")
-    return vars(found) | dict(zip(arguments, others, strict=False))
-
-
-def _add_options(parser: Any, kind: type) -> None:
-    helps, kinds = _docstrings(kind), _kinds(kind)
+@cache
+def _options(kind: type) -> dict[str, _Option]:
+    """The options of a command by flag, and its arguments by metavar."""
+    found, hints, helps = {}, get_type_hints(kind), _docstrings(kind)
     for option in fields(kind):
-        flag = _flag(option)
-        if not flag.startswith("--"):
-            continue
-        words: dict[str, Any] = {"help": helps[option.name].replace("%", "%%")}
-        if option.default not in (None, (), False, MISSING):
-            words["help"] += f" (default: {option.default})".replace("%", "%%")
-        if kinds[flag] is bool:
-            parser.add_argument(flag, dest=flag, action="store_true", **words)
-        else:
-            words["action"] = "append" if get_origin(kinds[flag]) is tuple else "store"
-            takes = get_args(kinds[flag]) if get_origin(kinds[flag]) is Literal else ()
-            metavar = "|".join(takes) or {int: "N", float: "X", Path: "PATH"}.get(kinds[flag], "NAME")
-            parser.add_argument(flag, dest=flag, metavar=metavar, **words)
+        hint = hints[option.name]
+        hint = get_args(hint)[0] if NoneType in get_args(hint) else hint
+        if flag := option.metadata.get("flag", f"--{option.name.replace('_', '-')}"):
+            found[flag] = _Option(hint, option.default, helps[option.name])
+    return found | (_options(Config) if kind is RunOptions else {})
 
 
-def _flag(option: Field[Any]) -> str:
-    """What sets a field: an option, an argument's metavar, or "" for nothing."""
-    default = option.name.upper() if option.metadata.get("positional") else f"--{option.name.replace('_', '-')}"
-    return str(option.metadata.get("flag", default))
-
-
-def _kinds(kind: type) -> dict[str, Any]:
-    """The type of every option and argument by flag; of one that may be None, the other type."""
-    hints = get_type_hints(kind)
-    found = {_flag(option): hints[option.name] for option in fields(kind) if _flag(option)}
-    found = {flag: get_args(hint)[0] if NoneType in get_args(hint) else hint for flag, hint in found.items()}
-    return found | (_kinds(Config) if kind is RunOptions else {})
+def _field(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_").lower()
 
 
 def _docstrings(kind: type) -> dict[str, str]:
@@ -271,14 +188,128 @@ def _docstrings(kind: type) -> dict[str, str]:
     return found
 
 
-def _canonical(word: str) -> str:
-    """An option with dashes for underscores, and as it is spelt now."""
+def flags(kind: type) -> list[str]:
+    """The options that a command takes."""
+    return [flag for flag in _options(kind) if flag.startswith("--")]
+
+
+def given_options(options: RunOptions) -> dict[str, Any]:
+    """The options of `run` that were given, by flag, but for those given what is the default anyway."""
+    values = {flag: getattr(options, _field(flag)) for flag in flags(RunOptions) if flag not in SETTINGS}
+    changed = {flag: value for flag, value in values.items() if value != _options(RunOptions)[flag].default}
+    return changed | {f"--{name.replace('_', '-')}": value for name, value in options.settings.items()}
+
+
+def as_words(values: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give options, by flag, their values; None and False are left out."""
+    words = []
+    for flag, value in values.items():
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            texts = [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
+            words += [f"{flag}={text}" for text in (texts if flag == "--plugin" else [",".join(texts)])]
+    return words
+
+
+def parse(name: str, kind: type[T], words: list[str], prog: str) -> T:
+    """The options of a command, its plugins loaded. Prints the help text and raises SystemExit if that is asked for.
+
+    Raises:
+        ValueError: wrong use; the message names the argument, what came and what would do.
+    """
+    options = _options(kind)  # type: ignore[arg-type]
+    texts = _texts(name, kind, words, prog)
+    values = _with_its_data_set({flag: _value_of(flag, options[flag], text) for flag, text in texts.items()})
+    if "--config" in values:
+        values = _with_its_data_set(_from_file(values["--config"], options)) | values
+    needed = [flag for flag, option in options.items() if option.default is MISSING and flag not in values]
+    if needed:
+        raise ValueError(f"{name} needs {' and '.join(needed)}, and none came; {prog} --help tells more")
+    own = {_field(flag): value for flag, value in values.items() if flag not in SETTINGS}
+    if kind is RunOptions:
+        settings = {_field(flag): value for flag, value in values.items() if flag in SETTINGS}
+        own |= {"settings": settings, "words": (name, *words)}
+    for module in own.get("plugin", ()):
+        load_plugin(module)
+    return kind(**own)
+
+
+def _with_its_data_set(values: dict[str, Any]) -> dict[str, Any]:
+    """A text of one's own is the data set "text", unless another one is named beside it."""
+    return {"--data": "text"} | values if "--data-file" in values else values
+
+
+def _value_of(name: str, option: _Option, text: Any) -> Any:
+    """The value of an option from its text. Raises ValueError that says what would do."""
+    if text == "":
+        raise ValueError(f"{name} is empty; give it a value, or leave it out")
+    if option.takes:
+        if text not in option.takes:
+            raise ValueError(f"{name} is {text!r}; {choices(text, list(option.takes))}")
+        return text
+    try:
+        return (get_origin(option.kind) or option.kind)(text)
+    except ValueError:
+        number = "a whole number, as 3" if option.kind is int else "a number, as 0.1"
+        raise ValueError(f"{name} is {text!r}; give {number}") from None
+
+
+class _Parser(argparse.ArgumentParser):
+    words: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        option, _, problem = message.removeprefix("argument ").partition(": ")
+        if "ignored explicit argument" in problem:
+            came = problem.removeprefix("ignored explicit argument ")
+            raise ValueError(f"{option} is {came}, and takes no value; give it alone")
+        for word, after in pairwise(self.words):
+            if word == option and after.startswith("-") and after.partition("=")[0] not in self._option_string_actions:
+                raise ValueError(
+                    f"{option} came before {after!r}; a value that begins with - is given as {option}={after}"
+                )
+        raise ValueError(f"{option} came without a value; give it one, or leave it out")
+
+
+def _texts(name: str, kind: type, words: list[str], prog: str) -> dict[str, Any]:
+    """The texts of the options and arguments that were given, by flag or metavar."""
+    parser = _Parser(prog=prog, description=kind.__doc__, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("what every run is trained with; defaults are the preset's, here those of cpu")
+    for flag in flags(kind):
+        _add_option(group if flag in SETTINGS else parser, flag, _options(kind)[flag])
+    arguments = [flag for flag in _options(kind) if not flag.startswith("--")]
+    if {"-h", "--help"} & {*words}:
+        # Only for the text: argparse takes an argument that may be missing for missing when an option comes first.
+        for argument in arguments:
+            parser.add_argument(argument, help=_options(kind)[argument].help)
+    parser.words = [_canonical(word, kind) for word in words]
+    found, others = parser.parse_known_args(parser.words)
+    for option in (word.partition("=")[0] for word in others if word.startswith("-")):
+        raise ValueError(f"{name} takes no option {option!r}; {choices(option, flags(kind))}")
+    if len(others) > len(arguments):
+        raise ValueError(f"{name} takes no argument {others[len(arguments)]!r}; leave it out, or name an option for it")
+    return vars(found) | dict(zip(arguments, others, strict=False))
+
+
+def _add_option(parser: Any, flag: str, option: _Option) -> None:
+    default = "" if option.default in (None, (), False, MISSING) else f" (default: {option.default})"
+    text = (option.help + default).replace("%", "%%")
+    if option.kind is bool:
+        parser.add_argument(flag, dest=flag, action="store_true", help=text)
+        return
+    action = "append" if get_origin(option.kind) is tuple else "store"
+    metavar = "|".join(option.takes) or {int: "N", float: "X", Path: "PATH"}.get(option.kind, "NAME")
+    parser.add_argument(flag, dest=flag, action=action, metavar=metavar, help=text)
+
+
+def _canonical(word: str, kind: type) -> str:
+    """An option with dashes for underscores, and as it is spelt now; any other word, a value say, as it is."""
     name, equals, value = word.partition("=")
-    name = name.replace("_", "-")
-    return OLD_SPELLINGS.get(name, name) + equals + value if word.startswith("--") else word
+    known = OLD_SPELLINGS.get(name.replace("_", "-"), name.replace("_", "-"))
+    return known + equals + value if known in flags(kind) else word
 
 
-def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
+def _from_file(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
     """The options that a --config file gives, by flag. Raises ValueError that names it and what is wrong in it."""
     remedy = "give a TOML file with options of `run`, or a comparison.json"
     try:
@@ -288,20 +319,20 @@ def _from_file(path: Path, kinds: dict[str, Any]) -> dict[str, Any]:
             written = tomllib.loads(read_file(path, remedy, LARGEST_FILE).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"--config {path} is not TOML ({error}); give lines such as steps = 400") from None
-    known = {flag.lstrip("-").lower(): flag for flag in kinds if flag != "--config"}
+    known = {flag.lstrip("-").lower(): flag for flag in options if flag != "--config"}
     found = {}
     for key, value in written.items():
-        name = _canonical(f"--{key}")[2:]
+        name = _canonical(f"--{key}", RunOptions)[2:]
         if name not in known:
             names = [option.replace("-", "_") for option in known]
             raise ValueError(f"--config {path}: there is no option {key!r}; {choices(key, names)}")
-        kind = kinds[known[name]]
-        if kind is bool and not isinstance(value, bool):
+        option = options[known[name]]
+        if option.kind is bool and not isinstance(value, bool):
             raise ValueError(f"--config {path}: {key} is {value!r}; give true or false")
-        if kind is not bool:
+        if option.kind is not bool:
             values = value if isinstance(value, list) else [value]
-            value = values if get_origin(kind) is tuple else ",".join(map(str, values))
-        found[known[name]] = _value_of(f"--config {path}: {key}", kind, value)
+            value = values if get_origin(option.kind) is tuple else ",".join(map(str, values))
+        found[known[name]] = _value_of(f"--config {path}: {key}", option, value)
     return found
 
 
@@ -315,4 +346,4 @@ def _of_comparison(record: Comparison, path: Path) -> dict[str, Any]:
     if record.learning_rates:
         options["learning_rates"] = record.learning_rates
     options |= {"seeds": len(record.seeds), "variants": [variant.name for variant in record.variants]}
-    return {option.name: option.default for option in fields(Config)} | record.config | options
+    return asdict(Config()) | record.config | options

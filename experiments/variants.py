@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
-from experiments.config import Config, read_toml
+from experiments.config import TYPES, Config, read_toml
 from experiments.extensions import Registry, choices
 
 if TYPE_CHECKING:
@@ -84,19 +84,17 @@ INSTALLED_ATTENTIONS: Registry[Any] = Registry("attention", "linear_rope.attenti
 
 def _from_outside() -> dict[str, Variant]:
     """The variants of kernels that are not the project's. A model refuses a position that its attention cannot take."""
-    maps = dict.fromkeys(
-        [*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS")], "Linear attention with the feature map"
-    )
-    attentions = dict.fromkeys([*INSTALLED_ATTENTIONS, *_added("attention", "ATTENTIONS")], "The attention")
-    return {
-        f"{kernel}-{position}": Variant(
-            f"{kernel}-{position}", kernel, position, f"{kernel}-none", f"{what} {kernel}, not the project's. {text}"
-        )
-        for kernel, what in (maps | attentions).items()
-        if kernel not in (*_KERNELS, "linear")
-        for position, text in _POSITIONS.items()
-        if kernel in attentions or _go_together(kernel, position)
-    }
+    maps = [*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS")]
+    attentions = [*INSTALLED_ATTENTIONS, *_added("attention", "ATTENTIONS")]
+    found = {}
+    for kernel in dict.fromkeys([*maps, *attentions]):
+        what = "The attention" if kernel in attentions else "Linear attention with the feature map"
+        for position, text in _POSITIONS.items():
+            name = f"{kernel}-{position}"
+            if kernel not in (*_KERNELS, "linear") and (kernel in attentions or _go_together(kernel, position)):
+                description = f"{what} {kernel}, not the project's. {text}"
+                found[name] = Variant(name, kernel, position, f"{kernel}-none", description)
+    return found
 
 
 def _added(package: str, registry: str) -> list[str]:
@@ -114,8 +112,12 @@ def get_variant(name: str) -> Variant:
 
     Raises ValueError that names what is unknown, or does not fit the variant, and lists what there is.
     """
+    return _get_variant(name, _from_outside())
+
+
+def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
     base, *parts = name.split("@")
-    variant = _variant(base)
+    variant = _without_settings(base, outside)
     settings: dict[str, Any] = {}
     for part in parts:
         setting, _, text = part.partition("=")
@@ -142,15 +144,20 @@ def get_variant(name: str) -> Variant:
     )
 
 
-def _variant(name: str) -> Variant:
-    outside = _from_outside()
-    if name not in (*VARIANTS, *outside):
+def _without_settings(name: str, outside: dict[str, Variant]) -> Variant:
+    if name not in VARIANTS and name not in outside:
         raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
     variant = VARIANTS[name] if name in VARIANTS else outside[name]
     for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
         if variant.kernel in installed:
-            installed[variant.kernel]  # so that the record says whose it is
+            installed[variant.kernel]  # one that cannot be loaded is refused here
     return variant
+
+
+def modules_of(variant: str, kernel: str) -> set[str | None]:
+    """The modules from outside that a variant of ``get_variant`` and its kernel came from; None is in it for others."""
+    name = variant.partition("@")[0]
+    return {VARIANTS.origin(name), INSTALLED_MAPS.origin(kernel), INSTALLED_ATTENTIONS.origin(kernel)}
 
 
 def is_variant(name: str) -> bool:
@@ -164,7 +171,7 @@ def is_variant(name: str) -> bool:
 
 def _value(setting: str, text: str) -> Any:
     """The value of a setting. Raises ValueError if its text is not that of one; Config knows the ranges of numbers."""
-    kind = get_type_hints(Config)[setting]
+    kind = TYPES[setting]
     if words := get_args(kind):
         if text not in words:
             raise ValueError(f"{setting} is {text!r}; give {' or '.join(words)}")
@@ -196,8 +203,9 @@ def parse_variants(names: str) -> tuple[Variant, ...]:
     Raises ValueError that names the unknown or repeated one and lists those that exist.
     """
     chosen: dict[str, Variant] = {}
+    outside = _from_outside()
     for name in (part.strip() for part in names.split(",")):
-        variant = get_variant(name)
+        variant = _get_variant(name, outside)
         if name in chosen:
             raise ValueError(f"--variants: {name} is named twice; name each variant once")
         chosen[name] = variant

@@ -116,9 +116,25 @@ def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sourc
     # Other code is another sha256, and is not taken for the same.
     with (tmp_path / "my_rope/gain/parts.py").open("a") as file:
         file.write("# a change\n")
-    code = "from experiments import extensions; extensions.load_plugin('my_rope.plugin'); print(extensions.origins())"
-    assert origin["module"] in (now := python("-c", code, at=tmp_path))
-    assert origin["sha256"] not in now
+    suite("run", "gain", *SMOKE, *plugin, at=tmp_path)
+    (before, now) = plugins(out)
+    assert before == origin
+    assert now["module"] == origin["module"]
+    assert now["sha256"] != origin["sha256"]
+
+
+def test_what_was_only_looked_at_or_took_part_in_another_comparison_is_not_on_record(installed, tmp_path):
+    words = [*SMOKE, "--out", "out", "--variants"]
+    code = (
+        "from experiments.cli import main\n"
+        "main(['list'])\n"
+        f"main(['run', 'convergence', *{words}, 'softmax-none', '--plugin', 'json'])\n"
+        f"main(['run', 'convergence', *{words}, 'softmax-rope'])\n"
+        f"main(['run', 'convergence', *{SMOKE}, '--variants', 'softmax-none', '--out', 'b'])\n"
+    )
+    python("-c", code, path=installed, at=tmp_path)
+    assert [origin["module"] for origin in plugins(tmp_path / "out")] == ["json"]
+    assert "plugins" not in json.loads((tmp_path / "b/comparison.json").read_text())
 
 
 def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):

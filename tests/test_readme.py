@@ -9,42 +9,33 @@ import pytest
 
 from experiments.cli import COMMANDS
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+SUMMARY = README.partition("## What the results say")[2].partition("## Import it")[0]
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_there_are_examples():
-    assert len(BLOCKS) >= 2
-
-
-def runs_a_comparison(block):
-    return "compare(" in block
-
-
 @pytest.mark.parametrize(
-    "block", [pytest.param(block, marks=pytest.mark.slow) if runs_a_comparison(block) else block for block in BLOCKS]
+    "block", [pytest.param(block, marks=pytest.mark.slow) if "compare(" in block else block for block in BLOCKS]
 )
 def test_the_examples_run_as_written(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_commands_exist():
-    named = set(re.findall(r"python -m experiments (\w+)", README))
-    assert named == set(COMMANDS)
-
-
-def test_the_figures_and_results_exist():
+def test_there_are_examples_and_the_commands_figures_and_results_exist():
+    assert len(BLOCKS) >= 2
+    assert set(re.findall(r"python -m experiments (\w+)", README)) == set(COMMANDS)
     for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (Path(__file__).parents[1] / path).exists(), path
+        assert (PROJECT / path).exists(), path
 
 
 def test_the_table_of_results_is_the_committed_report_s():
-    report = (Path(__file__).parents[1] / "results/reference/convergence/report.md").read_text(encoding="utf-8")
+    report = (PROJECT / "results/reference/convergence/report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?:softmax|favor\+|elu\+1|relu)-.*", README, flags=re.MULTILINE)
     results = report.partition("### Results")[2].partition("###")[0]
     reported = {line.split(" | ")[0]: line for line in results.splitlines() if line.startswith("| ")}
-    comparison = json.loads((Path(__file__).parents[1] / "results/reference/convergence/comparison.json").read_text())
+    comparison = json.loads((PROJECT / "results/reference/convergence/comparison.json").read_text())
     assert [row.strip("| ").split(" | ")[0] for row in rows] == [variant["name"] for variant in comparison["variants"]]
     for row in rows:
         variant, *values = row.strip("| ").split(" | ")
@@ -55,15 +46,14 @@ def test_the_table_of_results_is_the_committed_report_s():
 @pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
 @pytest.mark.parametrize("reference", ["convergence", "convergence-long", "convergence-imdb"])
 def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, reference):
-    page = (Path(__file__).parents[1] / "results/CLAIMS.md").read_text(encoding="utf-8")
+    page = (PROJECT / "results/CLAIMS.md").read_text(encoding="utf-8")
     (row,) = re.findall(
         rf"test loss, {re.escape(kernel)}-rope-after minus {re.escape(kernel)}-rope-before, bits per byte: "
         rf".([\d.]+) \[.([\d.]+), .([\d.]+)\][^|]*\| {reference};[^|]*\| \*\*(.*?)\*\*",
         page,
     )
     mean, *bounds, verdict = row
-    summary = README.partition("## What the results say")[2].partition("## Import it")[0]
-    said = re.findall(r"([\d.]+)\s+\[([\d.]+), ([\d.]+)\][^*]*\*\*(.*?)\*\*", " ".join(summary.split()))
+    said = re.findall(r"([\d.]+)\s+\[([\d.]+), ([\d.]+)\][^*]*\*\*(.*?)\*\*", " ".join(SUMMARY.split()))
     assert any(
         [float(found[0]), *sorted(map(float, found[1:3]))]
         == pytest.approx([float(mean), *sorted(map(float, bounds))], abs=6e-4)
@@ -91,10 +81,10 @@ def unsigned(values):
 
 
 def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report():
-    results = Path(__file__).parents[1] / "results"
+    results = PROJECT / "results"
     pages = [results / "CLAIMS.md", *results.glob("reference/*/report.md")]
     measured = [found for page in pages for found in triples(page.read_text(encoding="utf-8"))]
-    said = triples(README.partition("## What the results say")[2].partition("## Import it")[0])
+    said = triples(SUMMARY)
     assert len(said) > 30
     for numbers, unit, signed in said:
         shown = (lambda values: values) if signed else unsigned
@@ -105,7 +95,7 @@ def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report
 
 
 def test_the_table_of_speed_is_the_committed_one():
-    with (Path(__file__).parents[1] / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
+    with (PROJECT / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
         targets = list(csv.DictReader(file))
     assert len(targets) > 10
     for row in targets:

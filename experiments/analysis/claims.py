@@ -6,12 +6,14 @@ The claims of a study are in its claims.toml: groups of claims, a line each, wit
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from experiments.analysis import samples
 from experiments.analysis.samples import LARGEST, ReadSample, Sample
@@ -26,6 +28,8 @@ SEEN = "none found; our own question, put when this run had been seen"
 """what was published on a question that somebody asked after a look at the results; a family of its own"""
 
 Kind = Literal["measured", "count", "exact"]
+KINDS = get_args(Kind)
+SIGNS = ((0, inf), (-inf, 0))
 
 
 @dataclass(frozen=True)
@@ -68,18 +72,13 @@ class Claim:
 
     def __post_init__(self) -> None:
         low, high = self.region
-        known = ", ".join(get_args(Kind))
-        kinds = {"measured": LARGEST, "count": 0.0, "exact": 0.0}
+        coarsest = LARGEST if self.kind == "measured" else 0
         for name, fits, wanted in (
             ("region", low < high and (low, high) != (-inf, inf), "(low, high) with low < high, one of them finite"),
             ("margin", 0 < self.margin < min((high - low) / 2, inf), "more than 0 and less than half of the region"),
-            ("kind", self.kind in kinds, f"one of {known}"),
-            (
-                "region",
-                self.kind != "count" or self.region in ((0, inf), (-inf, 0)),
-                "(0, inf) or (-inf, 0) for a count",
-            ),
-            ("resolution", 0 <= self.resolution <= kinds.get(self.kind, 0), "0 or more, and 0 if not measured"),
+            ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
+            ("region", self.kind != "count" or self.region in SIGNS, "(0, inf) or (-inf, 0) for a count"),
+            ("resolution", 0 <= self.resolution <= coarsest, "0 or more, and 0 if not measured"),
             ("limits", self.limits[0] < self.limits[1], "(least, most) with least < most"),
         ):
             if not fits:
@@ -93,7 +92,6 @@ class Claim:
         return replace(self, resolution=self.resolution_of(comparison.config), resolution_of=None)
 
     def show(self, value: float) -> str:
-        """The value as text."""
         return format(value, self.pattern)
 
     @property
@@ -149,13 +147,10 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
 def _claim(words: dict[str, Any], names: Mapping[str, Any]) -> Claim:
     filled: dict[str, Any] = {name: _filled(value, names) for name, value in words.items()}
     make = names[filled["sample"]]
-    wanted = inspect.signature(make).parameters
-    filled["sample"] = make(**{name: value for name, value in filled.items() if name in wanted})
+    filled["sample"] = make(**{name: filled[name] for name in inspect.signature(make).parameters if name in filled})
     if "resolution_of" in filled:
         filled["resolution_of"] = names[filled["resolution_of"]]
-    filled |= {name: float(filled[name]) for name in ("margin", "resolution") if name in filled}
-    filled |= {name: tuple(map(float, filled[name])) for name in ("region", "limits") if name in filled}
-    return Claim(**{field.name: filled[field.name] for field in fields(Claim) if field.name in filled})
+    return msgspec.convert(filled, Claim, strict=False)  # a number may have stood in braces
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis.claims import Claim
+from experiments.console import program
 from experiments.study import fill, read_toml
 
 
@@ -12,25 +13,23 @@ class Reference(NamedTuple):
     """What a reference is a comparison of, the options of ``run`` that make it, and what is claimed of it."""
 
     study: str
-    options: str
-    claims: tuple[str, ...] | None = None
+    options: str = ""
+    claims: Sequence[str] | None = None
     """keys of the claims that are judged on it; None: all of the study's"""
 
 
 def _read(path: Path) -> dict[str, Reference]:
     listed: dict[str, dict[str, Any]] = read_toml(path)
     settings, found = listed.pop("settings"), {}
-    for reference, fields in listed.items():
-        options = [fill(fields["options"], settings)] if "options" in fields else []
-        variants = [
+    for name, fields in listed.items():
+        variants = ",".join(
             f"{kernel}-{position}{size}"
             for group, size in (("variants", ""), ("narrow_variants", "@dim=32"))
             for kernel, positions in fields.get(group, {}).items()
             for position in positions
-        ]
-        options += [f"--variants {','.join(variants)}"] if variants else []
-        claims = tuple(fields["claims"]) if "claims" in fields else None
-        found[reference] = Reference(fields["study"], " ".join(options), claims)
+        )
+        options = f"{fill(fields.get('options', ''), settings)} {variants and f'--variants {variants}'}"
+        found[name] = Reference(fields["study"], options.strip(), fields.get("claims"))
     return found
 
 
@@ -42,18 +41,17 @@ def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Clai
 
     The page of claims and the report of a comparison judge the same ones, so that each has one p.
     """
-    reference = REFERENCES.get(name)
-    if reference is None or reference.study != study or reference.claims is None:
-        return list(claims)
-    return [claim for claim in claims if claim.key in reference.claims]
+    reference = REFERENCES.get(name, Reference(study))
+    keys = reference.claims if reference.study == study else None
+    return [claim for claim in claims if keys is None or claim.key in keys]
 
 
 def command(name: str) -> str:
     """The command that makes a reference, into results/runs."""
-    return " ".join(["python -m experiments", *arguments(name)])
+    return " ".join([program(), *arguments(name)])
 
 
 def arguments(name: str) -> list[str]:
-    """The words of the command behind ``python -m experiments``; of a study from outside, those of its own name."""
-    reference = REFERENCES.get(name, Reference(name, ""))
+    """The words of the command behind the program's name; of a study from outside, those of its own name."""
+    reference = REFERENCES.get(name, Reference(name))
     return ["run", reference.study, *reference.options.split(), "--out", f"results/runs/{name}"]

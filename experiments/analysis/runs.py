@@ -60,29 +60,20 @@ class Runs:
         figures = self._curves[(split == "train") | (self._curves["metric"] == primary)]
         grouped: Any = figures.groupby(["variant", "seed", "split"], sort=False)["step"]
         recorded = {place: set(steps) for place, steps in grouped}
-        config = self._comparison.config
-        steps = (
-            {
-                split: list(recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"]))
-                for split in ("train", "validation", "test")
-            }
-            if self._comparison.variants
-            else {}
-        )
         fates = {}
-        states: Any = run_states(self._root, self._comparison, self._curves).itertuples(index=False)
-        for row in states:
-            fates[row.variant, row.seed] = row.state, row.reason
-            if row.state == "done":
-                lacking = [
-                    f"{split} (step {step})"
-                    for split, wanted in steps.items()
-                    for step in wanted
-                    if step not in recorded.get((row.variant, row.seed, split), ())
-                ]
-                if lacking:
-                    told = f"its status is done, but no {lacking[0]} figure is on record"
-                    fates[row.variant, row.seed] = "unfinished", told
+        for run in run_states(self._root, self._comparison, self._curves).to_dict("records"):
+            place, fate = (run["variant"], run["seed"]), (run["state"], run["reason"])
+            if fate[0] == "done":
+                config = self._comparison.config
+                lacking = (
+                    f"its status is done, but no {split} (step {step}) figure is on record"
+                    for split in ("train", "validation", "test")
+                    for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"])
+                    if step not in recorded.get((*place, split), ())
+                )
+                told = next(lacking, None)
+                fate = ("unfinished", told) if told else fate
+            fates[place] = fate
         return fates
 
     @cached_property

@@ -6,6 +6,7 @@ seeds at which a variant failed or is unfinished.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -70,35 +71,34 @@ class Noted(NamedTuple):
 
 def per_seed(variants: tuple[str, ...], quantity: Callable[..., float | Noted]) -> ReadSample:
     """``quantity(*runs)``, which may raise NotRecorded or Undefined, for each seed at which these variants finished."""
-    return _by_seed(
+    return by_seed(
         variants, lambda root, comparison, runs: lambda seed: quantity(*(runs.numbers[each, seed] for each in variants))
     )
 
 
-def from_table(
-    variants: tuple[str, ...], read: Callable[[Path, Comparison], Callable[[int], float | None]]
-) -> ReadSample:
-    """What a table has for each seed at which all these variants finished; its rows of other runs do not count.
-
-    ``read(root, comparison)`` gives the quantity as a function of a seed, None where it is not measured; it raises
-    ValueError for a damaged file.
-    """
-    return _by_seed(variants, lambda root, comparison, runs: read(root, comparison))
-
-
-def _by_seed(
+def by_seed(
     variants: tuple[str, ...], read: Callable[[Path, Comparison, Runs], Callable[[int], float | Noted | None]]
 ) -> ReadSample:
+    """The same of any records: ``read`` gives the quantity as a function of a seed, None where it is not measured."""
+
     def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         if not set(variants) <= {variant.name for variant in comparison.variants}:
             return None
         quantity = read(root, comparison, runs)
-        finished, lost = _finished_seeds(variants, comparison, runs)
         values: dict[int, float] = {}
+        lost: list[str] = []
         notes: dict[str, list[int]] = {}
-        for seed in finished:
+        for seed in comparison.seeds:
+            fates = {variant: runs.fates[variant, seed] for variant in variants}
+            failed = [
+                f"{variant} failed: {reason or 'no reason recorded'}"
+                for variant, (state, reason) in fates.items()
+                if state == "failed"
+            ]
             try:
-                found = quantity(seed)
+                if failed:
+                    raise Undefined(", ".join(failed))
+                found = quantity(seed) if all(state == "done" for state, _ in fates.values()) else None
             except NotRecorded:
                 continue
             except Undefined as error:
@@ -113,23 +113,6 @@ def _by_seed(
         return Sample(values, len(comparison.seeds), tuple(lost), notes=told)
 
     return sample
-
-
-def _finished_seeds(variants: tuple[str, ...], comparison: Comparison, runs: Runs) -> tuple[list[int], list[str]]:
-    """The seeds at which all these variants finished, and a sentence for each at which one failed."""
-    finished, lost = [], []
-    for seed in comparison.seeds:
-        fates = [(variant, *runs.fates[variant, seed]) for variant in dict.fromkeys(variants)]
-        failed = [
-            f"{variant} failed: {reason or 'no reason recorded'}"
-            for variant, state, reason in fates
-            if state == "failed"
-        ]
-        if failed:
-            lost.append(f"seed {seed}: {', '.join(failed)}")
-        elif all(state == "done" for _, state, _ in fates):
-            finished.append(seed)
-    return finished, lost
 
 
 def paired(variant: str, other: str, metric: str = "test_bits_per_byte") -> ReadSample:
@@ -166,23 +149,23 @@ def with_all_variants(read: ReadSample, metric: str, factor: float) -> ReadSampl
         if found is None:
             return None
         values: dict[str, list[float]] = {}
-        failed = [
-            f"{variant} failed at seed {seed}" for (variant, seed), (fate, _) in runs.fates.items() if fate == "failed"
-        ]
+        failed = []
         try:
             for (variant, seed), (state, _) in runs.fates.items():
-                if state not in ("done", "failed"):
-                    raise NotRecorded(metric)
-                if state == "done":
+                if state == "failed":
+                    failed.append(f"{variant} failed at seed {seed}")
+                elif state == "done":
                     values.setdefault(variant, []).append(runs.numbers[variant, seed].last(metric))
+                else:
+                    raise NotRecorded(metric)
         except NotRecorded:
             return Sample({}, found.planned, notes=("it is judged when all variants have finished", *found.lost))
         if failed:
             return replace(found, unjudged=f"the spread of all variants is not known, as {' and '.join(failed)}")
-        pooled = pooled_spread(values.values())
-        if pooled is None:
+        std, degrees = pooled_spread(values.values())
+        if not degrees:
             return found
-        pooled = Spread(factor * pooled.std, pooled.degrees)
+        pooled = Spread(factor * std, degrees)
         note = f"judged by the spread of all variants, too: {pooled.std:.3f}, {pooled.degrees} degrees of freedom"
         return replace(found, pooled=pooled, notes=(*found.notes, note))
 
@@ -207,7 +190,7 @@ def steps_saved(variant: str, other: str, metric: str = "validation_bits_per_byt
         if steps == 0:
             raise NotRecorded(metric)
         step = first_at_or_below(mine.curve(metric), float(baseline.iloc[-1]))
-        if step is None:
+        if isnan(step):
             return Noted(0.0, f"never came down to {other}'s final loss and count as 0")
         return 1 - step / steps
 

@@ -43,11 +43,9 @@ def sign_test(outcomes: Sequence[float], region: tuple[float, float]) -> tuple[f
 
     Exact: of the outcomes that are not 0, each sign is as likely as the other if there is no difference.
     """
-    differing = [outcome for outcome in outcomes if outcome]
-    inside = sum(region[0] < outcome < region[1] for outcome in differing)
-    greater, less = (
-        float(stats.binomtest(inside, len(differing), alternative=side).pvalue) for side in ("greater", "less")
-    )
+    inside = sum(region[0] < outcome < region[1] for outcome in outcomes)
+    differing = sum(map(bool, outcomes))
+    greater, less = (float(stats.binomtest(inside, differing, alternative=side).pvalue) for side in ("greater", "less"))
     return greater, less
 
 
@@ -67,12 +65,9 @@ def adjust(sides: Sequence[tuple[float, float] | None]) -> list[tuple[float, flo
 
 def holm(p: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm's method, in their order: the largest of (m - j + 1)·p_(j) up to each, at most 1."""
-    adjusted = [1.0] * len(p)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(p, kind="stable")
+    falling = np.maximum.accumulate(np.minimum(1.0, np.arange(len(p), 0, -1) * np.array(p)[order]))
+    return [float(each) for each in falling[np.argsort(order)]]
 
 
 def certainties(values: Sequence[float], region: tuple[float, float], margin: float) -> tuple[float, float]:

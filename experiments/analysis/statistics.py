@@ -5,7 +5,6 @@ batches and started from the same shared weights. Intervals are two-sided 95 % S
 three seeds there is none: it says nothing, and percentile bootstraps of so few values cover too little.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite, nan
@@ -63,12 +62,12 @@ def spreads_of(values: Sequence[float], smallest_std: float = 0.0, pooled: Sprea
     return [own] if pooled is None else [own, Spread(max(pooled.std, smallest_std), pooled.degrees)]
 
 
-def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
-    """The spread within groups, taken together: √(Σ (x - mean of its group)² / Σ (n - 1)). None: all have one value."""
+def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread:
+    """The spread within groups, taken together: √(Σ (x - mean of its group)² / Σ (n - 1)); NaN where all have n = 1."""
     larger = [values for values in groups if len(values) > 1]
     degrees = sum(len(values) - 1 for values in larger)
     squares = sum(float(np.var(values, ddof=1)) * (len(values) - 1) for values in larger)
-    return Spread((squares / degrees) ** 0.5, degrees) if degrees else None
+    return Spread((squares / degrees) ** 0.5 if degrees else nan, degrees)
 
 
 def estimate(values: Sequence[float], smallest_std: float = 0.0, pooled: Spread | None = None) -> Estimate:
@@ -96,11 +95,9 @@ def estimates(table: pd.DataFrame, by: str | list[str], column: str) -> pd.DataF
     return pd.DataFrame(found, index=["n", "mean", "low", "high", "std"]).T.rename_axis(by)
 
 
-def first_at_or_below(curve: "pd.Series[float]", target: float) -> int | None:
-    """The first index (a step) at which the curve is at or below the target; None if it never is."""
-    reached = curve.sort_index()
-    reached = reached[reached <= target]
-    return None if reached.empty else int(reached.index[0])
+def first_at_or_below(curve: "pd.Series[float]", target: float) -> float:
+    """The first index (a step) at which the curve is at or below the target; NaN if it never is."""
+    return float(curve[curve <= target].index.min())
 
 
 def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
@@ -109,13 +106,14 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
     """
-    tested = _curves_of(curves, "test", comparison.objective.metric)
+    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
+    tested = set(zip(tests["variant"], tests["seed"], strict=True))
     unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
     for variant, seed in comparison.runs:
         status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
         state, reason = str(status.state), status.reason
-        if state == "done" and seed not in tested[variant]:
+        if state == "done" and (variant, seed) not in tested:
             state, reason = "unfinished", "its status is done, but no test figure is on record"
         rows.append((variant, seed, state, reason or ""))
     return pd.DataFrame.from_records(rows, columns=["variant", "seed", "state", "reason"])
@@ -135,40 +133,41 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     seed; the value is NaN where the run never came down to the baseline's final validation figure.
     """
     by_run = curves.set_index(["variant", "seed"])
-    curves = by_run[by_run.index.isin(finished)].reset_index()
+    curves = by_run[by_run.index.isin(finished)].reset_index().sort_values("step", kind="stable")
+    grouped: Any = curves.groupby(["split", "metric", "variant", "seed"])
+    recorded = {place: rows.set_index("step")["value"] for place, rows in grouped}
     units = compared(comparison, curves)
-    ends = {
-        (split, metric): {name: _ends(of_variant) for name, of_variant in _curves_of(curves, split, metric).items()}
-        for split in ("test", "validation")
-        for metric in units
-    }
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
     main = next(iter(units))
     sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
-    validation = _curves_of(curves, "validation", main)
-    speed = _curves_of(curves, "train", "tokens_per_second")
     tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
+
+    def by_seed(split: str, metric: str, variant: str) -> "dict[int, pd.Series[float]]":
+        places = {seed: (split, metric, variant, seed) for seed in comparison.seeds}
+        return {seed: recorded[place] for seed, place in places.items() if place in recorded}
+
+    def ends(split: str, metric: str, variant: str) -> dict[int, float]:
+        return {seed: curve.iloc[-1] for seed, curve in by_seed(split, metric, variant).items()}
 
     rows: list[tuple[str, str, int, float]] = []
     for variant in comparison.variants:
         name = variant.name
         values: dict[str, dict[int, float]] = {}
         for metric in units:
-            test = ends["test", metric]
-            values[f"test_{metric}"] = mine = test.get(name, {})
-            values[f"validation_{metric}"] = ends["validation", metric].get(name, {})
+            values[f"test_{metric}"] = mine = ends("test", metric, name)
+            values[f"validation_{metric}"] = ends("validation", metric, name)
             for contrast, other in contrasts(variant, comparison, metric):
-                theirs = test.get(other, {})
+                theirs = ends("test", metric, other)
                 values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
-        targets = ends["validation", main].get(variant.baseline, {})
-        steps = {
+        targets = ends("validation", main, variant.baseline)
+        values["steps_to_baseline"] = steps = {
             seed: first_at_or_below(sign * curve, sign * targets[seed])
-            for seed, curve in validation[name].items()
+            for seed, curve in by_seed("validation", main, name).items()
             if seed in targets
         }
-        values["steps_to_baseline"] = {seed: nan if step is None else step for seed, step in steps.items()}
-        values["tokens_to_baseline"] = {seed: nan if step is None else tokens_at[step] for seed, step in steps.items()}
-        values["tokens_per_second"] = {seed: curve.median() for seed, curve in speed[name].items()}
+        values["tokens_to_baseline"] = {seed: tokens_at.get(step, nan) for seed, step in steps.items()}
+        speeds = by_seed("train", "tokens_per_second", name)
+        values["tokens_per_second"] = {seed: curve.median() for seed, curve in speeds.items()}
         rows += [
             (name, metric, seed, float(value))
             for metric, of_seed in values.items()
@@ -184,19 +183,17 @@ def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
     return ({LOSS: NEXT_BYTE.unit} if recorded else {}) | {primary.metric: primary.unit}
 
 
-def contrasts(variant: VariantRecord, comparison: Comparison, metric: str | None = None) -> list[tuple[str, str]]:
-    """The paired differences reported for a variant, as (metric, name of the variant subtracted).
+def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> list[tuple[str, str]]:
+    """The paired differences of a metric that are reported for a variant, as (name, variant subtracted).
 
     Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
-    Those two have the same settings, but for a learning rate that was found for each variant by tuning. ``metric``: the
-    primary one by default.
+    Those two have the same settings, but for a learning rate that was found for each variant by tuning.
     """
 
     def settings(variant: VariantRecord) -> dict[str, Any]:
         fixed = "@learning_rate=" in variant.name
         return {name: value for name, value in variant.settings.items() if fixed or name != "learning_rate"}
 
-    metric = metric or comparison.objective.metric
     others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
     if variant.baseline in others:
@@ -221,8 +218,7 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     """
     curves = read_curves(root, comparison) if curves is None else curves
     states = run_states(root, comparison, curves)
-    done = states[states["state"] == "done"]
-    values = run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    values = finished_values(root, comparison, curves)
     rows = []
     for variant in comparison.variants:
         mine = values[values["variant"] == variant.name]
@@ -260,20 +256,6 @@ def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:
 
 def _reasons(runs: pd.DataFrame) -> str:
     """What became of these runs, equal reasons told once."""
-    seeds: dict[str, list[str]] = {}
-    for run in runs.to_dict("records"):
-        seeds.setdefault(run["reason"] or run["state"], []).append(str(run["seed"]))
-    return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds.items())
-
-
-def _curves_of(curves: pd.DataFrame, split: str, metric: str) -> dict[str, dict[int, "pd.Series[float]"]]:
-    """For each variant and seed the metric as a series over ascending steps; of another variant there is nothing."""
-    found: dict[str, dict[int, pd.Series[float]]] = defaultdict(dict)
-    rows: Any = curves[(curves["split"] == split) & (curves["metric"] == metric)]
-    for (variant, seed), group in rows.groupby(["variant", "seed"], sort=False):
-        found[variant][seed] = group.set_index("step")["value"].sort_index()
-    return found
-
-
-def _ends(of_seed: "dict[int, pd.Series[float]]") -> dict[int, float]:
-    return {seed: curve.iloc[-1] for seed, curve in of_seed.items()}
+    told = runs["reason"].where(runs["reason"] != "", runs["state"])
+    seeds: Any = runs["seed"].astype(str).groupby(told, sort=False)
+    return "; ".join(f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {reason}" for reason, which in seeds)

@@ -99,19 +99,19 @@ def evaluate(
         runs = Runs(root, comparison, curves)
         claims = [claim.of(comparison) for claim in claims]
         samples = [claim.sample(root, comparison, runs) for claim in claims]
-    sides = [_sides(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
+    tests = [_test(claim, sample) for claim, sample in zip(claims, samples, strict=True)]
     adjusted: dict[int, tuple[float, float]] = {}
     for family in {claim.family for claim in claims}:
         members = [index for index, claim in enumerate(claims) if claim.family == family]
-        adjusted |= zip(members, adjust([sides[index] for index in members]), strict=True)
+        adjusted |= zip(members, adjust([tests[index][0] for index in members]), strict=True)
     data = ", ".join(each.name for each in comparison.data) if comparison else ""
     of_comparison = size(comparison) if comparison else ""
     rows = []
-    for index, (claim, sample) in enumerate(zip(claims, samples, strict=True)):
-        verdict, p, remark = _judge(claim, sample, adjusted[index] if sides[index] else None)
+    for index, (claim, sample, (sides, why)) in enumerate(zip(claims, samples, tests, strict=True)):
+        verdict, p, remarks = _judge(claim, sample, adjusted[index] if sides else None, why)
         found, unit = estimate_of(claim, sample), sample.unit_of_sample if sample else "seeds"
         where = reference, claim.data or data, claim.size or of_comparison
-        rows.append(Row(claim, *where, found, unit, p, verdict, remark, command))
+        rows.append(Row(claim, *where, found, unit, p, verdict, ". ".join(filter(None, remarks)), command))
     return rows
 
 
@@ -146,57 +146,48 @@ def estimate_of(claim: Claim, sample: Sample | None) -> Estimate:
     return replace(found, low=max(found.low, least), high=min(found.high, most)) if found.has_interval else found
 
 
-def _sides(claim: Claim, sample: Sample | None) -> tuple[float, float] | None:
-    """The two p of a sample that is whole; None of one that allows no verdict."""
-    if sample is None or sample.unfinished or sample.lost or _why_untested(claim, sample):
-        return None
+def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | None, str]:
+    """The two p of a sample that is whole; or None, and why its values, though all are there, allow no verdict."""
+    if sample is None or sample.unfinished or sample.lost:
+        return None, ""
     values = list(sample.values.values())
+    if sample.unjudged:
+        return None, sample.unjudged
+    if len(values) < SMALLEST_SAMPLE:
+        return None, f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count":
         if not set(values) <= {-1, 0, 1}:
             raise ValueError(f"{claim.key}: values are {values}; those of a count are -1, 0 or 1")
-        return sign_test(values, claim.region)
+        return (sign_test(values, claim.region), "") if any(values) else (None, _too_few_differed(sample))
     if claim.kind == "exact":
-        return certainties(values, claim.region, claim.margin)
-    return p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
+        return certainties(values, claim.region, claim.margin), ""
+    if not claim.resolution and min(values) == max(values):
+        return None, "all values are equal"
+    return p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled), ""
 
 
-def _why_untested(claim: Claim, sample: Sample) -> str:
-    """Why the values, though all are there, allow no test; empty if they do."""
-    values = list(sample.values.values())
-    if sample.unjudged:
-        return sample.unjudged
-    if len(values) < SMALLEST_SAMPLE:
-        return f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
-    if claim.kind == "count" and not any(values):
-        return _differed(sample)
-    if claim.kind == "measured" and not claim.resolution and min(values) == max(values):
-        return "all values are equal"
-    return ""
+def _too_few_differed(sample: Sample) -> str:
+    """Why outcomes cannot decide anything; empty if they can."""
+    differing, unit = sum(map(bool, sample.values.values())), sample.unit_of_sample
+    said = f"{differing} of {sample.planned} {unit} differed, and a sign test needs {FEWEST_DIFFERING}"
+    return said if differing < FEWEST_DIFFERING else ""
 
 
-def _differed(sample: Sample) -> str:
-    differing = sum(map(bool, sample.values.values()))
-    return f"{differing} of {sample.planned} {sample.unit_of_sample} differed, and a sign test needs {FEWEST_DIFFERING}"
-
-
-def _judge(claim: Claim, sample: Sample | None, sides: tuple[float, float] | None) -> tuple[str, float, str]:
-    """The verdict, the p that it follows from, and the remark. ``sides`` are adjusted; None allows no verdict."""
+def _judge(
+    claim: Claim, sample: Sample | None, sides: tuple[float, float] | None, why: str
+) -> tuple[str, float, list[str]]:
+    """The verdict, the p that it follows from, and remarks, some empty. ``sides`` are adjusted; None: ``why`` not."""
     if sample is None:
-        return NOT_RUN, nan, NOT_PART
-    unit = sample.unit_of_sample
-    notes = list(sample.notes)
-    if sample.lost:
-        notes = [f"{len(sample.lost)} of {sample.planned} {unit} have no value: {'; '.join(sample.lost)}", *notes]
+        return NOT_RUN, nan, [NOT_PART]
+    planned = f"of {sample.planned} {sample.unit_of_sample}"
+    lost = f"{len(sample.lost)} {planned} have no value: {'; '.join(sample.lost)}" if sample.lost else ""
     if sample.unfinished:
-        missing = f"{sample.unfinished} of {sample.planned} {unit} are missing or unfinished"
-        return NOT_RUN, nan, ". ".join([missing, *notes])
+        return NOT_RUN, nan, [f"{sample.unfinished} {planned} are missing or unfinished", lost, *sample.notes]
     if sides is None:
-        why = "" if sample.lost else _why_untested(claim, sample)
-        return INCONCLUSIVE, nan, ". ".join([*([why] if why else []), *notes])
+        return INCONCLUSIVE, nan, [why, lost, *sample.notes]
     inside, outside = sides
-    if claim.kind == "count" and sum(map(bool, sample.values.values())) < FEWEST_DIFFERING:
-        notes = [_differed(sample), *notes]
+    few = _too_few_differed(sample) if claim.kind == "count" else ""
     if outside < ALPHA:
-        within = ["it lies in the range, but by less than the smallest amount that matters"] if inside < ALPHA else []
-        return NOT_SUPPORTED, outside, ". ".join([*within, *notes])
-    return SUPPORTED if inside < ALPHA else INCONCLUSIVE, min(inside, outside), ". ".join(notes)
+        within = "it lies in the range, but by less than the smallest amount that matters" if inside < ALPHA else ""
+        return NOT_SUPPORTED, outside, [within, few, *sample.notes]
+    return SUPPORTED if inside < ALPHA else INCONCLUSIVE, min(inside, outside), [few, *sample.notes]

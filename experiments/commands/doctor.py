@@ -3,7 +3,6 @@
 import importlib
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -12,13 +11,12 @@ import psutil
 
 from experiments.commands.catalogue import availability
 from experiments.config import Config
-from experiments.console import available_cores, make_console, print_pairs, say_that_it_loads
+from experiments.console import CHECKOUT, available_cores, in_checkout, make_console, print_pairs, say_that_it_loads
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.options import DoctorOptions
 
-OLDEST_PYTHON = (3, 11)
 REQUIREMENTS = (
     "torch einops numpy pandas scipy matplotlib Jinja2 rich pooch psutil safetensors filelock requests msgspec "
     "performer-pytorch pillow"
@@ -29,15 +27,14 @@ REQUIREMENTS = (
 def doctor(
     options: DoctorOptions, runs: Path = Path("results/runs"), requirements: Sequence[str] = REQUIREMENTS
 ) -> int:
-    """Print what this machine has, what is missing and which presets it can run.
+    """Print what this machine has, what is missing and which presets it can run; never raises for what it examines.
 
-    ``runs`` is where comparisons are written. Returns 0, or 1 when something that every run needs is missing. Never
-    raises for what it examines.
+    ``runs`` is where comparisons are written. Returns 0, or 1 when something that every run needs is missing.
     """
     problems: list[str] = []
     console = make_console()
     say_that_it_loads("doctor")
-    print_pairs(console, machine(problems), "Machine")
+    print_pairs(console, machine(), "Machine")
     print_pairs(console, ((name, package(name, problems)) for name in requirements), "\nPackages")
     print_pairs(console, data_sets(options.data_dir, problems), "\nData sets")
     print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
@@ -52,11 +49,8 @@ def doctor(
     return 0
 
 
-def machine(problems: list[str]) -> list[tuple[str, str]]:
+def machine() -> list[tuple[str, str]]:
     """Python, processors, memory and GPUs."""
-    if sys.version_info < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        problems.append(f"Python {oldest} or newer; this is {platform.python_version()}")
     return [
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("cores", str(available_cores())),
@@ -81,7 +75,8 @@ def package(name: str, problems: list[str]) -> str:
         importlib.import_module({"pillow": "PIL"}.get(name, name.lower().replace("-", "_")))
         return metadata.version(name)
     except (ImportError, OSError) as error:  # OSError: a shared library that it needs is not there
-        problems.append(f"the package {name} ({error}); run pip install -c constraints.txt -e .")
+        remedy = f"pip install -c constraints.txt -e . in {CHECKOUT}" if in_checkout() else f"pip install {name}"
+        problems.append(f"the package {name} ({error}); run {remedy}")
         return "missing"
 
 

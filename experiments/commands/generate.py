@@ -8,8 +8,7 @@ from experiments.records.record import read_comparison
 def generate(options: GenerateOptions) -> int:
     """Print the prompt and a trained model's continuation. Returns the exit status.
 
-    Raises:
-        ValueError: there is no such run, it is not finished, or its model cannot take so many tokens.
+    Raises ValueError if there is no such run, it is not finished, or its model cannot take so many tokens.
     """
     read_comparison(options.directory)  # what is none is refused before anything is loaded
     say_that_it_loads("generate")

@@ -14,15 +14,30 @@ from rich.table import Table
 from experiments.config import Config
 from experiments.console import duration
 from experiments.data.corpus import Corpus
-from experiments.records.schema import Comparison
+from experiments.data.registry import DATA_SETS
+from experiments.extensions import origins
+from experiments.launch.registry import LAUNCHERS
+from experiments.options import RunOptions
+from experiments.records.schema import Comparison, Origin
+from experiments.studies.registry import STUDIES
 from experiments.training.determinism import nondeterministic_operations
 from experiments.training.loop import RunFailed, make_optimizer, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
-from experiments.variants import Variant, get_variant
+from experiments.variants import Variant, get_variant, modules_of
 
-MEASURING_SECONDS = 8
+MEASURING_SECONDS = 3
 """after this, variants of a kernel and position that were measured are taken to be as fast"""
+
+
+def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
+    """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
+    modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
+    modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
+    modules.update(*(modules_of(variant.name, variant.kernel) for variant in comparison.variants))
+    found = [Origin(**origin) for origin in origins(module for module in modules if module)]
+    comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
+    return found
 
 
 def print_head(console: Console, comparison: Comparison, corpus: Corpus, device: torch.device, workers: int) -> None:
@@ -61,14 +76,8 @@ def print_plan(
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
         total, runs, trials = total + seconds * mine, runs + mine, trials + tried
-        table.add_row(
-            variant.name,
-            str(mine),
-            f"{described.parameters:,}",
-            f"{described.position_parameters:,}",
-            f"{config.steps * config.tokens_per_step:,}",
-            duration(seconds),
-        )
+        sizes = described.parameters, described.position_parameters, config.steps * config.tokens_per_step
+        table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
     console.print(table)
     if trials:
         console.print(

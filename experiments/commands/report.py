@@ -12,8 +12,7 @@ def report(options: ReportOptions) -> int:
 
     Returns the exit status.
 
-    Raises:
-        ValueError: the directory holds no comparison, or a damaged one.
+    Raises ValueError if the directory holds no comparison, or a damaged one.
     """
     root = options.directory
     try:

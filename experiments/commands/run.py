@@ -16,9 +16,7 @@ MOST_SEEDS, MOST_WORKERS = 1000, 4096
 def run(options: RunOptions) -> int:
     """Run a study, or all of them. Returns the exit status.
 
-    Raises:
-        ValueError: wrong use; nothing was written.
-        RunFailed: it began and could not go on.
+    Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
     """
     for name, value, most in (("--seeds", options.seeds, MOST_SEEDS), ("--workers", options.workers, MOST_WORKERS)):
         if value is not None:
@@ -38,7 +36,11 @@ def run(options: RunOptions) -> int:
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
+    from experiments.records.store import check_directory
+    from experiments.report.report import check_places
 
+    check_directory(options.directory)
+    check_places(options.directory)
     study = STUDIES[options.study]
     return run_training(study, options, config) if study.variants else run_measurements(study, options)
 

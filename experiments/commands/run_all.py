@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.analysis import references
-from experiments.commands.run_measurements import OPTIONS as MEASURED_OPTIONS
+from experiments.commands.run_measurements import OPTIONS as MEASURED
 from experiments.console import make_console, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
-from experiments.options import ALL, RunOptions
+from experiments.options import RunOptions, as_words, given_options
 from experiments.studies.registry import STUDIES
 
 EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--run-timeout", "--launcher", "--dry-run", "--plugin")
@@ -23,16 +23,11 @@ RUNS = Path("results/runs")
 def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
     """Run every reference, or at another preset than cpu every study with its own variants. Returns the exit status.
 
-    Args:
-        options: what was given behind ``run all``.
-        run_one: runs the command of some words; returns its exit status.
-
-    Raises:
-        ValueError: an option that is not one of ``EVERYWHERE``.
+    ``run_one`` runs the command of some words, and returns its exit status. Raises ValueError if an option is not one
+    of ``EVERYWHERE``.
     """
-    words_given = [word for word in options.words[1:] if word != ALL]
-    given = [word.partition("=")[0].replace("_", "-") for word in words_given if word.startswith("--")]
-    refused = [word for word in given if word not in EVERYWHERE]
+    given = given_options(options)
+    refused = [flag for flag in given if flag not in EVERYWHERE]
     if refused:
         raise ValueError(
             f"{', '.join(refused)} is for one study; `run all` takes {', '.join(EVERYWHERE)}, and runs each "
@@ -43,11 +38,12 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
     if options.preset == "cpu":
         commands = {name: references.arguments(name) for name in references.REFERENCES}
     statuses = {}
-    if "--dry-run" not in given:
+    if not options.dry_run:
         RUNS.mkdir(parents=True, exist_ok=True)  # from the first run on, so that every command is the same again
     for number, (name, words) in enumerate(commands.items(), start=1):
         study = STUDIES[words[1]]
-        words = [*words, *_fitting(words_given, trains=bool(study.variants))]
+        # One that trains nothing does not take all of them.
+        words = [*words, *as_words({flag: given[flag] for flag in given if study.variants or flag in MEASURED})]
         if study.variants and RUNS.is_dir():
             words += ["--reuse", str(RUNS)]
         console.rule(f"{number} of {len(commands)}: {name}")
@@ -63,17 +59,3 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
     for name in failed:
         console.print(f"  {name} is not; the same command tries it again")
     return EXIT_FAILED if failed else 0
-
-
-def _fitting(options: list[str], *, trains: bool) -> list[str]:
-    """The options that a run takes: one that trains nothing does not take all of them."""
-    if trains:
-        return options
-    kept: list[str] = []
-    keep = False
-    for word in options:
-        if word.startswith("--"):
-            keep = word.partition("=")[0].replace("_", "-") in MEASURED_OPTIONS
-        if keep:
-            kept.append(word)
-    return kept

@@ -4,24 +4,15 @@ from pathlib import Path
 
 import msgspec
 
+from experiments.commands.plan import note_plugins
 from experiments.console import command_line, make_console
 from experiments.errors import EXIT_FAILED
-from experiments.options import RunOptions, given_flags
-from experiments.records.lock import only_one_run
+from experiments.options import RunOptions, given_options
+from experiments.records import store
+from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import read_comparison, write_record
 from experiments.records.schema import Comparison
-from experiments.records.store import (
-    CONTINUED,
-    add_changes,
-    check_directory,
-    check_same_study,
-    differing_settings,
-    failing_after_it_began,
-    make_directory,
-    new_comparison,
-    refuse_if_differing,
-)
-from experiments.report.report import check_places, write_report
+from experiments.report.report import write_report
 from experiments.study import Study, resolve
 from experiments.training.models import resolve_device
 
@@ -30,12 +21,8 @@ OPTIONS = ("--preset", "--out", "--device", "--dry-run", "--plugin", "--config")
 
 
 def run_measurements(study: Study, options: RunOptions) -> int:
-    """Measure what is missing and write the report. Returns the exit status.
-
-    Raises:
-        ValueError: wrong use; nothing was written.
-    """
-    refused = [flag for flag in given_flags(options) if flag not in OPTIONS]
+    """Measure what is missing and write the report. Returns the exit status. Raises ValueError for wrong use."""
+    refused = [flag for flag in given_options(options) if flag not in OPTIONS]
     if refused:
         raise ValueError(
             f"{', '.join(refused)} says what is trained, and {options.study} trains nothing; it takes "
@@ -46,27 +33,27 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     config = resolve(study.settings)(options.preset, device.type)
     console = make_console()
     root = options.directory
-    check_directory(root)
-    check_places(root)
-    comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
+    comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
     comparison.config = msgspec.json.decode(msgspec.json.encode(config))
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(missing_of(root, config)))
-    continued = [note for note in comparison.notes if note.startswith(CONTINUED)]
+    continued = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     comparison.notes = continued + notes_of(root, config)
     missing = missing_of(root, config)
     console.print(f"{len(missing)} measurements to make on {comparison.machine['device']}")
     for note in comparison.notes:
         console.print(f"note: {note}", soft_wrap=True)
     if options.dry_run:
+        check_free(root)
         for measurement in missing:
             console.print(f"  {measurement}", soft_wrap=True)
         console.print("Nothing was measured or written.")
         return 0
 
-    make_directory(root)
-    with only_one_run(root, console), failing_after_it_began(root):
+    store.make_directory(root)
+    with only_one_run(root, console), store.failing_after_it_began(root):
+        note_plugins(comparison, options)
         write_record(root / "comparison.json", comparison)
         failures = resolve(study.measure)(root, comparison, None)
         # Of what failed before, some may have succeeded now.
@@ -82,10 +69,10 @@ def run_measurements(study: Study, options: RunOptions) -> int:
 def _continued(root: Path, comparison: Comparison, unfinished: bool) -> Comparison:
     """The comparison that is in ``root``, to go on with. Raises ValueError if it measured something else."""
     there = read_comparison(root)
-    check_same_study(root, there, comparison)
-    differing = differing_settings(there.config, comparison.config)
+    store.check_same_study(root, there, comparison)
+    differing = store.differing_settings(there.config, comparison.config)
     if there.machine.get("device") != comparison.machine["device"]:
         differing.append(f"the device ({there.machine.get('device')} there, {comparison.machine['device']} now)")
-    refuse_if_differing(root, differing)
-    add_changes(there, comparison, all_done=not unfinished)
+    store.refuse_if_differing(root, differing)
+    store.add_changes(there, comparison, all_done=not unfinished)
     return there

@@ -9,12 +9,11 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import nondeterministic, print_head, print_plan
+from experiments.commands.plan import nondeterministic, note_plugins, print_head, print_plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, make_console
 from experiments.data.registry import load_corpus
 from experiments.errors import EXIT_FAILED
-from experiments.extensions import origins
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.progress import Display
 from experiments.launch.registry import LAUNCHERS
@@ -22,29 +21,14 @@ from experiments.launch.reuse import Trained, other_code, take_over, trained_run
 from experiments.launch.runs import Failure, Training, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
+from experiments.records import store
 from experiments.records.files import remove_leftovers
-from experiments.records.lock import only_one_run
+from experiments.records.lock import check_free, only_one_run
 from experiments.records.record import is_finished, run_directory, write_record
-from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
-from experiments.records.store import (
-    CONTINUED,
-    add_notes,
-    check_directory,
-    failing_after_it_began,
-    make_directory,
-    merge_with_existing,
-    new_comparison,
-)
-from experiments.report.report import check_places, remove_unfinished_reports, result_table, write_report
+from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
+from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
-from experiments.training import tuning
-from experiments.training.models import (
-    build_model,
-    check_memory,
-    check_parameters_match,
-    count_parameters,
-    resolve_device,
-)
+from experiments.training import models, tuning
 from experiments.training.objectives import Objective, make_objective
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
@@ -54,16 +38,13 @@ from linear_rope.model import Position
 def run_training(study: Study, options: RunOptions, config: Config) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
-    Raises:
-        ValueError: wrong use; nothing was written.
+    Raises ValueError for wrong use; then nothing was written.
     """
     seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
-    check_directory(root)
-    check_places(root)
-    device = resolve_device(options.device)
+    device = models.resolve_device(options.device)
     workers = options.workers
     if workers is None:
         workers = 1 if device.type == "cuda" else max(1, available_cores() // config.threads)
@@ -71,40 +52,38 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
     if device.type == "cpu":
-        check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
+        models.check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
     corpus = load_corpus(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     objective = make_objective(corpus, config, root)
     parameters = {variant.name: _parameters(variant, configs[variant.name], objective) for variant in variants}
-    for size in {(variant.dim, variant.heads) for variant in configs.values()}:
-        check_parameters_match(
-            {name: parameters[name] for name, variant in configs.items() if (variant.dim, variant.heads) == size}
-        )
+    sizes = {name: (variant.dim, variant.heads) for name, variant in configs.items()}
+    for size in {*sizes.values()}:
+        models.check_parameters_match({name: parameters[name] for name in sizes if sizes[name] == size})
     passed_over: list[str] = []
     reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
 
     console = make_console()
-    comparison = new_comparison(root, options.study, options.preset, command_line(options.words), device)
+    comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
     comparison.config = dataclasses.asdict(config)
     comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
     comparison.seeds = list(range(seeds))
     comparison.data = [corpus.describe()]
     comparison.objective = objective.describe()
-    comparison.evaluated_windows = {
-        "validation": len(objective.windows("validation", config.evaluation_windows)[0]),
-        "test": len(objective.windows("test", config.test_windows)[0]),
-    }
+    windows = {"validation": config.evaluation_windows, "test": config.test_windows}
+    comparison.evaluated_windows = {split: len(objective.windows(split, most)[0]) for split, most in windows.items()}
     comparison.learning_rates = rates
     comparison.notes += passed_over
-    comparison.plugins = [Origin(**origin) for origin in origins()]
-    merge_with_existing(root, comparison)  # what cannot be merged is refused before anything is written
+    # What cannot be merged is refused before anything is written.
+    tuning.check_trials(root, store.merge_with_existing(root, comparison))
     if options.dry_run:
+        check_free(root)
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
-    make_directory(root)
+    store.make_directory(root)
     with only_one_run(root, console):
-        comparison = merge_with_existing(root, comparison)  # again: another run may have ended in between
+        comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
         print_head(console, comparison, corpus, device, workers)
-        with failing_after_it_began(root):
+        with store.failing_after_it_began(root):
             return _train_and_report(console, study, root, comparison, options, objective, device, launcher, reusable)
 
 
@@ -122,6 +101,7 @@ def _train_and_report(
     remove_leftovers(root)
     remove_unfinished_reports(root)
     comparison.unrecorded = []
+    plugins = note_plugins(comparison, options)
     write_record(root / "comparison.json", comparison)
     config = Config(**comparison.config)
 
@@ -130,13 +110,13 @@ def _train_and_report(
         objective.save(at)
         settings = {variant.name: variant.settings for variant in what.variants}
         data = options.data_dir, options.data_file, objective.corpus.sha256
-        training = Training(at, config, *data, device.type, settings)
+        training = Training(at, config, *data, device.type, settings, plugins)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         taken = take_over(training, runs, reusable)
         for run, there in taken.items():
             console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
         sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
-        add_notes(comparison, [] if sentence is None else [sentence])
+        store.add_notes(comparison, [] if sentence is None else [sentence])
         done = sum(map(training.is_finished, runs))
         if done:
             console.print(f"{done} of {len(runs)} runs are done already")
@@ -164,8 +144,8 @@ def _train_and_report(
 
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
-    comparison.notes = [note for note in comparison.notes if note.startswith(CONTINUED)]
-    add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, objective)])
+    comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
+    store.add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, objective)])
     write_record(root / "comparison.json", comparison)
     report = write_report(root, study)
     console.print(result_table(root))
@@ -188,10 +168,7 @@ def _short_of_the_peak(config: Config) -> list[str]:
 
 
 def _tune(
-    console: Console,
-    root: Path,
-    comparison: Comparison,
-    train: Callable[[Path, Comparison], dict[Run, Failure]],
+    console: Console, root: Path, comparison: Comparison, train: Callable[[Path, Comparison], dict[Run, Failure]]
 ) -> dict[tuple[Path, Run], Failure]:
     """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
 
@@ -203,12 +180,9 @@ def _tune(
     if not variants:
         return {}
     at = root / tuning.DIRECTORY
-    console.print(
-        f"learning rates: {len(variants)} variants at {', '.join(map(str, comparison.learning_rates))}, seed "
-        f"{tuning.SEED}",
-        soft_wrap=True,
-    )
-    make_directory(at)
+    rates = ", ".join(map(str, comparison.learning_rates))
+    console.print(f"learning rates: {len(variants)} variants at {rates}, seed {tuning.SEED}", soft_wrap=True)
+    store.make_directory(at)
     write_record(at / "comparison.json", tuning.trials(comparison))
     failures = train(at, tuning.trials(replace(comparison, variants=variants)))
     for variant in variants:
@@ -230,17 +204,15 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
     features = 2 if variant.kernel in RANDOM_KERNELS else config.num_features
     kept = {name: getattr(config, name) for name in ("dim", "heads", "context", "redraw_every", "dropout")}
     sizes = Config(**kept, num_features=features)
-    one, two = (
-        _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=layers), objective)
-        for layers in (1, 2)
-    )
+    by_layers = [dataclasses.replace(sizes, layers=layers) for layers in (1, 2)]
+    one, two = (_count(variant.kernel, variant.position, sizes, objective) for sizes in by_layers)
     return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
 
 
 @lru_cache(maxsize=1024)
 def _count(kernel: str, position: Position, config: Config, objective: Objective) -> tuple[int, int]:
     with torch.device("meta"):
-        return count_parameters(build_model(Variant("", kernel, position, "", ""), config, 0, objective))
+        return models.count_parameters(models.build_model(Variant("", kernel, position, "", ""), config, 0, objective))
 
 
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:

@@ -4,11 +4,7 @@ from experiments.options import TrainOptions
 
 
 def train(options: TrainOptions) -> int:
-    """Train one run to its end. Returns the exit status.
-
-    Raises:
-        ValueError: the directory is no run's.
-    """
+    """Train one run to its end. Returns the exit status. Raises ValueError if the directory is no run's."""
     from experiments.launch.worker import train_directory
 
     return train_directory(options.directory)

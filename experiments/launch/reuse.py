@@ -7,11 +7,11 @@ at, and a run that was taken over says so in its status and so in the report.
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.extensions import origins
 from experiments.launch.launcher import Run
 from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
@@ -55,15 +55,14 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    on_cpu = comparison.machine.get("device") == "cpu"
+    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), _hashes(comparison.plugins)
     for run in (Run(*place) for place in comparison.runs):
         made_with = run_config(root, *run)
         steps = None if made_with is None else made_with.config.get("steps")
         if made_with is None or not isinstance(steps, int) or not is_variant(run.variant):
             continue
         if is_finished(root, *run, steps) and _weights(root, run, steps).is_dir():
-            code = comparison.versions.get("torch"), comparison.plugins
-            identity = _identity(run, made_with.config, made_with.data_sha256, on_cpu, *code)
+            identity = _identity(run, made_with.config, made_with.data_sha256, machine)
             found[identity] = Trained(root, run, comparison.git.commit, comparison.git.code_sha256)
     return found
 
@@ -77,10 +76,10 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    code = environment.versions()["torch"], [Origin(**origin) for origin in origins()]
+    machine = training.device == "cpu", environment.versions()["torch"], _hashes(training.plugins)
     for run in runs:
         config = asdict(training.config_of(run.variant))
-        there = trained.get(_identity(run, config, training.data_sha256, training.device == "cpu", *code))
+        there = trained.get(_identity(run, config, training.data_sha256, machine))
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
@@ -131,10 +130,12 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
-def _identity(
-    run: Run, config: dict[str, Any], data_sha256: str, on_cpu: bool, torch: str | None, plugins: list[Origin]
-) -> str:
-    """What changes the bits of a run."""
-    variant, code = get_variant(run.variant), {origin.module: origin.sha256 for origin in plugins}
-    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, on_cpu, torch, code]
+def _hashes(plugins: Iterable[Origin]) -> list[tuple[str, str]]:
+    return sorted((origin.module, origin.sha256) for origin in plugins)
+
+
+def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: tuple[bool, str | None, object]) -> str:
+    """What changes the bits of a run; of a machine: is it a CPU, which PyTorch, the sha256 of plugins by module."""
+    variant = get_variant(run.variant)
+    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, machine]
     return json.dumps(parts, sort_keys=True)

@@ -6,7 +6,7 @@ Whatever ends a run, the others go on, and its status.json says what happened.
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,13 +16,11 @@ from msgspec import Struct, to_builtins
 
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
-from experiments.extensions import origins
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
 from experiments.launch.progress import Display
-from experiments.records.files import write_atomically
-from experiments.records.paths import create
+from experiments.records.files import create, write_atomically
 from experiments.records.record import is_finished, read_record, run_directory, write_record
-from experiments.records.schema import RunConfig, State, Status
+from experiments.records.schema import Origin, RunConfig, State, Status
 
 RESERVE_BYTES = 8 * 2**20
 """more than the statuses and the report of a comparison of a few thousand steps take"""
@@ -50,7 +48,8 @@ class Training:
     device: str
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """by variant, what its configuration has besides; steps and data are the same for all"""
-    plugins: list[str] = field(default_factory=lambda: [origin["module"] for origin in origins()])
+    plugins: Sequence[Origin] = ()
+    """the code from outside that takes part"""
 
     def config_of(self, variant: str) -> Config:
         return replace(self.config, **self.settings.get(variant, {}))
@@ -122,7 +121,8 @@ def _prepared(training: Training, run: Run) -> Job:
         None if path is None else os.path.abspath(path)
         for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
-    needed = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=training.plugins)
+    plugins = [origin.module for origin in training.plugins]
+    needed = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=plugins)
     # In ASCII, which holds any path: a name need not be text.
     write_atomically(job.directory / "job.json", json.dumps(to_builtins(needed), indent=2) + "\n")
     write_status(job.directory, "queued")

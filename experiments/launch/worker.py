@@ -27,8 +27,7 @@ from experiments.launch.launcher import Advanced, Ended, Job, Run
 from experiments.launch.progress import closing_line, rates
 from experiments.launch.runs import JobRecord, write_status
 from experiments.launch.signals import STOP_SIGNALS, stop_signals_are_collected
-from experiments.records.files import read_file, remove_leftovers
-from experiments.records.paths import check_links, open_to_append
+from experiments.records.files import check_links, open_to_append, read_file, remove_leftovers
 from experiments.records.record import is_finished, read_record, run_directory
 from experiments.records.schema import RunConfig
 

@@ -7,7 +7,7 @@ apostrophe in front, which the reader here takes off again. Numbers stay as they
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,25 +34,19 @@ def to_csv(table: pd.DataFrame, float_format: str | None = None) -> str:
 
 
 class Column(NamedTuple):
-    """A column's type for ``read_csv``, and the range of its numbers."""
+    """The type of a column's values, and the range of its numbers."""
 
-    kind: str
-    least: float = 0
-    most: float = 0
+    kind: type
+    least: float = -1e100
+    most: float = 1e100
 
 
-TEXT = Column("string")
+TEXT = Column(str)
 """text as it was before ``to_csv``"""
-
-
-def whole(least: int, most: int) -> Column:
-    """Whole numbers from ``least`` to ``most``."""
-    return Column("int64", least, most)
-
-
-def number(least: float = -1e100, most: float = 1e100) -> Column:
-    """Finite numbers from ``least`` to ``most``."""
-    return Column("float64", least, most)
+whole = partial(Column, int)
+"""(least, most) -> a column of whole numbers in this range"""
+number = partial(Column, float)
+"""the same of finite numbers"""
 
 
 def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -> pd.DataFrame:
@@ -60,37 +54,41 @@ def read_csv(path: Path, columns: Mapping[str, Column], *, key: Sequence[str]) -
 
     Raises ValueError that names the file, and the column, if it is not so, or a value not of its type and range.
     """
-    return _parsed(path, read_file(path, REMEDY), tuple(columns.items()), tuple(key)).copy()
+    content = read_file(path, REMEDY)
+    try:
+        return _parsed(content, tuple(columns.items()), tuple(key)).copy()
+    except ValueError as error:
+        raise wrong_file(str(path), str(error), REMEDY) from None
 
 
 @lru_cache(maxsize=4)  # of a study's claims most read the same table
-def _parsed(path: Path, content: bytes, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
-    names = [name for name, _ in columns]
+def _parsed(content: bytes, columns: tuple[tuple[str, Column], ...], key: tuple[str, ...]) -> pd.DataFrame:
     try:
         with warnings.catch_warnings(action="error"):  # pandas only warns of a row that is too long
-            found = pd.read_csv(io.BytesIO(content), dtype="string", keep_default_na=False, index_col=False)
+            table = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, index_col=False)
     except (ValueError, Warning) as error:  # pandas' own errors are ValueErrors
-        raise wrong_file(str(path), f"is no CSV ({error})", REMEDY) from None
-    lacking = [name for name in names if name not in found.columns]
+        raise ValueError(f"is no CSV ({error})") from None
+    names = [name for name, _ in columns]
+    lacking = [name for name in names if name not in table.columns]
     if lacking:
-        raise wrong_file(str(path), f"has no column {', '.join(lacking)}", REMEDY)
-    table = found[names]
+        raise ValueError(f"has no column {', '.join(lacking)}")
     if table.empty:
-        raise wrong_file(str(path), "has no rows", REMEDY)
+        raise ValueError("has no rows")
+    table = table[names].copy()
     for name, (kind, least, most) in columns:
-        if kind == "string":
-            table = table.assign(**{name: table[name].str.replace(rf"^'(?={_FORMULA})", "", regex=True).astype(object)})
+        if kind is str:
+            table[name] = table[name].str.replace(rf"^'(?={_FORMULA})", "", regex=True)
             continue
         numbers = table[name].map(_as_number)
-        wrong = ~numbers.between(least, most) | ((numbers % 1 != 0) & (kind == "int64"))
+        wrong = ~numbers.between(least, most) | ((numbers % 1 != 0) & (kind is int))
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
-            came = f"{str(table[name].iloc[row])[:60]!r}, expected a number from {least:g} to {most:g}"
-            raise wrong_file(str(path), f"row {row + 1}, column {name} is {came}", REMEDY)
-        table = table.assign(**{name: numbers.astype("int64") if kind == "int64" else numbers})
+            came = f"{table[name].iloc[row][:60]!r}, expected a number from {least:g} to {most:g}"
+            raise ValueError(f"row {row + 1}, column {name} is {came}")
+        table[name] = numbers.astype(kind)
     if table.duplicated(list(key)).any():
-        raise wrong_file(str(path), f"has two rows of the same {', '.join(key)}", REMEDY)
-    return table.reset_index(drop=True)
+        raise ValueError(f"has two rows of the same {', '.join(key)}")
+    return table
 
 
 def _as_number(text: str) -> float:

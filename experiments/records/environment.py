@@ -4,6 +4,7 @@ import hashlib
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,10 @@ CODE += ["experiments/config.py", "experiments/variants.py"]
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "not installed")}
     for package in (*PACKAGES, *OPTIONAL_PACKAGES):
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            if package in PACKAGES:
-                found[package] = "not installed"
     return found
 
 
@@ -49,9 +47,7 @@ def git() -> GitRecord:
     """The commit of the code ("unknown" outside a git checkout), whether files differ from it, and their hash."""
 
     def told(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        return subprocess.check_output(["git", "-C", str(ROOT), *words], stderr=subprocess.DEVNULL, text=True).strip()
 
     try:
         told("ls-files", "--error-unmatch", "linear_rope/__init__.py")  # an installed copy may lie in another project

@@ -1,5 +1,9 @@
-"""Reading and writing files so that nothing is lost, nothing hangs and what a message repeats is text."""
+"""Reading and writing files so that nothing is lost, nothing hangs and what a message repeats is text.
 
+A comparison writes inside its own directory only, wherever links in it lead.
+"""
+
+import errno
 import gzip
 import io
 import json
@@ -7,10 +11,9 @@ import os
 import re
 import stat
 import zlib
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from experiments.records.paths import create
+from typing import Any, BinaryIO
 
 LARGEST_RECORD = 2**30
 """bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
@@ -54,27 +57,64 @@ def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
                 content = file.read(largest + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise wrong_file(str(path), f"cannot be unpacked ({error})", remedy) from None
-    else:
-        content = _read(path, remedy, largest)
-    if len(content) > largest:
-        raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
-    return content
-
-
-def _read(path: Path, remedy: str, largest: int) -> bytes:
+        if len(content) > largest:
+            raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
+        return content
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise wrong_file(str(path), "is not a regular file", remedy)
-        # Without waiting for the other end, if it has become a pipe since.
+        # Without waiting for the other end, if it is a pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-            size = os.fstat(file.fileno()).st_size  # files of the kernel say that they are empty, and may never end
-            if size > largest:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise wrong_file(str(path), "is not a regular file", remedy)
+            if status.st_size > largest:
                 raise wrong_file(str(path), f"is larger than {largest:,} bytes", remedy)
-            return file.read(size)
-    except FileNotFoundError:
-        raise wrong_file(str(path), "cannot be read (there is no such file)", remedy) from None
+            return file.read(status.st_size)  # files of the kernel say that they are empty, and may never end
     except OSError as error:
-        raise wrong_file(str(path), f"cannot be read ({error.strerror})", remedy) from None
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise wrong_file(str(path), f"cannot be read ({reason})", remedy) from None
+
+
+def check_links(directory: Path) -> None:
+    """Look at everything in a directory, at any depth, before it is written.
+
+    Raises:
+        ValueError: a link leads out of it, or something is neither a file nor a directory (a pipe never ends).
+    """
+    places = [os.fspath(directory)]
+    while places:
+        # Another process may be at work here, and what it removes is no longer there.
+        with suppress(FileNotFoundError), os.scandir(places.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    check_link(entry, directory)
+                elif entry.is_dir(follow_symlinks=False):
+                    places.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                    raise ValueError(f"{entry.path} is neither a file nor a directory; remove it")
+
+
+def check_link(link: os.PathLike[str], directory: Path) -> None:
+    """Raises ValueError if a link leads out of a directory."""
+    target = os.path.realpath(link)
+    if not Path(target).is_relative_to(os.path.realpath(directory)):
+        raise ValueError(
+            f"{os.fspath(link)} is a link to {target}, outside of {directory}; remove the link, or move what it "
+            "leads to into its place"
+        )
+
+
+def create(path: Path) -> BinaryIO:
+    """A new file open for writing, in the place of what is there, be it a link. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """A file open for appending, made if there is none. Raises OSError, also if it is a link, a pipe or a device."""
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is a link or no file; remove it", os.fspath(path))
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | no_link, 0o666))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -13,8 +13,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from experiments.errors import why
-from experiments.records.files import read_file, write_atomically
-from experiments.records.paths import check_links
+from experiments.records.files import check_links, read_file, write_atomically
 
 ENDED = " (ended)"
 """what is added to the name of a lock's holder when it lets go by itself"""
@@ -29,28 +28,40 @@ def only_one_run(root: Path, console: Console) -> Iterator[None]:
     Raises:
         ValueError: another process holds it, a link leads out of the directory, or it cannot be written.
     """
-    check_links(root)
-    owner = root / ".owner"
-    lock = FileLock(root / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"--out {root} is being written by {_holder(owner)}; wait, or give another --out") from None
+    lock, owner = _locked(root), root / ".owner"
     me = f"process {os.getpid()} on {socket.gethostname()}"
     try:
-        if owner.exists() and not _read_owner(owner).endswith(ENDED):
-            console.print(f"{_read_owner(owner)} was writing here and did not end by itself; this run goes on from it")
+        if owner.exists() and not (before := _read_owner(owner)).endswith(ENDED):
+            console.print(f"{before} was writing here and did not end by itself; this run goes on from it")
         try:
             write_atomically(owner, me)
         except OSError as error:
-            raise ValueError(
-                f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
-            ) from None
+            told = f"--out {root} cannot be written ({why(error)}); make room, or give another --out"
+            raise ValueError(told) from None
         yield
     finally:
         with suppress(OSError):
             write_atomically(owner, me + ENDED)
         lock.release()
+
+
+def check_free(root: Path) -> None:
+    """Raises ValueError where only_one_run does. Writes nothing."""
+    if (root / ".lock").exists():
+        _locked(root).release()
+    else:
+        check_links(root)
+
+
+def _locked(root: Path) -> FileLock:
+    check_links(root)
+    lock = FileLock(root / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = _holder(root / ".owner")
+        raise ValueError(f"--out {root} is being written by {holder}; wait, or give another --out") from None
+    return lock
 
 
 def _holder(owner: Path) -> str:

@@ -15,8 +15,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.records.files import is_there, read_file, sync_directory, write_atomically, write_json, wrong_file
-from experiments.records.paths import open_to_append
+from experiments.records.files import (
+    is_there,
+    open_to_append,
+    read_file,
+    sync_directory,
+    write_atomically,
+    write_json,
+    wrong_file,
+)
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
@@ -84,10 +91,9 @@ def read_metrics(path: Path, remedy: str = "remove the run's directory") -> list
         try:
             place = {name: values.pop(name) for name in ("step", "tokens", "split")}
             row = msgspec.convert({**place, "metrics": values}, MetricsRow)
-        except KeyError as error:
-            raise wrong_file(where, f"lacks {error.args[0]}", then) from None
-        except msgspec.ValidationError as error:
-            raise wrong_file(where, f"is wrong: {error}", then) from None
+        except (KeyError, msgspec.ValidationError) as error:
+            said = f"lacks {error.args[0]}" if isinstance(error, KeyError) else f"is wrong: {error}"
+            raise wrong_file(where, said, then) from None
         if rows.setdefault((row.step, row.split), row) is not row:
             raise wrong_file(where, f"is wrong: the {row.split} split has a row for step {row.step} already", then)
     return list(rows.values())
@@ -147,9 +153,8 @@ class MetricsLog:
 
     def append(self, step: int, tokens: int, split: Split, metrics: dict[str, float]) -> None:
         """Append one row, on the disk before this returns. Raises OSError if it cannot be written; then no part is."""
-        row = MetricsRow(step, tokens, split, metrics)
-        if (step, split) in self._written:
-            self._compare(row, self._written[step, split])
+        if self.has(step, split):
+            self._compare(self._written[step, split], {"tokens": tokens, **metrics})
             return
         line = json.dumps({"step": step, "tokens": tokens, "split": split, **metrics}, allow_nan=False).encode() + b"\n"
         end = os.fstat(self._file.fileno()).st_size
@@ -160,17 +165,17 @@ class MetricsLog:
         except OSError:
             os.truncate(self._file.fileno(), end)
             raise
-        self._written[step, split] = row
+        self._written[step, split] = MetricsRow(step, tokens, split, metrics)
 
-    def _compare(self, row: MetricsRow, recorded: MetricsRow) -> None:
-        found, before = ({**each.metrics, "tokens": each.tokens} for each in (row, recorded))
+    def _compare(self, row: MetricsRow, found: dict[str, float]) -> None:
+        before = {**row.metrics, "tokens": row.tokens}
         differing = [key for key in found if key not in WALL_CLOCK and found[key] != before.get(key)]
         if differing and not self._differed:
             self._differed = True
-            now, then = (each.get(differing[0]) for each in (found, before))
+            key = differing[0]
             self._note(
-                f"step {row.step} was trained again from a checkpoint and did not repeat exactly: {row.split} "
-                f"{differing[0]} {now!r}, on record {then!r}; the curve is of two trajectories"
+                f"step {row.step} was trained again from a checkpoint and did not repeat exactly: {row.split} {key} "
+                f"{found[key]!r}, on record {before.get(key)!r}; the curve is of two trajectories"
             )
 
     def __enter__(self) -> "MetricsLog":

@@ -1,12 +1,11 @@
 """A comparison's directory and its description: what can be added to it, and the notes it gathers."""
 
-import contextlib
 import errno
 import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,12 +36,12 @@ def check_directory(root: Path) -> None:
         ValueError: it cannot be made or written, or it holds something else, which a report would overwrite.
     """
     try:
-        with contextlib.suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):
             (root / f"{'x' * 100}/{'x' * 100}").stat()  # as long as any path of a comparison
         # Of a path that is not there yet, the system does not look at the rest.
         nearest = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
         for name in root.relative_to(nearest).parts:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 (nearest / name).stat()
         if not nearest.is_dir():
             raise FileExistsError(errno.EEXIST, f"{nearest} is in the way")
@@ -92,16 +91,10 @@ def check_same_study(root: Path, there: Comparison, comparison: Comparison) -> N
 
 def differing_settings(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """For each setting that two configurations do not share: its name and both values."""
-
-    def value(settings: dict[str, Any], name: str) -> str:
-        known = DEFAULTS | settings  # a record from before there was such a setting has its default
-        return repr(known[name]) if name in known else "nothing"
-
-    return [
-        f"{name} ({value(there, name)} there, {value(now, name)} now)"
-        for name in {**now, **there}
-        if value(there, name) != value(now, name)
-    ]
+    # A record from before there was such a setting has its default.
+    known = [{name: repr(value) for name, value in (DEFAULTS | each).items()} for each in (there, now)]
+    values = {name: [each.get(name, "nothing") for each in known] for name in {**now, **there}}
+    return [f"{name} ({before} there, {after} now)" for name, (before, after) in values.items() if before != after]
 
 
 def _differing_data(there: str, now: str) -> list[str]:
@@ -125,10 +118,8 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         return comparison
     there = read_comparison(root)
     check_same_study(root, there, comparison)
-    differing = differing_settings(there.config, comparison.config)
-    if there.learning_rates != comparison.learning_rates:
-        differing.append(f"learning_rates ({there.learning_rates} there, {comparison.learning_rates} now)")
-    differing += _differing_data(there.data[0].sha256, comparison.data[0].sha256)
+    before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
+    differing = differing_settings(before, now) + _differing_data(there.data[0].sha256, comparison.data[0].sha256)
     if there.objective != comparison.objective:
         kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
         differing.append("what is trained ({} there, {} now)".format(*kinds))
@@ -137,16 +128,14 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
     recorded = {variant.name: variant for variant in there.variants}
-    new = []
     for variant in comparison.variants:
-        if variant.name not in recorded:
-            new.append(variant)
-            continue
-        before = recorded[variant.name].settings
-        if there.learning_rates and "learning_rate" in before:  # what was found when the comparison was run before
-            variant.settings = variant.settings | {"learning_rate": before["learning_rate"]}
-        refuse_if_differing(root / variant.name, differing_settings(before, variant.settings))
-    merged = replace(there, variants=there.variants + new, seeds=sorted({*there.seeds, *comparison.seeds}))
+        settings = recorded.get(variant.name, variant).settings
+        if there.learning_rates and "learning_rate" in settings:  # what was found when the comparison was run before
+            variant.settings = variant.settings | {"learning_rate": settings["learning_rate"]}
+        refuse_if_differing(root / variant.name, differing_settings(settings, variant.settings))
+        recorded.setdefault(variant.name, variant)
+    seeds = sorted({*there.seeds, *comparison.seeds})
+    merged = replace(there, variants=list(recorded.values()), seeds=seeds)
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
     devices = [record.machine.get("device") for record in (there, comparison)]
@@ -163,9 +152,8 @@ def check_runs(root: Path, comparison: Comparison) -> None:
         made_with, directory = run_config(root, *run), run_directory(root, *run)
         if made_with is not None:
             differing = differing_settings(made_with.config, comparison.config | settings[run[0]])
-            refuse_if_differing(
-                directory, differing + _differing_data(made_with.data_sha256, comparison.data[0].sha256)
-            )
+            differing += _differing_data(made_with.data_sha256, comparison.data[0].sha256)
+            refuse_if_differing(directory, differing)
         elif is_there(directory / "metrics.jsonl"):
             raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")
 
@@ -182,10 +170,9 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
     before, now = merged.git, comparison.git
     if before != now and before != replace(now, code_sha256=""):
         commits = [git.commit[:12] + (" with uncommitted changes" if git.dirty else "") for git in (now, before)]
-        same = before.code_sha256 == now.code_sha256
-        told = (
-            "the files of the code are the same" if same else "what was measured before and since then may not compare"
-        )
+        told = "what was measured before and since then may not compare"
+        if before.code_sha256 == now.code_sha256:
+            told = "the files of the code are the same"
         changed = "commit {}, begun with {}".format(*commits)
         add_notes(merged, [f"{CONTINUED} state of the code: {changed}; {told}"])
 
@@ -224,7 +211,7 @@ def make_directory(root: Path) -> None:
             pass
     except OSError as error:
         for path in missing:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 path.rmdir()
         raise _cannot_be_written(root, error) from None
 

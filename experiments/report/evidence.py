@@ -15,6 +15,7 @@ from experiments.records.schema import Comparison
 from experiments.records.store import check_runs
 from experiments.report.answer import Findings, answer
 from experiments.study import Study, resolve
+from experiments.training.tuning import check_trials
 
 
 class Evidence(NamedTuple):
@@ -44,6 +45,7 @@ def read_evidence(root: Path, study: Study) -> Evidence:
     """Read a comparison. Raises ValueError if it is none, or one of its files is not as it says."""
     comparison = read_comparison(root)
     check_runs(root, comparison)
+    check_trials(root, comparison)
     curves = read_curves(root, comparison)
     claims = declared_claims(claims_of(study), comparison.name, study.name)
     rows = evaluate(claims, root, comparison, curves, reference=comparison.name, command=comparison.command)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.records.files import write_atomically
-from experiments.records.paths import check_link
+from experiments.records.files import check_link, write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence

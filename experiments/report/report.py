@@ -17,8 +17,7 @@ from experiments.analysis.verdicts import RULE
 from experiments.console import program
 from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
-from experiments.records.files import write_atomically
-from experiments.records.paths import check_link
+from experiments.records.files import check_link, write_atomically
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.runs import Runs
-from experiments.analysis.samples import ReadSample, Sample, from_table
+from experiments.analysis.samples import ReadSample, Sample, by_seed
 from experiments.records.csv_files import REMEDY, TEXT, Column, read_csv, to_csv, whole
 from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
@@ -107,13 +107,13 @@ class Table:
 
         @wraps(quantity)
         def make(**arguments: Any) -> ReadSample:
-            def read(root: Path, comparison: Comparison) -> Callable[[int], float | None]:
+            def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
                 table = self.read(root)
                 if table is None:
                     return lambda seed: None
                 return lambda seed: quantity(table[table["seed"] == seed], comparison, **arguments)
 
             variants = (arguments["variant"], arguments.get("other"))
-            return from_table(tuple(filter(None, variants)), read)
+            return by_seed(tuple(filter(None, variants)), read)
 
         return make

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from experiments.config import LARGEST_RATE
 from experiments.records.record import read_metrics, run_directory, run_status
 from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
+from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
@@ -60,6 +61,12 @@ def trials(comparison: Comparison) -> Comparison:
             variants.append(replace(variant, name=name, baseline=baseline, settings=settings))
     name = f"{comparison.name}, learning rates"
     return replace(comparison, name=name, notes=[], learning_rates=[], seeds=[SEED], variants=variants)
+
+
+def check_trials(root: Path, comparison: Comparison) -> None:
+    """Raises ValueError if a trial was made with something else than the comparison; see ``check_runs``."""
+    if comparison.learning_rates:
+        check_runs(root / DIRECTORY, trials(comparison))
 
 
 def untuned(comparison: Comparison) -> list[VariantRecord]:

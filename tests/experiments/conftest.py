@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from experiments import extensions
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.records.files import write_json
@@ -71,19 +70,6 @@ def _write_run(
         place = {"step": last, "tokens": last * config.tokens_per_step}
         rows.append(place | {"split": "test", "bits_per_byte": loss(name, seed, last) + 0.5})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_plugins_of_other_files():
-    """What one file's tests used of code from outside would be asked of the runs of the next one's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extensions, "_used", set())
-        yield
-
-
-@pytest.fixture(autouse=True)
-def no_plugins_of_other_tests(no_plugins_of_other_files, monkeypatch):
-    monkeypatch.setattr(extensions, "_used", set())
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import experiments
 from experiments import compare, load
 from experiments.records.record import write_record
 
@@ -108,8 +107,3 @@ def test_a_run_without_weights_has_no_model(made, tmp_path):
         load(tmp_path).run("softmax-rope").model()
     with pytest.raises(ValueError, match="no run has begun"):
         load(tmp_path).plot()
-
-
-def test_there_is_nothing_else_in_the_package():
-    with pytest.raises(AttributeError, match="no attribute 'campare'"):
-        experiments.campare  # noqa: B018

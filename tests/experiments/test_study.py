@@ -1,8 +1,5 @@
 """A study as data: a folder with its words and its claims, as a user would write one."""
 
-import subprocess
-import sys
-
 import pytest
 
 from experiments.analysis.claims import claims_of, load_claims
@@ -90,9 +87,3 @@ def test_a_claim_that_is_wrong_is_named_with_its_file(folder, old, new, said):
 def test_an_unknown_study_lists_those_there_are():
     with pytest.raises(ValueError, match="there is no study 'decai'; did you mean 'decay'"):
         STUDIES["decai"]
-
-
-def test_listing_the_studies_imports_nothing_heavy():
-    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy'}"
-    code = f"import sys, experiments.studies.registry, experiments.presets; sys.exit(bool({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,15 +1,76 @@
-"""What the library's tests share: seeded tensors, comparisons, and the cases in which each guarantee is tested."""
+"""What the library's tests share: seeded tensors, comparisons, and the cases in which each guarantee is tested.
 
+A guarantee holds for every implementation, feature map, rotation and denominator, and is tested through the public
+interface: one more of them is one more entry here.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-FAST = ("chunked", "recurrent")
-FORMS = ("reference", *FAST)
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN
+from linear_rope.features import Features
+from linear_rope.functional import IMPLEMENTATIONS, linear_attention
+
+FORMS = tuple(IMPLEMENTATIONS)
+FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]
 SETTINGS += [(rope, name) for rope in ("before", "none") for name in ("unrotated", "none")]
+SCALINGS = {
+    "interpolation": PositionInterpolation(4.0),
+    "ntk": NTKAware(4.0),
+    "yarn": YaRN(4.0, original_length=64, beta=8.0),
+}
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+"""relative to the largest value; how they come about is in test_linear_attention.py"""
+
+HEADS, D, M = 2, 4, 6  # those of the feature maps
+
+
+class Learned(FeatureMap):
+    """A user's map, scaled as FAVOR+ is: exp(τ x W − |x|²/2) with a matrix for each head, (H, D, M), and a scalar τ."""
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__(D, M)
+        self.eps = eps
+        self.weight = nn.Parameter(random(HEADS, D, M, seed=50))
+        self.temperature = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    def features(self, x: Tensor) -> Features:
+        exponent = x @ self.weight.to(x.dtype) * self.temperature.to(x.dtype) - x.square().sum(-1, keepdim=True) / 2
+        largest = exponent.detach().amax(-1, keepdim=True)
+        return Features((exponent - largest).exp() + self.eps, largest)
+
+
+class Plain(FeatureMap):
+    """A user's map without a scale of its own, and with a parameter that no input reaches."""
+
+    def __init__(self) -> None:
+        super().__init__(D, D)
+        self.slope = nn.Parameter(random(D, seed=51))
+        self.unused = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def features(self, x: Tensor) -> Features:
+        return Features(nn.functional.softplus(x * self.slope.to(x.dtype)) + 0.1, None)
+
+
+# Of ε relative to the largest feature, which is a constant for autograd: derivatives are those of the function itself
+# without it. With relu's own tiny ε a query that is negative throughout would have no denominator to speak of, and a
+# comparison would measure its cancellation.
+MAPS: dict[str, Callable[[float], FeatureMap]] = {
+    "favor+": lambda eps: FavorPlus(D, M, eps=eps),
+    "favor+hyperbolic": lambda eps: FavorPlus(D, M, hyperbolic=True, eps=eps),
+    "favor+paired": lambda eps: FavorPlus(D, M, paired=True, eps=eps),
+    "elu+1": lambda eps: EluPlusOne(),
+    "elu+1+paired": lambda eps: EluPlusOne(paired=True),
+    "relu": lambda eps: ReluFeatures(eps=1e-2),
+    "learned": Learned,
+    "plain": lambda eps: Plain(),
+}
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -18,7 +79,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def random_qkv(
-    batch: int, heads: int, queries: int, keys: int | None = None, width: int = 4, seed: int = 0
+    batch: int, heads: int, queries: int, keys: int | None = None, width: int = D, seed: int = 0
 ) -> list[Tensor]:
     lengths = (queries, keys or queries, keys or queries)
     return [random(batch, heads, length, width, seed=3 * seed + i) for i, length in enumerate(lengths)]
@@ -31,13 +92,48 @@ def some_padding(batch: int, length: int, seed: int = 0) -> Tensor:
     return mask
 
 
-def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
-    """Relative to the largest expected value."""
+def slow_positions(length: int) -> Tensor:
+    """In [0, 0.1), where a rotated denominator does not cancel."""
+    return torch.arange(length) / (10 * length)
+
+
+def outputs_and_gradients(
+    qkv: list[Tensor], function: Callable[..., Tensor] = linear_attention, **options: Any
+) -> list[Tensor]:
+    """The output, the gradients of q, k and v, and those of v and all that the feature map learns, each as one vector.
+
+    Gradients are of the output's product with fixed numbers; all is float64, on the CPU. One vector is one scale:
+    where there is one token, all gradients but that of v are zero but for rounding.
+    """
+    qkv = [x.detach().clone().requires_grad_() for x in qkv]
+    feature_map = options["feature_map"]
+    learned = [x for x in (*feature_map.parameters(), *feature_map.buffers()) if x.requires_grad]
+    output = function(*qkv, **options)
+    upstream = random(*output.shape, seed=99).to(output)
+    found = torch.autograd.grad(output, [*qkv, *learned], upstream, allow_unused=True, materialize_grads=True)
+    groups = ([output.detach()], found[:3], found[2:])
+    return [torch.cat([x.flatten().double().cpu() for x in group]) for group in groups]
+
+
+def assert_near(actual: Any, expected: Any, tolerance: float = 1e-10) -> None:
+    """Relative to the largest expected value of each tensor."""
+    if not isinstance(expected, Tensor):
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
+            assert_near(one, other, tolerance)
+        return
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.detach().abs().max()))
 
 
 def assert_identical(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def assert_refused(call: Callable[[], Any], words: list[str]) -> None:
+    """By a message that names the argument, what came, and what would do."""
+    with pytest.raises(ValueError, match=r"give|choose|change|leave|set|make|equal|needs?|imported") as error:
+        call()
+    assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def in_steps(module: Any, x: Tensor, prompt: int, key_padding_mask: Tensor | None = None) -> Tensor:

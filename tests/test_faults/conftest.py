@@ -109,6 +109,16 @@ class Comparison:
         """The exit status, when the command has ended."""
         return self.process.wait(timeout=PATIENCE)
 
+    def finish(self):
+        """Give the command, which has to succeed; returns the results."""
+        assert self.start().wait() == 0, self.output
+        return self.results()
+
+    def kill(self):
+        """Kill all of its processes at once."""
+        self.signal_all(signal.SIGKILL)
+        self.process.wait()
+
     def wait_until(self, condition):
         """True when the condition holds, False if the command ended before."""
         deadline = time.monotonic() + PATIENCE
@@ -129,20 +139,18 @@ class Comparison:
     def directory(self, variant):
         return self.out / variant / "seed0"
 
+    def metrics(self, variant):
+        return self.directory(variant) / "metrics.jsonl"
+
     def rows(self, variant):
-        path = self.directory(variant) / "metrics.jsonl"
+        path = self.metrics(variant)
         return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def trained_step(self, variant):
-        """The last step that is on record; every step is."""
-        return max(row["step"] for row in metrics_rows(self.directory(variant) / "metrics.jsonl"))
-
-    def saved_step(self, variant):
-        saved = (self.directory(variant) / "checkpoint").glob("step*")
-        return max(int(path.name.removeprefix("step")) for path in saved)
 
     def all_rows(self):
         return sum(self.rows(variant) for variant in self.variants)
+
+    def checkpoints(self, variant):
+        return sorted((self.directory(variant) / "checkpoint").glob("step*"))
 
     def status(self, variant):
         return run_status(self.out, variant, 0)
@@ -153,7 +161,7 @@ class Comparison:
         for variant in self.variants:
             found[variant, "metrics"] = [
                 {key: value for key, value in row.items() if key not in WALL_CLOCK}
-                for row in metrics_rows(self.directory(variant) / "metrics.jsonl")
+                for row in metrics_rows(self.metrics(variant))
             ]
             for name in ("model.safetensors", "optimizer.pt"):
                 checkpoint = self.directory(variant) / "checkpoint" / f"step{self.steps:08d}"
@@ -180,25 +188,22 @@ def comparison(tmp_path, text):
     made = []
 
     def make(*options, out=None):
-        number = len(made)
-        output = tmp_path / f"output {number}"
-        made.append(Comparison(out or tmp_path / f"comparison {number}", output, text, *options))
+        output = tmp_path / f"output {len(made)}"
+        made.append(Comparison(out or tmp_path / f"comparison {len(made)}", output, text, *options))
         return made[-1]
 
     yield make
     for each in made:
         if each.process is not None and each.process.poll() is None:
-            each.signal_all(signal.SIGKILL)
-            each.process.wait()
+            each.kill()
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, text):
     """The results of a comparison that nothing happened to."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    whole = Comparison(directory / "whole", directory / "output", text, "--workers", "2").start()
-    assert whole.wait() == 0, whole.output
-    results = whole.results()
+    whole = Comparison(directory / "whole", directory / "output", text, "--workers", "2")
+    results = whole.finish()
     for variant in whole.variants:
         recorded = [(row["step"], row["split"]) for row in results[variant, "metrics"]]
         assert len(set(recorded)) == len(recorded) == whole.steps + whole.steps // whole.evaluate_every + 2

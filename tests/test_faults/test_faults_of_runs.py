@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
 import subprocess
 
 import pytest
@@ -28,14 +27,11 @@ def check_recovery(undisturbed, counts):
             report = " ".join((disturbed.out / name).read_text().split())
             assert "1 of 1 failed" in report
             assert reason in report
-        before = {}
-        for variant in (FIRST, THIRD):
-            assert disturbed.status(variant).state == "done"
-            before[variant] = (disturbed.directory(variant) / "metrics.jsonl").read_bytes()
-        assert disturbed.start().wait() == 0, disturbed.output
+        assert [disturbed.status(variant).state for variant in (FIRST, THIRD)] == ["done", "done"]
+        before = {variant: disturbed.metrics(variant).read_bytes() for variant in (FIRST, THIRD)}
+        assert disturbed.finish() == undisturbed
         assert "2 of 3 runs are done already" in disturbed.output
-        assert {variant: (disturbed.directory(variant) / "metrics.jsonl").read_bytes() for variant in before} == before
-        assert disturbed.results() == undisturbed
+        assert {variant: disturbed.metrics(variant).read_bytes() for variant in before} == before
         counts["faults of one run survived"] += 1
 
     return check
@@ -48,8 +44,7 @@ def wait_for_the_second(comparison):
 def killed_in_the_second(comparison):
     """The comparison, all of its processes killed while its second variant trained."""
     wait_for_the_second(comparison.start())
-    comparison.signal_all(signal.SIGKILL)
-    comparison.process.wait()
+    comparison.kill()
     return comparison
 
 
@@ -81,29 +76,28 @@ def test_a_worker_killed_for_memory_or_that_hangs(comparison, check_recovery, op
 @pytest.mark.full
 def test_a_loss_that_is_not_a_number(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
-    newest = max((disturbed.directory(SECOND) / "checkpoint").glob("step*"))
-    kept = (newest / "model.safetensors").read_bytes(), (newest / "manifest.json").read_bytes()
-    weights = load_file(newest / "model.safetensors")
+    files = [disturbed.checkpoints(SECOND)[-1] / name for name in ("model.safetensors", "manifest.json")]
+    kept = [path.read_bytes() for path in files]
+    weights = load_file(files[0])
     weights["embedding.tokens.weight"][:] = torch.nan
-    save_file(weights, newest / "model.safetensors")
+    save_file(weights, files[0])
     manifest = json.loads(kept[1])
-    manifest["sha256"]["model.safetensors"] = hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
-    (newest / "manifest.json").write_text(json.dumps(manifest))
+    manifest["sha256"]["model.safetensors"] = hashlib.sha256(files[0].read_bytes()).hexdigest()
+    files[1].write_text(json.dumps(manifest))
     disturbed.start().wait()
-    (newest / "model.safetensors").write_bytes(kept[0])
-    (newest / "manifest.json").write_bytes(kept[1])
+    for path, content in zip(files, kept, strict=True):
+        path.write_bytes(content)
     check_recovery(disturbed, "nan")
 
 
 @pytest.mark.full
 def test_an_exception_in_one_variant(comparison, check_recovery):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
-    metrics = disturbed.directory(SECOND) / "metrics.jsonl"
-    kept = metrics.read_bytes()
-    metrics.write_bytes(b"not a record\n" + kept)
+    kept = disturbed.metrics(SECOND).read_bytes()
+    disturbed.metrics(SECOND).write_bytes(b"not a record\n" + kept)
     disturbed.start().wait()
     assert "Traceback" in (disturbed.directory(SECOND) / "log.txt").read_text()
-    metrics.write_bytes(kept)
+    disturbed.metrics(SECOND).write_bytes(kept)
     check_recovery(disturbed, "metrics.jsonl, line 1")
 
 
@@ -117,9 +111,8 @@ def test_a_directory_made_read_only(comparison, check_recovery):
     # What the report showed came from comparison.json; now the status is set as if it had been written.
     (unrecorded,) = json.loads((disturbed.out / "comparison.json").read_text())["unrecorded"]
     assert unrecorded["variant"] == SECOND
-    (disturbed.directory(SECOND) / "status.json").write_text(
-        json.dumps({"state": "failed", "reason": unrecorded["reason"], "notes": []})
-    )
+    status = {"state": "failed", "reason": unrecorded["reason"], "notes": []}
+    (disturbed.directory(SECOND) / "status.json").write_text(json.dumps(status))
     check_recovery(disturbed, "Permission denied")
 
 
@@ -133,45 +126,41 @@ def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed,
     (error,) = [line for line in disturbed.output.splitlines() if line.startswith("error: ")]
     assert "Permission denied" in error
     assert "is kept, and the same command goes on from it" in error
-    assert disturbed.start().wait() == 0, disturbed.output
-    assert disturbed.results() == undisturbed
+    assert disturbed.finish() == undisturbed
     counts["read-only comparisons survived"] += 1
+
+
+NONE_IS_LEFT = "no checkpoint is left to go on from, so training began again at step 0"
 
 
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
         (slice(-1, None), "checkpoint {} is damaged and was passed over"),
-        pytest.param(
-            slice(None),
-            "no checkpoint is left to go on from, so training began again at step 0",
-            marks=pytest.mark.full,
-        ),
+        pytest.param(slice(None), NONE_IS_LEFT, marks=pytest.mark.full),
     ],
 )
 def test_damaged_checkpoints_are_reported_and_what_is_whole_is_used(comparison, undisturbed, damaged, said):
     disturbed = killed_in_the_second(comparison("--workers", "1"))
-    checkpoints = sorted((disturbed.directory(SECOND) / "checkpoint").glob("step*"))[damaged]
+    checkpoints = disturbed.checkpoints(SECOND)[damaged]
     for path in checkpoints:
         weights = path / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
-    assert disturbed.start().wait() == 0
-    assert disturbed.results() == undisturbed
+    assert disturbed.finish() == undisturbed
     assert said.format(checkpoints[-1].name) in (disturbed.out / "report.md").read_text()
 
 
 def test_two_at_once(comparison, undisturbed):
     first = comparison("--workers", "1").start()
+    holder = f"process {first.process.pid} on {os.uname().nodename}"
     assert first.wait_until(lambda: first.all_rows() > 3)
     second = comparison("--workers", "1", out=first.out).start()
     assert second.wait() == 2
-    assert f"is being written by process {first.process.pid} on {os.uname().nodename}" in second.error
-    first.signal_all(signal.SIGKILL)
-    first.process.wait()
-    third = comparison("--workers", "1", out=first.out).start()
-    assert third.wait() == 0, third.output
-    assert f"process {first.process.pid} on {os.uname().nodename} was writing here and did not end" in third.output
-    assert third.results() == undisturbed
+    assert f"is being written by {holder}" in second.error
+    first.kill()
+    third = comparison("--workers", "1", out=first.out)
+    assert third.finish() == undisturbed
+    assert f"{holder} was writing here and did not end" in third.output
 
 
 @pytest.fixture
@@ -220,9 +209,8 @@ def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbe
         assert "No space left on device" in (disturbed.out / name).read_text()
     if stays_full:
         (small_disk / "filler").unlink()
-    assert disturbed.start().wait() == 0, disturbed.output
+    assert disturbed.finish() == undisturbed
     assert f"{1 if stays_full else 2} of 3 runs are done already" in disturbed.output
-    assert disturbed.results() == undisturbed
     assert disturbed.leftovers() == []
     counts["full disks survived"] += 1
 

@@ -61,17 +61,16 @@ def scratch(tmp_path_factory):
         yield directory
 
 
-def flag(name):
-    return "--" + name.replace("_", "-")
-
-
 def given_as(name, value):
     """The two ways of giving a value to an option."""
-    return st.sampled_from([[flag(name), value], [f"{flag(name)}={value}"]])
+    flag = "--" + name.replace("_", "-")
+    return st.sampled_from([[flag, value], [f"{flag}={value}"]])
 
 
-def value_of(name, values):
-    return st.sampled_from(values).flatmap(lambda value: given_as(name, value))
+def value_of(names, values):
+    """An option of these, which may be one, with a value of these."""
+    names = [names] if isinstance(names, str) else names
+    return st.tuples(st.sampled_from(names), st.sampled_from(values)).flatmap(lambda option: given_as(*option))
 
 
 def not_among(names):
@@ -90,10 +89,10 @@ def are_variants(text):
     return all(is_variant(name.strip()) for name in text.split(","))
 
 
-def choices_of(name):
-    """The values of an option that takes one of a few."""
+def no_choice_of(name):
+    """For an option that takes one of a few words."""
     kinds = {**typing.get_type_hints(Config), **typing.get_type_hints(RunOptions)}
-    return typing.get_args(kinds[name])
+    return named(name, typing.get_args(kinds[name]))
 
 
 def out_of_range(name):
@@ -103,20 +102,18 @@ def out_of_range(name):
     return st.one_of(below, above).flatmap(lambda value: given_as(name, str(value)))
 
 
-wrong_numbers = st.sampled_from(WHOLE_NUMBERS).flatmap(
-    lambda name: st.one_of(value_of(name, [*NO_NUMBERS, "9" * 5000, "-" + "9" * 5000]), out_of_range(name))
+wrong_numbers = st.one_of(
+    value_of(WHOLE_NUMBERS, [*NO_NUMBERS, "9" * 5000, "-" + "9" * 5000]),
+    st.sampled_from(WHOLE_NUMBERS).flatmap(out_of_range),
 )
 NO_FRACTIONS = [text for text in NO_NUMBERS if text not in ("1.5", "1e3")]
-wrong_fractions = st.sampled_from(["learning_rate", "weight_decay", "gradient_clip", "dropout"]).flatmap(
-    lambda name: value_of(name, [*NO_FRACTIONS, "inf", "-inf", "-1", "1e31", "-1e-9", "1e999"])
+wrong_fractions = value_of(
+    ["learning_rate", "weight_decay", "gradient_clip", "dropout"],
+    [*NO_FRACTIONS, "inf", "-inf", "-1", "1e31", "-1e-9", "1e999"],
 )
 wrong_times = value_of("run_timeout", [*NO_FRACTIONS, "0", "-0.0", "-1", "-inf", "-1e-9"])
-wrong_counts = st.sampled_from(["seeds", "workers"]).flatmap(
-    lambda name: value_of(name, [*NO_NUMBERS, "0", "-1", "10000000000", "9" * 5000])
-)
-wrong_choices = st.sampled_from(["preset", "device", "precision", "denominator"]).flatmap(
-    lambda name: named(name, choices_of(name))
-)
+wrong_counts = value_of(["seeds", "workers"], [*NO_NUMBERS, "0", "-1", "10000000000", "9" * 5000])
+wrong_choices = st.sampled_from(["preset", "device", "precision", "denominator"]).flatmap(no_choice_of)
 wrong_names = st.one_of(
     not_among(()).filter(lambda text: not are_variants(text)).flatmap(lambda value: given_as("variants", value)),
     value_of("variants", ["softmax-none,softmax-none", "softmax-none,", ",", "softmax-none,x", "SOFTMAX-NONE"]),

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.made_up import metrics_rows
+
 PHASES = ("start", "training", "evaluation", "checkpoint")
 """a comparison is killed in each of them, in an order of its own; then while its report is written"""
 REPORT_BEGINS = "writing the report"
@@ -48,7 +50,7 @@ def is_evaluating(comparison):
     """Whether the last row of a variant is that of a step after which the validation split is evaluated."""
     evaluated = {f'"step": {step},'.encode() for step in range(0, comparison.steps + 1, comparison.evaluate_every)}
     for variant in comparison.variants:
-        path = comparison.directory(variant) / "metrics.jsonl"
+        path = comparison.metrics(variant)
         last = path.read_bytes().split(b"\n")[-2:] if path.exists() else []
         if last[1:] == [b""] and b'"split": "train"' in last[0] and any(step in last[0] for step in evaluated):
             return True
@@ -72,8 +74,7 @@ def test_a_comparison_killed_five_times_ends_as_if_it_had_not_been(comparison, u
             counts["- of them with a checkpoint half written"] += 1
         if is_evaluating(killed):
             counts["- of them within an evaluation"] += 1
-    assert killed.start().wait() == 0, killed.output
-    assert killed.results() == undisturbed
+    assert killed.finish() == undisturbed
     assert killed.leftovers() == []
 
 
@@ -95,17 +96,13 @@ def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, un
         assert stopped.all_rows() <= reached + 2 * 2 * 2
         for variant in stopped.variants:
             if stopped.rows(variant):
-                assert stopped.saved_step(variant) == stopped.trained_step(variant), (
-                    "the checkpoint is of the step it ended"
-                )
+                trained = max(row["step"] for row in metrics_rows(stopped.metrics(variant)))
+                assert stopped.checkpoints(variant)[-1].name == f"step{trained:08d}", "it is of the step that ended"
         counts["stops survived (SIGINT, SIGTERM)"] += 1
-    assert stopped.start().wait() == 0, stopped.output
-    assert stopped.results() == undisturbed
+    assert stopped.finish() == undisturbed
     assert stopped.leftovers() == []
 
 
 @pytest.mark.full
 def test_the_number_of_workers_changes_nothing(comparison, undisturbed):
-    alone = comparison("--workers", "1").start()
-    assert alone.wait() == 0, alone.output
-    assert alone.results() == undisturbed
+    assert comparison("--workers", "1").finish() == undisturbed

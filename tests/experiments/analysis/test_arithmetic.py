@@ -38,31 +38,26 @@ class KnownModel(nn.Module):
         return self.logits.expand(*tokens.shape, 256)
 
 
-def test_a_model_that_knows_nothing_needs_eight_bits_a_byte():
-    task, config = language_model(b"any text of some length", 4, 2), Config(context=4, batch_size=2)
-    assert train.evaluate(KnownModel({}), task, "test", 5, config) == {"bits_per_byte": pytest.approx(8)}
-
-
-def test_bits_per_byte_are_the_mean_over_windows_also_where_the_last_batch_is_smaller():
-    # Probabilities 1/2, 1/4, 1/8 take 1, 2, 3 bits: 2 over the windows. The means of the batches, 1.5 and 3, have 2.25.
-    task, config = language_model(b"aaaaabbbbbccccc", 4, 2), Config(context=4, batch_size=2)
-    assert task.windows("validation", 3)[1].tolist() == [[ord(letter)] * 4 for letter in "abc"]
-    model = KnownModel({"a": 1 / 2, "b": 1 / 4, "c": 1 / 8})
-    assert train.evaluate(model, task, "validation", 3, config) == {"bits_per_byte": pytest.approx(2)}
-
-
-def test_every_byte_of_a_window_but_the_first_is_predicted():
-    # a, then three bytes of 1 bit and one of 3 bits: (1 + 1 + 1 + 3) / 4
-    task, config = language_model(b"abbbc", 4, 1), Config(context=4, batch_size=1)
-    model = KnownModel({"a": 1 / 16, "b": 1 / 2, "c": 1 / 8})
-    assert train.evaluate(model, task, "validation", 1, config) == {"bits_per_byte": pytest.approx(1.5)}
+@pytest.mark.parametrize(
+    ("text", "batch_size", "windows", "probabilities", "bits"),
+    [
+        (b"any text of some length", 2, 5, {}, 8),
+        # 1, 2 and 3 bits: 2 over the windows. The means of the batches, the last of which is smaller, have 2.25.
+        (b"aaaaabbbbbccccc", 2, 3, {"a": 1 / 2, "b": 1 / 4, "c": 1 / 8}, 2),
+        # Every byte of a window but the first is predicted: a, then three bytes of 1 bit and one of 3 bits.
+        (b"abbbc", 1, 1, {"a": 1 / 16, "b": 1 / 2, "c": 1 / 8}, 1.5),
+    ],
+)
+def test_bits_per_byte_are_the_mean_over_all_that_is_predicted(text, batch_size, windows, probabilities, bits):
+    task, config = language_model(text, 4, batch_size), Config(context=4, batch_size=batch_size)
+    model = KnownModel(probabilities)
+    assert train.evaluate(model, task, "test", windows, config) == {"bits_per_byte": pytest.approx(bits)}
 
 
 class Clock:
     """Stands still unless something is done that takes time."""
 
-    def __init__(self) -> None:
-        self.now = 5000.0
+    now = 5000.0
 
     def perf_counter(self) -> float:
         return self.now
@@ -111,37 +106,25 @@ def clocked(tmp_path, monkeypatch):
     )
 
 
-def test_tokens_per_second_are_of_the_steps_since_the_last_record_without_evaluations_and_checkpoints(clocked):
-    # 4 sequences of 8 tokens a step: 64 in 1 + 3 s, 64 in 2 + 6 s, and the last step's 32 in 8 s
+def test_times_and_tokens_are_those_of_the_steps(clocked):
     rows, _, progress = clocked
     assert [row["step"] for row in rows] == [2, 4, 5]
+    assert [row["tokens"] for row in rows] == [64, 128, 160]  # 4 sequences of 8 tokens a step
+    # Of the steps since the last record, without evaluations and checkpoints: 64 in 1 + 3 s, 64 in 2 + 6 s, 32 in 8 s.
     assert [row["tokens_per_second"] for row in rows] == pytest.approx([16, 8, 4])
     # while it runs: 32 in 1 s, 64 in 4 s, and from the beginning again after each record
     assert [step for step, _, _ in progress] == [1, 2, 3, 4, 5]
     assert [rate for _, _, rate in progress] == pytest.approx([32, 16, 16, 8, 4])
-
-
-def test_seconds_are_all_that_passed_since_the_run_began(clocked):
-    # step 2: evaluation, 1, 3; step 4: evaluation, 2, checkpoint, 6; step 5: evaluation, 8
-    rows, _, _ = clocked
+    # All that passed since the run began: evaluation, 1, 3; evaluation, 2, checkpoint, 6; evaluation, 8.
     assert [row["seconds"] for row in rows] == pytest.approx([104, 104 + 1108, 104 + 1108 + 108])
 
 
-def test_tokens_are_steps_times_sequences_times_their_length(clocked):
-    rows, _, _ = clocked
-    assert [row["tokens"] for row in rows] == [64, 128, 160]
-
-
-def test_a_record_has_the_loss_of_its_own_step_in_nats_and_in_bits(clocked):
-    rows, _, progress = clocked
+def test_a_record_has_the_loss_and_the_learning_rate_of_its_own_step(clocked):
+    rows, learning_rates, progress = clocked
     assert [row["bits_per_byte"] for row in rows] == pytest.approx([6, 4, 3])
     assert [row["loss"] for row in rows] == pytest.approx([4.1588831, 2.7725887, 2.0794415])  # times ln 2
     assert [loss for _, loss, _ in progress] == pytest.approx([4.8520303, 4.1588831, 3.4657359, 2.7725887, 2.0794415])
-
-
-def test_the_learning_rate_of_each_step_is_the_one_of_the_schedule_and_on_record(clocked):
     # 1/2 and 2/2 of the peak, then 0.55 + 0.45 cos(0°, 60°, 120°); both groups of parameters have it
-    rows, learning_rates, _ = clocked
     assert learning_rates[::2] == learning_rates[1::2] == pytest.approx([0.5, 1, 1, 0.775, 0.325])
     assert [row["learning_rate"] for row in rows] == pytest.approx([1, 0.775, 0.325])
 

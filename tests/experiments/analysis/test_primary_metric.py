@@ -40,7 +40,9 @@ def test_it_is_summarised_and_compared_in_its_direction(root):
     assert (("softmax-rope", "test_bits_per_byte_minus_baseline") in rows.index) == has_loss
     # The baseline ends at a loss of 5 or an accuracy of 0.5, where the other begins.
     assert rows.loc[("softmax-rope", "steps_to_baseline"), "mean"] == 0
-    assert contrasts(comparison.variants[1], comparison) == [("test_accuracy_minus_baseline", "softmax-none")]
+    assert contrasts(comparison.variants[1], comparison, "accuracy") == [
+        ("test_accuracy_minus_baseline", "softmax-none")
+    ]
     assert {state for state, _ in Runs(root, comparison, curves).fates.values()} == {"done"}
 
 

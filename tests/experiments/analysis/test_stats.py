@@ -1,30 +1,18 @@
 import math
 
-import pandas as pd
 import pytest
 
-from experiments.analysis.statistics import (
-    Spread,
-    contrasts,
-    estimate,
-    first_at_or_below,
-    pooled_spread,
-    summarise,
-)
+from experiments.analysis.statistics import Spread, contrasts, estimate, pooled_spread, summarise
 from experiments.records.record import read_comparison
 from tests.made_up import make_record
 
 # Student's t with 2 degrees of freedom leaves 2.5 % above 4.302653; divided by the root of 3 that is 2.484138.
 HALF_WIDTH_OF_THREE = 2.484138
+PAIR = "elu+1-none,elu+1-rope-after"
 
 
 def summary_of(root):
     return summarise(root, read_comparison(root)).set_index(["variant", "metric"])
-
-
-def table(values):
-    """A loss function from {(variant, seed): losses at steps 0, 20, 40, ...}."""
-    return lambda variant, seed, step: values[variant, seed][step // 20]
 
 
 def test_estimate_of_three_values():
@@ -48,22 +36,12 @@ def test_below_three_values_there_is_no_interval():
 def test_the_spread_within_groups_taken_together():
     # Squares 1 + 0 + 1 with two degrees of freedom, and 1 + 1 with one; a single value has none.
     assert pooled_spread([(1.0, 2.0, 3.0), (5.0,), (2.0, 4.0)]) == pytest.approx(Spread(math.sqrt(4 / 3), 3))
-    assert pooled_spread([(1.0,), (2.0,)]) is None
-
-
-@pytest.mark.parametrize(
-    ("target", "step"),
-    [(4.0, 20), (3.5, 40), (3.0, 40), (2.9, None), (9.0, 0)],
-    ids=["equal", "between", "rises again later", "never", "at once"],
-)
-def test_first_evaluation_at_or_below_the_target(target, step):
-    curve = pd.Series([3.2, 5.0, 3.0, 4.0], index=[60, 0, 40, 20])
-    assert first_at_or_below(curve, target) == step
+    assert pooled_spread([(1.0,), (2.0,)]).degrees == 0
 
 
 def test_paired_difference_is_free_of_what_seeds_share(make_comparison, tmp_path):
     ends = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=lambda name, seed, step: ends[name][seed])
+    root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: ends[name][seed])
     row = summary_of(root).loc["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]
     assert row["n"] == 3
     assert row["mean"] == pytest.approx(-0.2)
@@ -79,7 +57,7 @@ def test_steps_and_tokens_to_the_baseline_of_the_same_seed(make_comparison, tmp_
         ("elu+1-rope-after", 1): [8, 5, 4.0, 3.9, 3.8, 3.4],  # 100
         ("elu+1-rope-after", 2): [8, 4.1, 4.0, 3.9, 3.8, 3.7],  # 20
     }
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=table(losses))
+    root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: losses[name, seed][step // 20])
     summary = summary_of(root)
     steps = summary.loc["elu+1-rope-after", "steps_to_baseline"]
     assert (steps["n"], steps["reached"], steps["unit"]) == (3, 3, "steps")
@@ -90,10 +68,7 @@ def test_steps_and_tokens_to_the_baseline_of_the_same_seed(make_comparison, tmp_
 
 
 def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(make_comparison, tmp_path):
-    def loss(name, seed, step):
-        return 3.0 if name == "elu+1-none" else 4.0 - seed
-
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", loss=loss)
+    root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: 3.0 if name == "elu+1-none" else 4.0 - seed)
     row = summary_of(root).loc["elu+1-rope-after", "steps_to_baseline"]
     assert (row["n"], row["reached"]) == (3, 2)
     assert math.isnan(row["mean"])
@@ -101,23 +76,19 @@ def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(ma
 
 def test_failed_runs_are_counted_and_named_and_never_averaged(make_comparison, tmp_path):
     fates = {("elu+1-rope-after", 1): ("failed", "the loss was not finite at step 40")}
-    root = make_comparison(
-        tmp_path, "elu+1-none,elu+1-rope-after", fates=fates, loss=lambda name, seed, step: 3.0 + 100 * (seed == 1)
-    )
+    root = make_comparison(tmp_path, PAIR, fates=fates, loss=lambda name, seed, step: 3.0 + 100 * (seed == 1))
     summary = summary_of(root)
     row = summary.loc["elu+1-rope-after", "test_bits_per_byte"]
     assert (row["n"], row["planned"], row["failed"], row["seeds"]) == (2, 3, 1, "0 2")
     assert row["reasons"] == "seed 1: the loss was not finite at step 40"
     assert row["mean"] == pytest.approx(3.5)
     assert math.isnan(row["low"])
-    assert summary.loc["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]["n"] == 2
     assert summary.loc["elu+1-none", "test_bits_per_byte"]["n"] == 3
 
 
-def test_a_failed_baseline_leaves_its_seed_out_of_every_comparison_with_it(make_comparison, tmp_path):
-    root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", fates={("elu+1-none", 0): ("failed", "why")})
-    summary = summary_of(root)
-    assert summary.loc["elu+1-rope-after", "test_bits_per_byte"]["n"] == 3
+@pytest.mark.parametrize("failed", PAIR.split(","))
+def test_a_failure_leaves_its_seed_out_of_every_comparison_with_the_baseline(make_comparison, tmp_path, failed):
+    summary = summary_of(make_comparison(tmp_path, PAIR, fates={(failed, 0): ("failed", "why")}))
     for metric in ("test_bits_per_byte_minus_baseline", "steps_to_baseline", "tokens_to_baseline"):
         row = summary.loc["elu+1-rope-after", metric]
         assert (row["n"], row["seeds"]) == (2, "1 2")
@@ -133,17 +104,12 @@ def test_a_run_without_a_test_figure_does_not_count_as_finished(make_comparison,
     assert "no test figure" in row["reasons"]
 
 
-def test_throughput_is_the_median_over_a_runs_training_records(make_comparison, tmp_path):
-    # records at steps 20 to 100: 1000 + 10 · seed + step
-    row = summary_of(make_comparison(tmp_path, "elu+1-none")).loc["elu+1-none", "tokens_per_second"]
-    assert (row["n"], row["mean"], row["std"]) == (3, 1070.0, 10.0)
-
-
-def test_parameters_are_given_with_the_position_table_apart(make_comparison, tmp_path):
+def test_throughput_is_the_median_of_a_run_s_records_and_the_position_table_is_counted_apart(make_comparison, tmp_path):
     summary = summary_of(make_comparison(tmp_path, "elu+1-none,elu+1-learned"))
-    assert summary.loc["elu+1-learned", "parameters"]["mean"] == 1064
-    assert summary.loc["elu+1-learned", "position_parameters"]["mean"] == 64
-    assert summary.loc["elu+1-none", "position_parameters"]["mean"] == 0
+    row = summary.loc["elu+1-none", "tokens_per_second"]
+    assert (row["n"], row["mean"], row["std"]) == (3, 1070.0, 10.0)  # at steps 20 to 100: 1000 + 10 · seed + step
+    means = summary["mean"].unstack("metric")[["parameters", "position_parameters"]]
+    assert means.T.to_dict("list") == {"elu+1-none": [1000, 0], "elu+1-learned": [1064, 64]}
 
 
 def test_a_comparison_of_which_nothing_was_recorded(make_comparison, tmp_path):
@@ -172,13 +138,11 @@ def test_rope_after_and_before_are_compared_at_equal_settings_only(make_comparis
 
 
 def test_a_learning_rate_counts_as_a_setting_where_the_name_fixes_it():
-    def variant(position, name_goes_on="", **settings):
-        name = f"elu+1-rope-{position}{name_goes_on}"
+    def variant(position, rate, name_goes_on=""):
+        name, settings = f"elu+1-rope-{position}{name_goes_on}", {"learning_rate": rate}
         return {"name": name, "kernel": "elu+1", "position": f"rope-{position}", "baseline": "-", "settings": settings}
 
-    tuned, other = variant("after", learning_rate=0.1), variant("before", learning_rate=0.2)
-    fixed = variant("after", "@learning_rate=0.1", learning_rate=0.1)
-    comparison = make_record(variants=[tuned, other, fixed])
-    tuned, _, fixed = comparison.variants
-    assert contrasts(tuned, comparison) == [("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")]
-    assert contrasts(fixed, comparison) == []
+    variants = [variant("after", 0.1), variant("before", 0.2), variant("after", 0.1, "@learning_rate=0.1")]
+    comparison = make_record(variants=variants)
+    found = [contrasts(each, comparison, "bits_per_byte") for each in comparison.variants]
+    assert found == [[("test_bits_per_byte_minus_rope_before", "elu+1-rope-before")], [], []]

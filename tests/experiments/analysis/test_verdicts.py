@@ -34,44 +34,15 @@ def shifted(mean, noise=SMALL_NOISE):
 
 
 @pytest.mark.parametrize(
-    ("differences", "verdict", "remark"),
+    ("variant", "fate", "verdict", "remark"),
     [
-        (shifted(-0.3), "supported", ""),
-        (shifted(0.3), "not supported", ""),
-        (shifted(0.0), "not supported", ""),
-        (shifted(0.0, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
-        (shifted(-0.2, [0.3, -0.3, 0.2, -0.2, 0.0]), "inconclusive", ""),
-        (shifted(-0.009), "supported", ""),
-        (shifted(-0.007), "not supported", "by less than the smallest amount that matters"),
-        (shifted(-0.004), "not supported", "by less than the smallest amount that matters"),
-        (shifted(-0.002), "not supported", ""),
-        ([-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
-        ([-0.3], "inconclusive", "too few seeds: 1, and 3 are needed"),
+        (AFTER, ("failed", "why"), "inconclusive", f"1 of 5 seeds have no value: seed 3: {AFTER} failed: why"),
+        (BASELINE, ("failed", "why"), "inconclusive", f"1 of 5 seeds have no value: seed 3: {BASELINE} failed: why"),
+        (AFTER, ("running", None), "not run", "1 of 5 seeds are missing or unfinished"),
     ],
 )
-def test_the_verdict_follows_the_rule(make_reference, differences, verdict, remark):
-    row = rows_of(make_reference(differences))[KEY]
-    assert row.verdict == verdict
-    assert remark in row.remark
-    assert row.estimate.n == len(differences)
-    assert row.estimate.mean == pytest.approx(sum(differences) / len(differences), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("run", "fate", "verdict", "remark"),
-    [
-        ((AFTER, 3), ("failed", "why"), "inconclusive", f"1 of 5 seeds have no value: seed 3: {AFTER} failed: why"),
-        (
-            (BASELINE, 0),
-            ("failed", "why"),
-            "inconclusive",
-            f"1 of 5 seeds have no value: seed 0: {BASELINE} failed: why",
-        ),
-        ((AFTER, 1), ("running", None), "not run", "1 of 5 seeds are missing or unfinished"),
-    ],
-)
-def test_a_seed_that_did_not_finish_leaves_no_verdict(make_reference, run, fate, verdict, remark):
-    row = rows_of(make_reference(shifted(-0.3), fates={run: fate}))[KEY]
+def test_a_seed_that_did_not_finish_leaves_no_verdict(make_reference, variant, fate, verdict, remark):
+    row = rows_of(make_reference(shifted(-0.3), fates={(variant, 3): fate}))[KEY]
     assert (row.verdict, row.remark, row.estimate.n) == (verdict, remark, 4)
     assert math.isnan(row.p)  # it counts as 1 in Holm's method: fewer values could have a smaller p
     assert (row.data, "100 steps of 64 tokens, context 32, " in row.size) == ("made-up-text", True)
@@ -144,6 +115,7 @@ def test_the_correction_counts_every_declared_claim(make_reference):
     assert FAMILY > 2
     assert row.p == pytest.approx(2 * FAMILY * p, rel=1e-6)
     assert f"n = 5 seeds, adjusted p = {2 * FAMILY * p:.2g}" in row.measured
+    assert row.estimate.mean == pytest.approx(-0.01, abs=1e-12)
 
 
 def judged(values, region, margin, claim=None, **sample):
@@ -155,29 +127,41 @@ def judged(values, region, margin, claim=None, **sample):
     return row
 
 
+LARGE_NOISE = [0.3, -0.3, 0.2, -0.2, 0.0]
+BELOW, WITHIN = (-math.inf, 0.0), (-0.05, 0.05)
+TOO_LITTLE = "it lies in the range, but by less than the smallest amount that matters"
+
+
 @pytest.mark.parametrize(
-    ("mean", "verdict", "remark"),
+    ("region", "values", "verdict", "remark"),
     [
-        (0.0, "supported", ""),
-        (-0.05, "supported", ""),
-        (0.2, "not supported", ""),
-        (-0.2, "not supported", ""),
-        (0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
-        (-0.095, "not supported", "it lies in the range, but by less than the smallest amount that matters"),
+        (BELOW, shifted(-0.3), "supported", ""),
+        (BELOW, shifted(0.3), "not supported", ""),
+        (BELOW, shifted(0.0), "not supported", ""),
+        (BELOW, shifted(0.0, LARGE_NOISE), "inconclusive", ""),
+        (BELOW, shifted(-0.2, LARGE_NOISE), "inconclusive", ""),
+        (BELOW, shifted(-0.0095), "supported", ""),
+        (BELOW, shifted(-0.007), "not supported", TOO_LITTLE),
+        (BELOW, shifted(-0.002), "not supported", TOO_LITTLE),
+        (BELOW, [-0.3, -0.3001], "inconclusive", "too few seeds: 2, and 3 are needed"),
+        (WITHIN, shifted(0.0), "supported", ""),
+        (WITHIN, shifted(-0.025), "supported", ""),
+        (WITHIN, shifted(0.1), "not supported", ""),
+        (WITHIN, shifted(-0.1), "not supported", ""),
+        (WITHIN, shifted(0.0475), "not supported", TOO_LITTLE),
+        (WITHIN, shifted(-0.0475), "not supported", TOO_LITTLE),
     ],
 )
-def test_a_region_with_two_ends(mean, verdict, remark):
-    row = judged(shifted(mean), (-0.1, 0.1), 0.02)
-    assert (row.verdict, row.remark) == (verdict, remark)
+def test_the_verdict_follows_the_rule(region, values, verdict, remark):
+    row = judged(values, region, 0.01)
+    assert (row.verdict, row.remark, row.estimate.n) == (verdict, remark, len(values))
 
 
 @pytest.mark.parametrize(
     ("values", "verdict", "measured"),
     [
-        ([0.2] * 3, "supported", "+0.200, n = 3 seeds, exact"),
         ([0.1] * 3, "supported", "+0.100, n = 3 seeds, exact"),
         ([0.05] * 3, "not supported", "+0.050, n = 3 seeds, exact"),
-        ([0.0] * 3, "not supported", "+0.000, n = 3 seeds, exact"),
         ([-0.1] * 3, "not supported", "-0.100, n = 3 seeds, exact"),
         ([0.2, 0.3, 4.0], "supported", "+1.500 on average (+0.200 to +4.000), n = 3 seeds, exact"),
         ([0.0, 0.0, 3.0], "inconclusive", "+1.000 on average (+0.000 to +3.000), n = 3 seeds, exact"),

@@ -8,7 +8,7 @@ from experiments.analysis.references import REFERENCES, command
 from experiments.cli import main
 from experiments.commands.run_all import run_all
 from experiments.errors import RunFailed
-from experiments.options import RunOptions
+from experiments.options import RunOptions, parse
 from experiments.studies.registry import STUDIES
 
 
@@ -17,7 +17,7 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def collected(options, preset="cpu", status=lambda words: 0):
+def collected(options, status=lambda words: 0):
     """The exit status, and the words of every command that was run."""
     ran = []
 
@@ -25,7 +25,7 @@ def collected(options, preset="cpu", status=lambda words: 0):
         ran.append(words)
         return status(words)
 
-    return run_all(RunOptions("all", preset, words=("run", "all", *options)), run_one), ran
+    return run_all(parse("run", RunOptions, ["all", *options], "run"), run_one), ran
 
 
 def test_every_reference_is_run_by_the_command_that_its_claims_name():
@@ -37,11 +37,12 @@ def test_every_reference_is_run_by_the_command_that_its_claims_name():
 
 
 def test_options_and_the_runs_before_go_to_every_run_that_takes_them(tmp_path):
-    _, ran = collected(["--workers", "3", "--device=cpu"])
+    _, ran = collected(["--workers", "3", "--device=cpu", "--cell-timeout", "9", "--plugin", "json"])
     for words in ran:
         trains = bool(STUDIES[words[1]].variants)
-        assert "--device=cpu" in words
-        assert ("--workers" in words) == (words[-2:] == ["--reuse", "results/runs"]) == trains
+        assert {"--device=cpu", "--plugin=json"} <= set(words)
+        assert ("--run-timeout=9.0" in words) == trains
+        assert ("--workers=3" in words) == (words[-2:] == ["--reuse", "results/runs"]) == trains
     assert (tmp_path / "results/runs").is_dir()  # or the first run would be refused
 
 
@@ -53,9 +54,9 @@ def test_a_dry_run_makes_no_directory_and_names_none_that_is_not_there(tmp_path)
 
 
 def test_another_preset_runs_every_study_with_its_own_variants():
-    _, ran = collected(["--preset", "smoke"], "smoke")
+    _, ran = collected(["--preset", "smoke"])
     assert [words[1] for words in ran] == list(STUDIES)
-    assert all("--variants" not in words and "--preset smoke" in " ".join(words) for words in ran)
+    assert all("--variants" not in words and "--preset=smoke" in words for words in ran)
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])

@@ -94,7 +94,6 @@ class TestRegistry:
         (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text(groups)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
-        monkeypatch.setattr("experiments.extensions._used", set())
         assert main([command]) == 0
         told = " ".join(capsys.readouterr().out.split())
         assert "data set 'bad' cannot be loaded (ModuleNotFoundError: No module named 'no')" in told

@@ -39,11 +39,6 @@ class OneByOne:
 LAUNCHERS.add("one-by-one", OneByOne, __name__)
 
 
-@pytest.fixture(autouse=True)
-def other_tests_use_nothing_of_this_module(monkeypatch):
-    monkeypatch.setattr("experiments.extensions._used", set())
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "a text"

@@ -114,15 +114,24 @@ def test_what_differs_in_anything_is_not_taken_over(trained, training, change):
 
 
 @pytest.mark.parametrize(("there", "here"), [("", "ab"), ("ab", ""), ("ab", "cd"), ("ab", "ab")])
-def test_what_other_plugins_trained_is_not_taken_over(copied, training, monkeypatch, there, here):
+def test_what_other_plugins_trained_is_not_taken_over(copied, training, there, here):
     """A variant, an attention or a data set may be theirs."""
     comparison = read_comparison(copied / "there")
     comparison.plugins, loaded = (
         [Origin(module="mine", package="", version="", sha256=sha256)] if sha256 else [] for sha256 in (there, here)
     )
     write_record(copied / "there" / "comparison.json", comparison)
-    monkeypatch.setattr(reuse, "origins", lambda: [msgspec.structs.asdict(origin) for origin in loaded])
-    assert bool(taken(training, copied)) == (there == here)
+    training = dataclasses.replace(training, plugins=loaded)
+    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
+
+
+def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):
+    directory = training.root / VARIANT / "seed0"
+    (directory / "checkpoint" / "step00000000").mkdir(parents=True)
+    write_json(directory / "status.json", {"state": "queued", "reason": "stopped at step 0"})
+    assert list(take_over(training, [RUN], trained_runs(trained, []))) == [RUN]
+    assert is_finished(training.root, VARIANT, 0, 4)
+    assert [path.name for path in (directory / "checkpoint").iterdir()] == ["step00000004"]
 
 
 def test_the_comparison_itself_may_be_among_those_that_are_named_and_what_has_begun_is_left_alone(copied, training):

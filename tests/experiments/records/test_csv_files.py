@@ -15,22 +15,11 @@ def cells(table):
 
 @pytest.mark.parametrize(
     "formula",
-    [
-        "=1+1",
-        "+1+cmd|' /C calc'!A0",
-        "-2+3+cmd|' /C calc'!A0",
-        "@SUM(1)",
-        "\t=1",
-        '=HYPERLINK("x")',
-        "'=1",
-        "-",
-    ],
+    ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "@SUM(1)", "\t=1", '=HYPERLINK("x")', "'=1"],
 )
 def test_a_text_that_begins_like_a_formula_gets_an_apostrophe(tmp_path, formula):
     table = pd.DataFrame({"name": [formula], "count": 1, "value": -0.5})
-    ((name, count, value),) = cells(table)
-    assert name == ("-" if formula == "-" else f"'{formula}")
-    assert (count, value) == ("1", "-0.5")
+    assert cells(table) == [[f"'{formula}", "1", "-0.5"]]
     (tmp_path / "t.csv").write_text(to_csv(table), newline="")
     assert read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])["name"].tolist() == [formula], "and is read as it was"
 
@@ -42,7 +31,7 @@ def test_a_carriage_return_ends_no_row():
 
 def test_numbers_and_other_texts_stay_as_they_are():
     table = pd.DataFrame(
-        {"a": [-1.5, 2.0], "b": ["+33.4% [+20.6%, +34.9%]", "-0.2"], "c": ["it's", "'quoted'"], "d": [None, "a=b"]}
+        {"a": [-1.5, 2.0], "b": ["+33.4% [+20.6%, +34.9%]", "-"], "c": ["it's", "'quoted'"], "d": [None, "a=b"]}
     )
     assert to_csv(table) == table.to_csv(index=False)
     assert to_csv(table, "%.3g") == table.to_csv(index=False, float_format="%.3g")
@@ -68,11 +57,9 @@ def test_texts_that_look_like_something_else_are_read_as_text(tmp_path):
         (b"name,count,value\na,1,2,3\n", "is no CSV"),
         (b"name,count,value\na,1,2\nb,1,\n", "row 2, column value is '', expected a number from -10 to 1e+100"),
         (b"name,count,value\na,1,nan\n", "row 1, column value is 'nan'"),
-        (b"name,count,value\na,1,inf\n", "row 1, column value is 'inf'"),
         (b"name,count,value\na,1,=1+1\n", "row 1, column value is '=1+1'"),
         (b"name,count,value\na,1,-11\n", "row 1, column value is '-11'"),
         (b"name,count,value\na,1.5,1\n", "row 1, column count is '1.5', expected a number from 0 to 100"),
-        (b"name,count,value\na,101,1\n", "row 1, column count is '101'"),
         (b"name,count,value\na," + b"9" * 5000 + b",1\n", "row 1, column count is '999"),
         (b'name,count,value\n"a,1,2\n', "is no CSV"),
         (b"name\xff\x00", "is no CSV"),

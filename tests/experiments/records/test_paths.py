@@ -8,8 +8,7 @@ import pytest
 
 from experiments.cli import main
 from experiments.launch.worker import train_directory
-from experiments.records.files import LARGEST_RECORD, read_file, write_atomically
-from experiments.records.paths import check_links, open_to_append
+from experiments.records.files import LARGEST_RECORD, check_links, open_to_append, read_file, write_atomically
 
 VARIANT = "elu+1-none"
 COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", VARIANT]
@@ -40,7 +39,7 @@ def again(made, tmp_path):
     return out, lambda: main([*COMMAND, *options])
 
 
-def moved_out(path, to, directory=False):
+def moved_out(path, to, directory):
     """Put a link in the place of something, which is outside now; returns what must not change."""
     if path.exists():
         shutil.move(path, to)
@@ -54,8 +53,7 @@ def moved_out(path, to, directory=False):
 
 
 def content_of(path):
-    files = [path, *path.rglob("*")]
-    return {file: file.read_bytes() if file.is_file() else None for file in files}
+    return {file: file.read_bytes() if file.is_file() else None for file in (path, *path.rglob("*"))}
 
 
 @pytest.mark.parametrize("name", [*FILES, *(f"{RUN}/{name}" for name in FILES_OF_A_RUN), *DIRECTORIES])

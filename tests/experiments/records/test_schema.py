@@ -21,14 +21,12 @@ RUN = {"variant": "elu+1-none", "seed": 0, "data_sha256": "ab", "config": {"step
 
 def changed(value, place, new):
     """A copy of the value with something else, or nothing, at a place given by keys and indices."""
-    value = copy.deepcopy(value)
-    inside = value
+    value = inside = copy.deepcopy(value)
     for key in place[:-1]:
         inside = inside[key]
+    inside[place[-1]] = new
     if new is GONE:
         del inside[place[-1]]
-    else:
-        inside[place[-1]] = new
     return value
 
 
@@ -50,8 +48,6 @@ def refusal(kind, value):
         (("config",), [], "$.config"),
         (("config", "steps"), GONE, "config.steps is None"),
         (("config", "steps"), 0, "config.steps is 0"),
-        (("config", "context"), 2.5, "config.context is 2.5"),
-        (("seeds",), [0, -1], "$.seeds[1]"),
         (("seeds",), [0, True], "$.seeds[1]"),
         (("seeds",), [1, 0, 1], "seeds holds 1 twice"),
         (("seeds",), [], "with variants there are seeds"),
@@ -75,27 +71,23 @@ def test_a_comparison_that_is_wrong_is_refused_with_the_place(place, new, names)
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "place", "new"),
+    ("kind", "value", "name", "new"),
     [
-        *((Status, STATUS, (name,), 3) for name in STATUS if name != "time"),
-        (Status, STATUS, ("state",), "ready"),
-        (Status, STATUS, ("time",), "now"),
-        (Status, STATUS, ("state",), GONE),
-        *((RunConfig, RUN, (name,), new) for name in RUN for new in (GONE, [])),
+        *((Status, STATUS, name, 3) for name in ("state", "reason", "notes")),
+        *((Status, STATUS, name, new) for name, new in (("state", "ready"), ("time", "now"), ("state", GONE))),
+        *((RunConfig, RUN, name, new) for name in RUN for new in (GONE, [])),
     ],
 )
-def test_a_run_s_file_that_is_wrong_is_refused(kind, value, place, new):
-    assert place[0] in refusal(kind, changed(value, place, new))
+def test_a_run_s_file_that_is_wrong_is_refused(kind, value, name, new):
+    assert name in refusal(kind, changed(value, (name,), new))
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
         (changed(ROW, ("step",), GONE), "lacks step"),
-        (ROW | {"step": -1}, "step"),
         (ROW | {"step": True}, "step"),
         (ROW | {"split": "dev"}, "split"),
-        (ROW | {"loss": "2.5"}, "metrics"),
         (ROW | {"loss": 1e101}, "metrics"),
         (ROW | {"loss": None}, "metrics"),
         ([], "is wrong"),
@@ -125,8 +117,8 @@ def test_keys_that_are_not_known_are_passed_over():
 
 
 def test_half_of_a_pair_of_surrogates_becomes_text():
-    assert decoded(b'["\\udc80", "a\\ud800b"]', list[str], "f", "r") == [r"\udc80", r"a\ud800b"]
-    assert decoded('["\U0001f600"]'.encode(), list[str], "f", "r") == ["\U0001f600"]
+    content = '["\\udc80", "a\\ud800b", "\U0001f600"]'.encode()
+    assert decoded(content, list[str], "f", "r") == [r"\udc80", r"a\ud800b", "\U0001f600"]
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json")))

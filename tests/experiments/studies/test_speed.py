@@ -52,7 +52,7 @@ def comparison_of(root):
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "speed"
-    assert run(root) == 0
+    assert run(root, "--plugin", "json") == 0
     return root
 
 
@@ -71,6 +71,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     comparison = comparison_of(smoke)
     assert comparison["config"]["lengths"] == [32, 64]
     assert any(note.startswith("fla is not measured") for note in comparison["notes"])
+    assert [origin["module"] for origin in comparison["plugins"]] == ["json"]
     assert "The variants" not in (smoke / "report.md").read_text()
 
 

@@ -130,7 +130,6 @@ DATA_SETS.add("more-often", mine, module=__name__)
 
 
 def test_a_data_set_of_ones_own_brings_its_objective_to_a_comparison(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("experiments.extensions._used", set())
     monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "an_objective_of_mine.py").write_text(PLUGIN)

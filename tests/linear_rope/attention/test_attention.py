@@ -1,4 +1,4 @@
-"""The attention modules: what they compute, how they go on token by token, how they are saved, and what they refuse."""
+"""The attention modules: what they compute, how they go on token by token, and how they are saved."""
 
 import copy
 import math
@@ -6,17 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
-from tests.linear_rope.tensors import assert_identical, assert_near, in_steps, random
+from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
+from tests.linear_rope.tensors import (
+    HEADS,
+    SCALINGS,
+    D,
+    Learned,
+    Plain,
+    assert_identical,
+    assert_near,
+    in_steps,
+    random,
+)
 
-DIM, HEADS = 16, 2
+DIM = HEADS * D
 MODULES: dict[str, dict[str, Any]] = {
     "softmax": {},
     "softmax, no rope": {"rope": "none"},
     "softmax, alibi": {"rope": "none", "alibi": True},
+    "softmax, yarn": {"rope_scaling": SCALINGS["yarn"]},
     "favor+, after": {},
     "favor+, before": {"rope": "before"},
     "favor+, no rope": {"rope": "none"},
@@ -26,14 +36,19 @@ MODULES: dict[str, dict[str, Any]] = {
     "no denominator": {"denominator": "none"},
     "elu+1, rotated": {"feature_map": "elu+1", "denominator": "rotated"},
     "relu": {"feature_map": "relu"},
+    "favor+, after, ntk": {"rope_scaling": SCALINGS["ntk"]},
+    "favor+, before, yarn": {"rope": "before", "rope_scaling": SCALINGS["yarn"]},
+    "learned": {"feature_map": Learned()},
+    "plain": {"feature_map": Plain()},
 }
 
 
 def make(name: str, seed: int = 0, **options: Any) -> Any:
     torch.manual_seed(seed)
+    options = copy.deepcopy(MODULES[name]) | options
     if name.startswith("softmax"):
-        return SoftmaxRoPEAttention(DIM, HEADS, **MODULES[name] | options).double()
-    return LinearRoPEAttention(DIM, HEADS, seed=seed, **MODULES[name] | options).double()
+        return SoftmaxRoPEAttention(DIM, HEADS, **options).double()
+    return LinearRoPEAttention(DIM, HEADS, seed=seed, **options).double()
 
 
 def heads_of(projection: nn.Linear, x: Tensor) -> Tensor:
@@ -41,24 +56,26 @@ def heads_of(projection: nn.Linear, x: Tensor) -> Tensor:
     return projection(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
 
 
-@pytest.mark.parametrize("rope", ["before", "none"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("softmax")])
 @pytest.mark.parametrize("causal", [True, False])
-def test_softmax_attention_is_its_formula_with_complex_rotation(causal: bool, rope: str) -> None:
-    module = SoftmaxRoPEAttention(DIM, HEADS, rope=rope, causal=causal, rope_base=100.0, bias=True).double()
-    x = random(2, 9, DIM)
-    positions = torch.stack((torch.arange(9), 3 * torch.arange(9) + 50))
-    q, k, v = (heads_of(projection, x) for projection in (module.query, module.key, module.value))
-    theta = torch.tensor([100.0 ** (-i / 4) for i in range(4)], dtype=torch.float64)
-    turn = torch.polar(torch.ones(2, 1, 9, 4, dtype=torch.float64), positions[:, None, :, None] * theta)
-    if rope == "none":
-        turn = torch.ones_like(turn)
-    q, k = (torch.view_as_complex(y.unflatten(-1, (-1, 2)).contiguous()) * turn for y in (q, k))
-    scores = torch.einsum("bhmi,bhni->bhmn", q, k.conj()).real / math.sqrt(8)
-    if causal:
-        scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
-    expected = module.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-    assert_near(module(x, positions=positions), expected)
-    assert_near(module.attention_weights(x, positions=positions), scores.softmax(-1))
+def test_softmax_attention_is_its_formula(causal: bool, name: str) -> None:
+    module, x, counted = make(name, causal=causal, rope_base=100.0, bias=True), random(2, 9, DIM), torch.arange(9)
+    for positions in (None, 2 * counted, torch.stack((counted, 3 * counted + 50))):
+        at = (counted if positions is None else positions).expand(2, -1)
+        q, k, v = (heads_of(projection, x) for projection in (module.query, module.key, module.value))
+        if module.rope == "before":
+            q, k = (apply_rope(y, at, base=100.0, scaling=module.rope_scaling) for y in (q, k))
+        scores = q @ k.mT / math.sqrt(D)
+        if module.rope_scaling:
+            scores = scores * (0.1 * math.log(4) + 1) ** 2  # YaRN's temperature, for a factor of 4
+        if module.alibi:
+            distance = (at[:, None, :, None] - at[:, None, None, :]).abs()
+            scores = scores - torch.tensor([2**-4, 2**-8])[:, None, None] * distance
+        if causal:
+            scores = scores.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+        expected = module.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        assert_near(module(x, positions=positions), expected)
+        assert_near(module.attention_weights(x, positions=positions), scores.softmax(-1))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -100,56 +117,69 @@ def test_attention_weights_reproduce_the_output(causal: bool, name: str) -> None
     assert not weights[1, :, :50, 50:].any()
 
 
+def gradients(y: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    upstream, options = random(*y.shape, seed=99), {"allow_unused": True, "materialize_grads": True}
+    return list(torch.autograd.grad(y, wanted, upstream, retain_graph=True, **options))
+
+
+@pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", MODULES)
-def test_prefill_and_steps_equal_the_whole_sequence(name: str) -> None:
-    module, x = make(name, causal=True), random(2, 67, DIM)
-    expected = module(x)
-    for prompt in (1, 63, 65):
-        assert_near(in_steps(module, x, prompt), expected)
+def test_prefill_and_steps_equal_the_whole_sequence(name: str, grad: bool) -> None:
+    module, x = make(name, causal=True), random(2, 67, DIM).requires_grad_()
+    with torch.set_grad_enabled(grad):
+        expected = module(x)
+        for prompt in (1, 63, 65):
+            actual = in_steps(module, x, prompt)
+            assert_near(actual, expected)
+            if grad:
+                assert_near(*(gradients(y, [x, *module.parameters()]) for y in (actual, expected)))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
+def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
+    """Longer, and with more features, than what an implementation works on at a time."""
+    features = 512 if feature_map == "favor+" else None
+    module = make("favor+, after", feature_map=feature_map, num_features=features, causal=True)
+    x, mask = random(2, 1103, DIM), torch.arange(1103) % torch.tensor([[2000], [3]]) == 1
+    mask[:, 1100:] = False
+    with torch.set_grad_enabled(grad):
+        assert_near(in_steps(module, x, 1100, mask[:, :1100]), module(x, key_padding_mask=mask))
+
+
+def tensors_in(state: Any) -> list[Tensor]:
+    """Those of a nested tuple."""
+    return [state] if isinstance(state, Tensor) else [x for part in state or () for x in tensors_in(part)]
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("held", [20.0, math.nan])
-def test_steps_after_a_padded_prompt_equal_those_after_its_tokens(held: float, name: str) -> None:
-    module, x = make(name, causal=True), random(4, 23, DIM)
-    place = torch.arange(20)
-    mask = torch.stack((place < 7, place >= 15, place % 3 == 1, place < 0))
-    x[:, :20][mask] = held
-    y = in_steps(module, x, 20, mask)
-    for row, keep in enumerate(F.pad(~mask, (0, 3), value=True)):
-        assert_near(y[row, keep], module(x[row : row + 1, keep])[0])
-
-
-def numbers_in(state: Any) -> int:
-    """Those of all tensors of a nested tuple."""
-    return state.numel() if isinstance(state, Tensor) else sum(map(numbers_in, state or ()))
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_state_of_linear_attention_does_not_grow(name: str) -> None:
-    module, x = make(name, causal=True), random(1, 200, DIM)
+def test_the_state_of_linear_attention_does_not_grow_and_is_float32_or_better(name: str) -> None:
+    module, x = make(name, causal=True).bfloat16(), random(1, 200, DIM).bfloat16()
     states = [module.prefill(x[:, :prompt])[1] for prompt in (1, 10, 199)]
     states += [module.step(x[:, :1], state)[1] for state in states]
-    assert (len(set(map(numbers_in, states))) == 1) == isinstance(module, LinearRoPEAttention)
+    sizes = {sum(tensor.numel() for tensor in tensors_in(state)) for state in states}
+    dtypes = {tensor.dtype for tensor in tensors_in(states)}
+    linear = isinstance(module, LinearRoPEAttention)
+    assert (len(sizes) == 1) == linear
+    assert not linear or dtypes == {torch.float32, torch.int64}
 
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("held", ["loud", "inf", "nan"])
-def test_padding_has_no_influence_on_outputs_or_weight_gradients(held: str, name: str) -> None:
-    place = torch.arange(12)
-    mask = torch.stack((place < 4, place >= 8, place % 4 == 2, place < 0))
-    upstream = random(4, 12, DIM, seed=1)
+def test_padding_has_no_influence_on_outputs_steps_or_weight_gradients(held: str, name: str) -> None:
+    place = torch.arange(15)
+    mask = torch.stack((place < 4, (place >= 8) & (place < 12), place % 4 == 2, place < 0))
+    mask[:, 12:] = False
     for causal in (True, False):
-        module, x = make(name, causal=causal), random(4, 12, DIM)
+        module, x = make(name, causal=causal), random(4, 15, DIM)
         padded = x.clone()
         padded[mask] = 20 * x[mask] if held == "loud" else float(held)
         expected = torch.cat([module(x[row : row + 1, keep])[0] for row, keep in enumerate(~mask)])
-        y = module(padded, key_padding_mask=mask)[~mask]
-        assert_near(y, expected)
-        weights = list(module.parameters())
-        results = (torch.autograd.grad((z * upstream[~mask]).sum(), weights) for z in (y, expected))
-        for actual, wanted in zip(*results, strict=True):
-            assert_near(actual, wanted)
+        outputs = [module(padded, key_padding_mask=mask)]
+        outputs += [in_steps(module, padded, 12, mask[:, :12])] if causal else []
+        for y in outputs:
+            assert_near(y[~mask], expected)
+            assert_near(*(gradients(z, list(module.parameters())) for z in (y[~mask], expected)))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -158,9 +188,9 @@ def test_a_sequence_of_padding_gives_zeros_and_finite_gradients(name: str) -> No
         module, x = make(name, causal=causal), random(2, 6, DIM).requires_grad_()
         y = module(x, key_padding_mask=torch.tensor([[True], [False]]).expand(2, 6))
         assert not y[0].any()
-        gradients = torch.autograd.grad(y.square().sum(), [x, *module.parameters()])
-        assert all(gradient.isfinite().all() for gradient in gradients)
-        assert not gradients[0][0].any()
+        found = gradients(y, [x, *module.parameters()])
+        assert all(gradient.isfinite().all() for gradient in found)
+        assert not found[0][0].any()
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -37,11 +37,9 @@ def test_draws_depend_on_seed_and_number_only() -> None:
         feature_map.redraw(draw)
         return feature_map.omega
 
-    torch.manual_seed(1)
     first = FavorPlus(8, 16, seed=3).omega
     torch.manual_seed(2)
-    torch.testing.assert_close(FavorPlus(8, 16, seed=3).omega, first, rtol=0, atol=0)
-    torch.testing.assert_close(omega(3, 0), first, rtol=0, atol=0)
+    assert_identical([omega(3, 0), FavorPlus(8, 16, seed=3).omega], [first, first])
     draws = [omega(seed, draw) for seed in range(4) for draw in range(4)]
     assert all(not torch.equal(a, b) for i, a in enumerate(draws) for b in draws[:i])
 
@@ -65,25 +63,17 @@ def omegas(feature_map: FavorPlus, calls: int) -> list[Tensor]:
     return seen
 
 
-def test_redraws_every_so_many_training_calls() -> None:
-    seen = omegas(FavorPlus(8, 16, redraw_every=3, seed=1), 9)
-    for step in range(9):
-        expected = FavorPlus(8, 16, seed=1)
-        expected.redraw(step // 3)
-        torch.testing.assert_close(seen[step], expected.omega, rtol=0, atol=0)
-    fixed = omegas(FavorPlus(8, 16), 9)
-    assert all(torch.equal(omega, fixed[0]) for omega in fixed)
-
-
-def test_evaluation_neither_redraws_nor_counts() -> None:
-    feature_map = FavorPlus(8, 16, redraw_every=3)
-    expected = omegas(copy.deepcopy(feature_map), 6)
+def test_redraws_every_so_many_training_calls_and_evaluation_neither_redraws_nor_counts() -> None:
+    feature_map, other = FavorPlus(8, 16, redraw_every=3, seed=1), FavorPlus(8, 16, seed=1)
     seen = omegas(feature_map, 2)
     feature_map.eval()
-    assert all(torch.equal(omega, seen[-1]) for omega in omegas(feature_map, 10))
+    assert_identical(omegas(feature_map, 10), [seen[-1]] * 10)
     feature_map.train()
-    seen += omegas(feature_map, 4)
-    assert all(torch.equal(a, b) for a, b in zip(seen, expected, strict=True))
+    seen += omegas(feature_map, 7)
+    for step in range(9):
+        other.redraw(step // 3)
+        assert_identical(seen[step], other.omega)
+    assert_identical(omegas(other, 9), [other.omega] * 9)
 
 
 @pytest.mark.parametrize("saved_after", [1, 3, 4])

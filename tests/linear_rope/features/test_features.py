@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, apply_rope
 from tests.linear_rope.tensors import random
 
 # Draws are seeded, so a statistical test here passes or fails for good. Five standard errors leave a correct
@@ -32,12 +32,6 @@ def mean_squared_error(q: Tensor, k: Tensor, features: int) -> float:
     return math.exp(norm) * softmax_kernel(q, k) ** 2 * (1 - math.exp(-norm)) / features
 
 
-def one_estimate_a_block(feature_map: FeatureMap, q: Tensor, k: Tensor) -> Tensor:
-    """Estimates of the kernel from every D consecutive features."""
-    products = feature_map(q) * feature_map(k) * feature_map.num_features
-    return products.unflatten(-1, (-1, len(q))).mean(-1)
-
-
 def test_elu_plus_one_and_relu_are_their_formulas() -> None:
     x = random(3, 7) * 3
     torch.testing.assert_close(EluPlusOne()(x), F.elu(x) + 1)
@@ -50,19 +44,15 @@ def test_elu_plus_one_and_relu_are_their_formulas() -> None:
 
 
 @pytest.mark.parametrize("hyperbolic", [False, True])
-def test_favor_plus_is_its_formula_and_has_its_gradient(hyperbolic: bool) -> None:
+def test_favor_plus_is_its_formula(hyperbolic: bool) -> None:
     feature_map = FavorPlus(6, 10, hyperbolic=hyperbolic, eps=0.0).double()
-    x = (random(2, 3, 6) * 2).requires_grad_()
+    x = random(2, 3, 6) * 2
     scaled = x / 6**0.25
     projected = torch.einsum("...d,md->...m", scaled, feature_map.omega)
     if hyperbolic:
         projected = torch.cat((projected, -projected), dim=-1)
     expected = (projected - scaled.square().sum(-1, keepdim=True) / 2).exp() / math.sqrt(10)
-    actual = feature_map(x)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
-    upstream = random(2, 3, 10, seed=2)
-    gradients = [torch.autograd.grad(y, x, upstream)[0] for y in (actual, expected)]
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(feature_map(x), expected, rtol=1e-12, atol=0)
 
 
 def test_paired_features_are_each_feature_twice() -> None:
@@ -73,33 +63,6 @@ def test_paired_features_are_each_feature_twice() -> None:
     torch.testing.assert_close(paired(x), twice / math.sqrt(2), rtol=1e-12, atol=0)
     torch.testing.assert_close(EluPlusOne(paired=True)(x), EluPlusOne()(x).repeat_interleave(2, dim=-1))
     assert (EluPlusOne(6, paired=True).num_features, EluPlusOne(paired=True).count(6)) == (12, 12)
-
-
-def rotated_scores(feature_map: FeatureMap, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
-    """The score of eq. 19 of one query and one key at each distance."""
-    return linear_attention(
-        q.view(1, 1, 1, -1),
-        k.expand(1, 1, len(distances), -1),
-        torch.eye(len(distances), dtype=q.dtype).expand(1, 1, -1, -1),
-        feature_map=feature_map,
-        denominator="none",
-        positions=(torch.tensor([1000]), 1000 - distances),
-    ).flatten()
-
-
-@pytest.mark.parametrize("name", ["favor+", "elu+1"])
-def test_the_rotated_score_of_paired_features_has_no_sines(name: str) -> None:
-    """Σ_p f_p(q) f_p(k) · 2cos(Δθ_p), where f_p is a feature of the map and θ_p = base^(−2p/M)."""
-    q, k = random(6), random(6, seed=1)
-    feature_map = FavorPlus(6, 20, paired=True).double() if name == "favor+" else EluPlusOne(6, paired=True)
-    distances = torch.tensor([0, 1, 3, 17, 200])
-    single_q, single_k = feature_map(q)[::2], feature_map(k)[::2]
-    width = 2 * len(single_q)
-    theta = 10000.0 ** (-2 * torch.arange(len(single_q), dtype=torch.float64) / width)
-    expected = (single_q * single_k * 2 * (distances[:, None] * theta).cos()).sum(-1)
-    actual = rotated_scores(feature_map, q, k, distances)
-    # Angles of up to 1000 are rounded by 1e-13 of a turn; the scores are of the order of 1.
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12 * max(1.0, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize("side", ["queries", "keys"])
@@ -119,10 +82,9 @@ def test_scaled_features_are_the_features_and_bounded(side: str) -> None:
 
 def test_low_precision_inputs_are_mapped_in_float32() -> None:
     x = random(4, 8).bfloat16()
-    for feature_map in (FavorPlus(8, 16), EluPlusOne(), ReluFeatures()):
-        values = feature_map.keys(x)[0]
-        assert values.dtype == torch.float32
-        torch.testing.assert_close(values.double(), feature_map.keys(x.double())[0], rtol=1e-5, atol=1e-6)
+    for phi in (FavorPlus(8, 16), EluPlusOne(), ReluFeatures()):
+        assert phi.keys(x).values.dtype == phi(x).dtype == torch.float32
+        torch.testing.assert_close(phi(x).double(), phi(x.double()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["plain", "hyperbolic", "paired"])
@@ -155,18 +117,6 @@ def test_independent_features_have_the_published_error() -> None:
         assert abs(float(squared_errors.mean()) - expected) < STANDARD_ERRORS * standard_error
 
 
-def test_orthogonal_features_beat_independent_ones() -> None:
-    """For M ≤ D (theorem 2): each block of D rows gives one estimate from M = D orthogonal features."""
-    q, k = pair(8, 0.5)
-    errors = []
-    for orthogonal in (True, False):
-        feature_map = FavorPlus(8, 8 * 20_000, orthogonal=orthogonal)
-        squared = (one_estimate_a_block(feature_map, q, k) - softmax_kernel(q, k)).square()
-        errors.append((float(squared.mean()), float(squared.std()) / math.sqrt(len(squared))))
-    (orthogonal_error, first), (independent_error, second) = errors
-    assert independent_error - orthogonal_error > STANDARD_ERRORS * math.hypot(first, second)
-
-
 def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> None:
     """E[(R_m φ(q))ᵀ R_n φ(k)] = exp(qᵀk/√D)·c(m − n), c(Δ) = (2/M) Σ cos(Δθ_i)."""
     dim, features, draws = 8, 64, 300
@@ -174,10 +124,9 @@ def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> N
     distances = torch.tensor([0, 1, 4, 16, 64, 256])
     theta = 10000.0 ** (-2 * torch.arange(features // 2, dtype=torch.float64) / features)
     mask = 2 / features * (distances[:, None] * theta).cos().sum(-1)
-    scores = torch.stack(
-        [rotated_scores(FavorPlus(dim, features, seed=seed), q, k, distances) for seed in range(draws)]
-    )
-    relative = scores / softmax_kernel(q, k)
+    maps = [FavorPlus(dim, features, seed=seed) for seed in range(draws)]
+    scores = [apply_rope(phi(k).expand(len(distances), -1), distances) @ phi(q) for phi in maps]
+    relative = torch.stack(scores) / softmax_kernel(q, k)
     standard_error = relative.std(0) / math.sqrt(draws)
     assert standard_error.max() < 0.02
     assert mask[0] == 1
@@ -189,22 +138,3 @@ def test_expected_score_of_eq_19_is_the_kernel_times_a_mask_over_distance() -> N
 def test_default_number_of_features_is_the_even_number_next_to_d_ln_d(dim: int, features: int) -> None:
     assert abs(features - dim * math.log(dim)) <= 1
     assert FavorPlus(dim).num_features == features
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"head_dim": 0}, ["head_dim", "0"]),
-        ({"head_dim": 8, "hyperbolic": True, "paired": True}, ["hyperbolic", "paired", "one of them"]),
-    ],
-)
-def test_wrong_arguments(arguments: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError, match="give") as error:
-        FavorPlus(**arguments)
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-def test_a_map_refuses_vectors_of_another_width() -> None:
-    for feature_map in (FavorPlus(8, 16), EluPlusOne(8), ReluFeatures(8)):
-        with pytest.raises(ValueError, match=r"head_dim 8.* has 6; make the feature map with head_dim=6"):
-            feature_map(torch.zeros(3, 6))

@@ -4,19 +4,18 @@ import pytest
 import torch
 
 from linear_rope import FeatureMap, linear_attention
-from tests.linear_rope.tensors import FORMS, SETTINGS, assert_near, random_qkv
+from tests.linear_rope.tensors import HEADS, SETTINGS, assert_near, random_qkv, slow_positions
 
 LENGTH = 90
 # At, before and after the ends of chunks.
 LAST_KEPT = (0, 63, 75)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("loudness", "changed_to"), [(1, 100), (100, 0.01)])
 def test_the_future_changes_nothing(feature_map: FeatureMap, loudness: float, changed_to: float, form: str) -> None:
     """Also not where all keys of the past are far smaller in φ than one of the future, as loud keys are in FAVOR+."""
-    qkv = [loudness * x.float() for x in random_qkv(1, 2, LENGTH)]
-    other = [changed_to * x.float() for x in random_qkv(1, 2, LENGTH, seed=1)]
+    qkv = [loudness * x.float() for x in random_qkv(1, HEADS, LENGTH)]
+    other = [changed_to * x.float() for x in random_qkv(1, HEADS, LENGTH, seed=1)]
     for rope, denominator in SETTINGS:
         options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
         whole = linear_attention(*qkv, **options)
@@ -30,13 +29,12 @@ def test_the_future_changes_nothing(feature_map: FeatureMap, loudness: float, ch
             assert_near(linear_attention(*changed, **options)[:, :, :end], expected, tolerance)
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_the_output_of_a_prefix_is_the_prefix_of_the_output(feature_map: FeatureMap, form: str) -> None:
-    qkv = random_qkv(1, 2, LENGTH)
+    qkv = random_qkv(1, HEADS, LENGTH)
     for rope, denominator in SETTINGS:
         options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
         # Slow enough that no rotated denominator cancels and magnifies rounding.
-        positions = torch.arange(LENGTH) / (10 * LENGTH)
+        positions = slow_positions(LENGTH)
         whole = linear_attention(*qkv, **options, positions=positions)
         for last in LAST_KEPT:
             end = last + 1
@@ -44,10 +42,9 @@ def test_the_output_of_a_prefix_is_the_prefix_of_the_output(feature_map: Feature
             assert_near(prefix, whole[:, :, :end])
 
 
-@pytest.mark.parametrize("form", FORMS)
 def test_no_gradient_reaches_the_future(feature_map: FeatureMap, form: str) -> None:
     for rope, denominator in SETTINGS:
-        qkv = [x.requires_grad_() for x in random_qkv(1, 2, LENGTH)]
+        qkv = [x.requires_grad_() for x in random_qkv(1, HEADS, LENGTH)]
         options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True, implementation=form)
         output = linear_attention(*qkv, **options)
         for last in (5, 64):

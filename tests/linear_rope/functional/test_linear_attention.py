@@ -1,4 +1,4 @@
-"""linear_attention: the reference against the definition, and the linear-time forms against the reference.
+"""linear_attention: the reference against the definition, and every implementation against the reference.
 
 How the tolerances come about. An output is a quotient of sums of at most N·M products. In float64 a product is rounded
 by 1e-16; even added up over N·M = 2000 terms and divided by a sum of signed weights that nearly cancels, 1e-10 of the
@@ -21,9 +21,23 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
-from tests.linear_rope.tensors import FAST, FORMS, SETTINGS, assert_near, random, random_qkv, some_padding
-
-D, M = 4, 6  # those of the feature maps in conftest.py
+from linear_rope.features import Features, GivenFeatures
+from tests.linear_rope.tensors import (
+    FAST,
+    HEADS,
+    SCALINGS,
+    SETTINGS,
+    TOLERANCES,
+    D,
+    M,
+    assert_identical,
+    assert_near,
+    outputs_and_gradients,
+    random,
+    random_qkv,
+    slow_positions,
+    some_padding,
+)
 
 
 def by_definition(
@@ -59,92 +73,100 @@ def by_definition(
     return torch.stack(rows, dim=2)
 
 
-Result = tuple[Tensor, Tensor]
-
-
-def outputs_and_gradients(function: Callable[..., Tensor], qkv: list[Tensor], **options: Any) -> Result:
-    """The output, and the gradients of q, k and v for a fixed upstream gradient in one vector; float64."""
-    qkv = [x.detach().clone().requires_grad_() for x in qkv]
-    output = function(*qkv, **options)
-    upstream = random(*output.shape, seed=99).to(output.dtype)
-    gradients = torch.autograd.grad(output, qkv, upstream)
-    return output.detach().double(), torch.cat([gradient.flatten() for gradient in gradients]).double()
-
-
-def assert_form(qkv: list[Tensor], form: str, tolerance: float = 1e-10, **options: Any) -> None:
+def assert_form(
+    qkv: list[Tensor],
+    form: str,
+    tolerance: float = 1e-10,
+    function: Callable[..., Tensor] = linear_attention,
+    **options: Any,
+) -> None:
     """The form gives the float64 reference's values and gradients."""
-    actual = outputs_and_gradients(linear_attention, qkv, implementation=form, **options)
-    exact = [x.double() for x in qkv]
-    expected = outputs_and_gradients(linear_attention, exact, implementation="reference", **options)
-    for got, wanted in zip(actual, expected, strict=True):
-        assert_near(got, wanted, tolerance)
+    expected = outputs_and_gradients([x.double() for x in qkv], implementation="reference", **options)
+    assert_near(outputs_and_gradients(qkv, function, implementation=form, **options), expected, tolerance)
 
 
 @pytest.mark.parametrize("kind", ["causal", "bidirectional", "cross"])
-@pytest.mark.parametrize("denominator", ["unrotated", "rotated", "none"])
-@pytest.mark.parametrize("rope", ["after", "before", "none"])
-def test_reference_is_the_definition(feature_map: FeatureMap, rope: str, denominator: str, kind: str) -> None:
+def test_reference_is_the_definition(feature_map: FeatureMap, kind: str) -> None:
     queries, keys = (7, 11) if kind == "cross" else (9, 9)
-    qkv = random_qkv(2, 3, queries, keys)
-    options = {
-        "feature_map": feature_map,
-        "rope": rope,
-        "denominator": denominator,
-        "causal": kind == "causal",
-        "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
-        "rope_base": 50.0,
-        "key_padding_mask": some_padding(2, keys),
-    }
-    actual = outputs_and_gradients(linear_attention, qkv, implementation="reference", **options)
-    for got, wanted in zip(actual, outputs_and_gradients(by_definition, qkv, **options), strict=True):
-        assert_near(got, wanted)
+    qkv = random_qkv(2, HEADS, queries, keys)
+    for rope in ("after", "before", "none"):
+        for denominator in ("unrotated", "rotated", "none"):
+            options = {
+                "feature_map": feature_map,
+                "rope": rope,
+                "denominator": denominator,
+                "causal": kind == "causal",
+                "positions": (torch.arange(queries) * 3, torch.stack((torch.arange(keys), 5 + torch.arange(keys) * 2))),
+                "rope_base": 50.0,
+                "key_padding_mask": some_padding(2, keys),
+            }
+            actual = outputs_and_gradients(qkv, implementation="reference", **options)
+            assert_near(actual, outputs_and_gradients(qkv, by_definition, **options))
 
 
-@pytest.mark.parametrize("length", [1, 2, 17, 64, 131])
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_three_forms_agree(feature_map: FeatureMap, causal: bool, length: int) -> None:
-    qkv = random_qkv(2, 2, length, length)
-    for rope, denominator in SETTINGS:
-        per_sequence = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
-        if denominator == "rotated":
-            per_sequence = (torch.arange(length) / (10 * length)).expand(2, -1)
-        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
-        for form in FAST:
-            assert_form(qkv, form, positions=per_sequence, key_padding_mask=some_padding(2, length), **options)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_low_precision_is_close_to_float64(
-    dtype: torch.dtype, tolerance: float, feature_map: FeatureMap, form: str
-) -> None:
-    for length, causal in ((65, True), (130, False)):
-        qkv = [x.to(dtype) for x in random_qkv(2, 2, length, length)]
-        for rope, denominator in SETTINGS:
-            positions = torch.arange(length) / (10 * length) if denominator == "rotated" else None
-            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, positions=positions)
-            assert_form(qkv, form, tolerance, causal=causal, **options)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_autocast_does_not_lower_the_precision(feature_map: FeatureMap, form: str) -> None:
-    def under_autocast(*qkv: Tensor, **options: Any) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return linear_attention(*qkv, **options)
-
-    qkv = [x.float() for x in random_qkv(1, 2, 65, 65)]
-    for causal in (True, False):
-        options = dict(feature_map=feature_map, causal=causal, implementation=form)
-        expected = outputs_and_gradients(linear_attention, qkv, **options)
-        for got, wanted in zip(outputs_and_gradients(under_autocast, qkv, **options), expected, strict=True):
-            assert_near(got, wanted, 1e-6)
-
-
+@pytest.mark.parametrize("length", [1, 17, 257])
 @pytest.mark.parametrize("form", FAST)
-def test_cross_attention_of_different_lengths(feature_map: FeatureMap, form: str) -> None:
-    for queries, keys in ((3, 70), (70, 3), (1, 1)):
-        options = dict(feature_map=feature_map, key_padding_mask=some_padding(2, keys))
-        assert_form(random_qkv(2, 2, queries, keys), form, **options)
+def test_every_implementation_gives_the_reference_s_values_and_gradients(
+    feature_map: FeatureMap, form: str, length: int, causal: bool
+) -> None:
+    qkv = random_qkv(2, HEADS, length)
+    for rope, denominator in SETTINGS:
+        positions = torch.stack((torch.arange(length) + 1000, torch.arange(length) * 2))
+        if denominator == "rotated":
+            positions = slow_positions(length).expand(2, -1)
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, positions=positions)
+        assert_form(qkv, form, key_padding_mask=some_padding(2, length), **options)
+
+
+def autocasting(*qkv: Tensor, **options: Any) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return linear_attention(*qkv, **options)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "function"),
+    [(torch.float32, linear_attention), (torch.float32, autocasting), (torch.bfloat16, linear_attention)],
+)
+def test_low_precision_is_close_to_float64(
+    dtype: torch.dtype, function: Callable[..., Tensor], feature_map: FeatureMap, form: str
+) -> None:
+    for length, causal in ((17, False), (65, True)):
+        qkv = [x.to(dtype) for x in random_qkv(2, HEADS, length)]
+        for rope, denominator in SETTINGS:
+            positions = slow_positions(length) if denominator == "rotated" else None
+            options = dict(feature_map=feature_map, rope=rope, denominator=denominator, positions=positions)
+            assert_form(qkv, form, TOLERANCES[dtype], function, causal=causal, **options)
+
+
+@pytest.mark.parametrize("name", ["favor+", "elu+1", "own"])
+def test_long_sequences_with_many_features(name: str) -> None:
+    """Longer and wider than what an implementation works on at a time."""
+    wide = FavorPlus(D, 512 if name == "own" else 1024, eps=0.0).double()
+    wide.omega.requires_grad_(name == "own")
+    feature_map = EluPlusOne() if name == "elu+1" else wide
+    qkv = random_qkv(2, HEADS, 1100)
+    options = dict(feature_map=feature_map, causal=True, key_padding_mask=some_padding(2, 1100))
+    assert_form(qkv, "auto", positions=torch.arange(1100) * torch.tensor([[1.0], [0.5]]), **options)
+
+
+class OneSided(FavorPlus):
+    """A subclass that maps queries in another way than keys."""
+
+    def queries(self, q: Tensor) -> Features:
+        return super().queries(q / 2)
+
+
+@pytest.mark.parametrize("make", [lambda: OneSided(D, M), GivenFeatures])
+def test_maps_are_used_as_they_are_and_write_nothing_into_inputs(make: Any) -> None:
+    qkv, feature_map = [x.abs() for x in random_qkv(2, HEADS, 150)], make()
+    kept = [x.clone() for x in qkv]
+    for rope, denominator in SETTINGS:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, positions=slow_positions(150))
+        assert_form(qkv, "auto", causal=True, key_padding_mask=some_padding(2, 150), **options)
+        with torch.no_grad():
+            linear_attention(*qkv, causal=True, **options)
+    assert_identical(qkv, kept)
 
 
 @st.composite
@@ -165,6 +187,8 @@ def calls(draw: st.DrawFn) -> tuple[list[Tensor], dict[str, Any]]:
     options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal, positions=positions)
     if draw(st.booleans()):
         options["key_padding_mask"] = some_padding(batch, keys, seed)
+    if rope != "none":
+        options["rope_scaling"] = draw(st.sampled_from([None, *SCALINGS.values()]))
     return [q * scale, k * scale, random(batch, heads, keys, value_width, seed=seed)], options
 
 
@@ -184,17 +208,17 @@ def test_forms_agree_for_any_shape(call: tuple[list[Tensor], dict[str, Any]]) ->
 @pytest.mark.parametrize("denominator", ["unrotated", "none"])
 def test_shifting_all_positions_changes_nothing(denominator: str, feature_map: FeatureMap) -> None:
     """Rotation after the map sees distances only. (Before a map it does so in the expectation over draws only.)"""
-    qkv = [x.detach().float() for x in random_qkv(1, 2, 100)]
+    qkv = [x.float() for x in random_qkv(1, HEADS, 100)]
     options = dict(feature_map=feature_map, denominator=denominator, causal=True)
     expected = linear_attention(*qkv, **options)
     for shift in (1, 1000, 100_000):
         actual = linear_attention(*qkv, positions=torch.arange(100) + shift, **options)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+        assert_near(actual, expected, 1e-5)
 
 
 def test_eq_19_weights_are_signed_and_their_rows_do_not_sum_to_one() -> None:
     """A property of the published equation that must not be hidden by clamping or normalising."""
-    q, k, _ = random_qkv(1, 1, 200, 200)
+    q, k, _ = random_qkv(1, 1, 200)
     identity = torch.eye(200, dtype=torch.float64).expand(1, 1, -1, -1)
     feature_map = FavorPlus(D, M)
     weights = linear_attention(q, k, identity, feature_map=feature_map, causal=True)

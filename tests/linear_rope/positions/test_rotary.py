@@ -31,16 +31,16 @@ def turned(x: Tensor, positions: Tensor, *, base: float = 10000.0, layout: str =
 @pytest.mark.parametrize("width", [2, 6, 16])
 @pytest.mark.parametrize("base", [10000.0, 100.0])
 def test_equals_complex_multiplication(layout: str, width: int, base: float) -> None:
-    x = random(2, 3, 11, width)
+    # Pairs that begin in the middle of what is a pair in memory.
+    x = random(1 + 2 * 3 * 11 * width)[1:].view(2, 3, 11, width)
     per_sequence = torch.stack((torch.arange(11) * 7, torch.arange(11) - 5))
     for positions in (torch.arange(11), torch.arange(11) * 0.25 + 900, per_sequence):
         expected = turned(x, positions, base=base, layout=layout)
         actual = apply_rope(x, positions, base=base, layout=layout)
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
         # Any number of axes may come first.
-        for first in (x[:, 0], x[:, :2, None]):
-            found = apply_rope(first, positions, base=base, layout=layout)
-            torch.testing.assert_close(found, actual[:, 0] if first.dim() == 3 else actual[:, :2, None])
+        for at in ((slice(None), 0), (slice(None), slice(2), None)):
+            torch.testing.assert_close(apply_rope(x[at], positions, base=base, layout=layout), actual[at])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -54,30 +54,3 @@ def test_low_precision_is_the_rounding_of_the_exact_rotation(layout: str) -> Non
         largest = float(x.abs().max()) * math.sqrt(2)
         tolerance = torch.finfo(dtype).eps / 2 * largest + 1e-6 * largest
         torch.testing.assert_close(rotated.double(), turned(x, positions, layout=layout), rtol=0, atol=tolerance)
-
-
-def test_gradient_turns_back() -> None:
-    x, upstream = random(1, 2, 9, 6).requires_grad_(), random(1, 2, 9, 6, seed=1)
-    (gradient,) = torch.autograd.grad(apply_rope(x, torch.arange(9)), x, upstream)
-    torch.testing.assert_close(gradient, turned(upstream, -torch.arange(9)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "positions", "options", "words"),
-    [
-        ((4, 5), torch.arange(4), {}, ["width", "5", "even"]),
-        ((4, 6), torch.arange(4), {"layout": "pairs"}, ["layout", "'pairs'", "'interleaved'", "'half'"]),
-        ((4, 6), torch.arange(3), {}, ["positions", "(3,)", "(4,)"]),
-        ((2, 1, 4, 6), torch.zeros(3, 4), {}, ["positions", "(3, 4)", "(4,)", "(2, 4)"]),
-        ((4, 6), torch.zeros(4, dtype=torch.bool), {}, ["positions", "torch.bool", "integers or floats"]),
-        ((6,), torch.arange(6), {}, ["x", "(6,)", "(..., N, width)"]),
-        ((4, 6), torch.arange(4), {"base": 0.0}, ["base", "0.0", "positive"]),
-        ((4, 6), torch.arange(4), {"base": math.inf}, ["base", "inf", "positive"]),
-    ],
-)
-def test_wrong_arguments(shape: tuple[int, ...], positions: Tensor, options: dict, words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"give|choose") as error:
-        apply_rope(torch.zeros(shape), positions, **options)
-    assert all(word in str(error.value) for word in words), str(error.value)
-    with pytest.raises(ValueError, match=r"x has dtype torch\.int64; give a floating-point tensor"):
-        apply_rope(torch.zeros(4, 6, dtype=torch.int64), torch.arange(4))

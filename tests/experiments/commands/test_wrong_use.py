@@ -1,0 +1,166 @@
+"""What is refused, in one line that says what would do, before anything is written."""
+
+import dataclasses
+import errno
+import os
+
+import pytest
+
+from experiments.cli import main
+from experiments.config import LIMITS, Config
+from experiments.records.store import check_directory, make_directory
+from experiments.training.models import check_memory
+
+
+def scratch(tmp_path):
+    (tmp_path / "short").write_bytes(b"too short")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "report.md").write_text("mine")
+
+
+WRONG_USES = [
+    ("run", "run needs STUDY"),
+    ("rnu", "did you mean 'run'? choose from run, report, claims, list"),
+    ("report", "report needs DIRECTORY"),
+    ("report .", "comparison.json"),
+    ("report absent", "comparison.json"),
+    (f"report {'x' * 300}", "File name too long"),
+    ("list junk", "list takes no argument 'junk'; leave it out"),
+    ("doctor --junk", "doctor takes no option '--junk'; choose from --plugin, --data-dir"),
+    ("data --data-dir absent", "--data-dir: absent is not a directory"),
+    ("data --plugin no_such_module", "--plugin no_such_module cannot be imported"),
+    ("generate . --prompt -x", "--prompt came before '-x'; a value that begins with - is given as --prompt=-x"),
+    ("generate . --prompt --seed 3", "--prompt came without a value; give it one, or leave it out"),
+    ("generate .", "generate needs --variant and --prompt"),
+    ("generate . --variant x --prompt y", "comparison.json"),
+    ("train .", "config.json cannot be read"),
+    ("run nonsense", "choose from convergence, decay"),
+    ("run speed --out taken", "holds 'report.md' and no comparison.json"),
+    ("run speed --out dangling", "dangling is in the way"),
+]
+WRONG_RUNS = [
+    ("--stpes 3", "run takes no option '--stpes'; did you mean '--steps'?"),
+    ("--step 3", "run takes no option '--step'; did you mean '--steps'?"),
+    ("decay", "run takes no argument 'decay'; leave it out"),
+    ("--steps", "--steps came without a value; give it one, or leave it out"),
+    ("--steps many", "--steps is 'many'; give a whole number, as 3"),
+    ("--seeds 1.5", "--seeds is '1.5'; give a whole number, as 3"),
+    (f"--steps {'9' * 5000}", "999'; give a whole number, as 3"),
+    ("--seeds 0", "--seeds is 0; give 1 or more"),
+    ("--seeds 200000", "--seeds is 200000; give 1,000 or less"),
+    ("--workers 0", "--workers is 0; give 1 or more"),
+    ("--workers 1000000000", "--workers is 1000000000; give 4,096 or less"),
+    ("--dry-run=yes", "--dry-run is 'yes', and takes no value; give it alone"),
+    ("--run-timeout 0", "--run-timeout is 0.0; give a positive number of seconds"),
+    ("--run-timeout nan", "--run-timeout is nan"),
+    ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, gpu, paper"),
+    ("--variants softmax-none,softmax-rpoe", "did you mean 'softmax-rope'?"),
+    ("--variants=", "--variants is empty"),
+    ("--variants elu+1-none,elu+1-none", "--variants: elu+1-none is named twice; name each variant once"),
+    (f"--variants {'a' * 100_000}", "choose from softmax-none"),
+    ("--plugin no_such_module", "--plugin no_such_module cannot be imported"),
+    ("--launcher lokal", "did you mean 'local'?"),
+    ("--config absent.toml", "absent.toml cannot be read"),
+    ("--num-features 63", "give an even number, such as 64"),
+    ("--dim 130 --heads 4", "not divisible"),
+    ("--dim 131072 --layers 10000", "this machine has"),
+    ("--context 1", "context"),
+    ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
+    ("--data nonsense", "stdlib"),
+    ("--data text", "--data-file"),
+    ("--data stdlib --data-file short", "--data"),
+    ("--data-file absent", "absent"),
+    ("--data-file .", "directory"),
+    ("--data-file short", "context"),
+    ("--data-dir absent", "absent"),
+    ("--data-dir=", "--data-dir is empty"),
+    ("--out file", "cannot be written"),
+    ("--out file/below", "cannot be written"),
+    ("--out taken", "holds 'report.md' and no comparison.json"),
+    ("--out loop", "--out loop cannot be written (Too many levels of symbolic links)"),
+    (f"--out new/{'x' * 300} --dry-run", "File name too long"),
+    (f"--out {'new/' * 1000}", "File name too long"),
+    ("--out a\0\x1b[31mb", r"--out a\x00\x1b[31mb cannot be written (embedded null byte)"),
+    ("--out \ud800", r"--out \ud800 cannot be written"),
+]
+WRONG_USES += [(f"run convergence {words}", said) for words, said in WRONG_RUNS]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG_USES, ids=range(len(WRONG_USES)))
+def test_wrong_use_is_one_line_and_status_2(tmp_path, capsys, monkeypatch, words, said):
+    scratch(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words.split(" ")) == 2
+    output, message = capsys.readouterr()
+    assert output == ""
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert message[:-1].isprintable()
+    assert len(message) < 5000
+    assert said in message
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_a_command_the_usage_is_shown(capsys):
+    assert main([]) == 2
+    assert "report" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "report" in capsys.readouterr().out
+
+
+def test_list_names_what_there_is(capsys):
+    assert main(["list"]) == 0
+    output = capsys.readouterr().out
+    for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
+        assert name in output
+
+
+FRACTIONS = ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name, (smallest, _) in LIMITS.items() for value in (10**30, smallest - 1)),
+        *((name, value) for name in ("steps", "dim") for value in (2.0, "2", True, None)),
+        *((name, float(value)) for name in FRACTIONS for value in ("nan", "inf", "-1")),
+        *(("learning_rate", value) for value in (0, 1e31, 10**400, "0.1", True)),
+        *(("data", 3), ("precision", "float16"), ("denominator", None), ("gradient_clip", 0.0), ("dropout", 1.0)),
+    ],
+)
+def test_a_setting_out_of_its_range_or_of_the_wrong_type_is_named(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is .*; give ") as caught:
+        dataclasses.replace(Config(), **{name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_models_larger_than_the_memory_are_refused_before_one_is_built():
+    check_memory(Config(), 100)
+    with pytest.raises(ValueError, match=r"2 models of .* at least 24,576.0 GiB .* or fewer --workers"):
+        check_memory(Config(dim=65536, layers=16), 2)
+    with pytest.raises(ValueError, match=r"1 model of .* at least 12,288.0 GiB .* --dim or --layers$"):
+        check_memory(Config(dim=65536, layers=16), 1)
+
+
+def test_what_could_not_be_made_leaves_nothing_of_its_directories(tmp_path, monkeypatch):
+    def fail(**arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("experiments.records.store.tempfile.TemporaryFile", fail)
+    with pytest.raises(ValueError, match=r"cannot be written \(No space left on device\)"):
+        make_directory(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_hidden_files_only_is_as_good_as_empty(tmp_path):
+    (tmp_path / ".gitkeep").touch()
+    check_directory(tmp_path)
+    (tmp_path / "report.md").touch()
+    with pytest.raises(ValueError, match=r"holds 'report.md' and no comparison.json"):
+        check_directory(tmp_path)
+    (tmp_path / "comparison.json").touch()
+    check_directory(tmp_path)

@@ -1,0 +1,183 @@
+"""What the library refuses: the message names the argument, what came, and what would do."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linear_rope import (
+    CausalLM,
+    EluPlusOne,
+    EncoderDecoder,
+    FavorPlus,
+    LinearRoPEAttention,
+    ModelConfig,
+    NTKAware,
+    ReluFeatures,
+    SoftmaxRoPEAttention,
+    YaRN,
+    apply_rope,
+    linear_attention,
+)
+from linear_rope.diagnostics import diagnose, diagnose_model
+from tests.linear_rope.tensors import assert_refused
+
+QKV, LONGER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 0, 4)
+X, TOKENS = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64)
+
+
+def mask(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.bool)
+
+
+def attend(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, **options: Any) -> Tensor:
+    q, k, v = (torch.zeros(shape, dtype=dtype) for shape in shapes or (QKV, QKV, QKV))
+    return linear_attention(q, k, v, **{"feature_map": FavorPlus(4, 6)} | options)
+
+
+def rotate(shape: tuple[int, ...], positions: Tensor, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor:
+    return apply_rope(torch.zeros(shape, dtype=dtype), positions, **options)
+
+
+def linear(**options: Any) -> LinearRoPEAttention:
+    return LinearRoPEAttention(16, 2, **options)
+
+
+def softmax(**options: Any) -> SoftmaxRoPEAttention:
+    return SoftmaxRoPEAttention(16, 2, **options)
+
+
+def model(**options: Any) -> CausalLM:
+    return CausalLM(ModelConfig(**{"vocab_size": 50, "dim": 16, "layers": 1, "heads": 2, "num_features": 12} | options))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: attend(rope="later"), ["rope", "'later'", "'after'", "'before'", "'none'"]),
+        (lambda: attend(denominator="one"), ["denominator", "'one'", "'unrotated'", "'rotated'", "'none'"]),
+        (lambda: attend(implementation="fast"), ["implementation", "'fast'", "auto", "reference", "chunked"]),
+        (lambda: attend(feature_map="relu"), ["feature_map", "'relu'", "FeatureMap"]),
+        (lambda: attend(feature_map=FavorPlus(4, 7)), ["num_features", "7", "8"]),
+        (lambda: attend(feature_map=FavorPlus(6, 8)), ["head_dim 6", "head_dim=4"]),
+        (lambda: attend(*[(1, 2, 5, 3)] * 3, feature_map=EluPlusOne(), rope="before"), ["head dimension", "3", "4"]),
+        (lambda: attend((2, 5, 4), QKV, QKV), ["q", "(2, 5, 4)", "(batch, heads, length, width)"]),
+        (lambda: attend(QKV, (1, 2, 5, 6), QKV), ["q", "k", "(1, 2, 5, 6)", "equal"]),
+        (lambda: attend(QKV, QKV, LONGER), ["k", "v", "(1, 2, 6, 4)", "equal"]),
+        (lambda: attend(QKV, EMPTY, EMPTY), ["k", "length 0"]),
+        (lambda: attend(QKV, LONGER, LONGER, causal=True), ["causal", "5 queries", "6 keys"]),
+        (lambda: attend(QKV, LONGER, LONGER, positions=torch.arange(5)), ["positions", "5", "6", "pair"]),
+        (lambda: attend(positions=torch.arange(4)), ["positions", "(4,)", "(5,)"]),
+        (lambda: attend(key_padding_mask=torch.zeros(1, 5)), ["key_padding_mask", "float32", "torch.bool"]),
+        (lambda: attend(key_padding_mask=mask(1, 6)), ["key_padding_mask", "(1, 6)", "(1, 5)"]),
+        (lambda: attend(dtype=torch.int64), ["q has dtype torch.int64", "floating-point"]),
+        (lambda: rotate((4, 5), torch.arange(4)), ["width", "5", "even"]),
+        (lambda: rotate((4, 6), torch.arange(4), layout="pairs"), ["layout", "'pairs'", "'interleaved'", "'half'"]),
+        (lambda: rotate((2, 1, 4, 6), torch.zeros(3, 4)), ["positions", "(3, 4)", "(4,)", "(2, 4)"]),
+        (lambda: rotate((4, 6), mask(4)), ["positions", "torch.bool", "integers or floats"]),
+        (lambda: rotate((6,), torch.arange(6)), ["x", "(6,)", "(..., N, width)"]),
+        (lambda: rotate((4, 6), torch.arange(4), base=0.0), ["base", "0.0", "positive"]),
+        (lambda: rotate((4, 6), torch.arange(4), dtype=torch.int64), ["x has dtype torch.int64", "floating-point"]),
+        (lambda: NTKAware(0.5), ["factor", "0.5", "1 or more"]),
+        (lambda: YaRN(2, original_length=0), ["original_length", "0"]),
+        (lambda: YaRN(2, original_length=64, alpha=3, beta=2), ["alpha", "3", "beta", "2"]),
+        (lambda: linear(rope_scaling=2.0), ["rope_scaling", "2.0", "NTKAware"]),
+        (lambda: softmax(rope="none", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
+        (lambda: ModelConfig(position="learned", rope_scaling=NTKAware(2)), ["rope_scaling", "leave it out"]),
+        (lambda: FavorPlus(0), ["head_dim", "0"]),
+        (lambda: FavorPlus(8, hyperbolic=True, paired=True), ["hyperbolic", "paired", "one of them"]),
+        *(
+            (lambda kind=kind: kind(8)(torch.zeros(3, 6)), ["head_dim 8", "has 6", "head_dim=6"])
+            for kind in (FavorPlus, EluPlusOne, ReluFeatures)
+        ),
+        (lambda: linear(num_features=7), ["num_features", "7", "even", "8"]),
+        (lambda: linear(feature_map="elu+1", num_features=6), ["num_features", "6", "8", "leave it out"]),
+        (lambda: linear(feature_map="elu+1", redraw_every=5), ["redraw_every", "5", "leave it out"]),
+        (lambda: linear(feature_map="favor+hyperbolic", num_features=7), ["num_features", "7", "even"]),
+        (lambda: linear(feature_map="cosine"), ["feature_map", "'cosine'", "favor+", "elu+1", "relu"]),
+        (lambda: linear(feature_map=EluPlusOne(), num_features=8), ["num_features", "FeatureMap"]),
+        (lambda: linear(feature_map=EluPlusOne(6)), ["feature_map", "head_dim 6", "head_dim=8"]),
+        (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
+        (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
+        (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),
+        (lambda: softmax(rope="after"), ["rope", "'after'", "'before'", "'none'"]),
+        (lambda: model(dim=0), ["dim", "0", "1 or more"]),
+        (lambda: model(attention="sofmax"), ["attention is 'sofmax'; did you mean 'softmax'", "'linear'"]),
+        (lambda: model(position="rope"), ["position", "'rope'", "'rope-before'", "'rope-after'"]),
+        (lambda: model(position="rope-after", attention="softmax"), ["position", "rope-after", "rope-before"]),
+        (lambda: model(position="alibi"), ["position", "alibi", "scores", 'attention="softmax"']),
+        (lambda: model(num_features=13), ["num_features", "13", "14"]),
+        (lambda: model(position="sinusoidal", dim=15, heads=5), ["dim", "15", "even"]),
+        (lambda: model(initial_std=-0.02), ["initial_std is -0.02", "positive"]),
+        (lambda: model(initial_std=math.nan), ["initial_std is nan"]),
+        (lambda: model()(TOKENS[0]), ["tokens has shape (5,)", "(batch, length) of torch.int64"]),
+        (lambda: model()(TOKENS[:, :0]), ["tokens has shape (2, 0)", "1 or more"]),
+        (lambda: model()(TOKENS, mask(2, 4)), ["key_padding_mask", "torch.bool and (2, 5)"]),
+        (lambda: model().generate(TOKENS[:, :0], 3), ["prompt has shape"]),
+        (lambda: model().generate(TOKENS, -1), ["length is -1 and temperature is 1.0", "0 or more of each"]),
+        (lambda: EncoderDecoder(model().config)(TOKENS, TOKENS[0]), ["target has shape"]),
+        (lambda: diagnose(nn.Linear(16, 16), X), ["attention is a Linear", "LinearRoPEAttention"]),
+        (lambda: diagnose(linear(), X[..., :8]), ["x has shape (2, 5, 8)", "(batch, length, 16)"]),
+        (lambda: diagnose(linear(), X, context=X[:, :0]), ["context has shape (2, 0, 16)"]),
+        (lambda: diagnose(linear(), X, context=X[:1]), ["x has 2 sequences and context 1"]),
+        (lambda: diagnose(linear(causal=True), X, context=X), ["context", "leave it out"]),
+        (lambda: diagnose(linear(), X, ~mask(2, 5)), ["leaves a key to see"]),
+        (lambda: diagnose_model(nn.Linear(2, 2), X), ["model is a Linear without attention"]),
+    ],
+)
+def test_arguments(call: Callable[[], Any], words: list[str]) -> None:
+    assert_refused(call, words)
+
+
+KINDS = pytest.mark.parametrize("kind", [LinearRoPEAttention, SoftmaxRoPEAttention])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 3}, ["dim", "16", "heads", "3", "head_dim"]),
+        ({"heads": 0}, ["heads", "0", "1 or more"]),
+        ({"head_dim": 0}, ["head_dim", "0", "1 or more"]),
+        ({"head_dim": 5, "rope": "before"}, ["head_dim", "5", "even"]),
+        ({"dropout": 1.0}, ["dropout", "1.0", "less than 1"]),
+        ({"rope": "both"}, ["rope", "'both'", "'before'", "'none'"]),
+    ],
+)
+def test_attention_modules(kind: Callable[..., Any], options: dict[str, Any], words: list[str]) -> None:
+    assert_refused(lambda: kind(**{"dim": 16, "heads": 2} | options), words)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m(X[0]), ["x", "(5, 16)", "(batch, length, 16)"]),
+        (lambda m: m(X[:, :0]), ["x", "(2, 0, 16)", "1 or more"]),
+        (lambda m: m(X, X), ["context", "causal=False"]),
+        (lambda m: m(X, key_padding_mask=torch.zeros(2, 5)), ["key_padding_mask", "torch.float32", "torch.bool"]),
+        (lambda m: m.attention_weights(X, torch.zeros(2, 5)), ["key_padding_mask", "torch.float32", "torch.bool"]),
+        (lambda m: m.prefill(X, mask(2, 4)), ["key_padding_mask", "(2, 4)", "(2, 5)"]),
+        (lambda m: m(X, positions=torch.arange(4)), ["positions", "(4,)", "(5,)", "(2, 5)"]),
+        (lambda m: m.step(X, m.prefill(X)[1]), ["x", "(2, 5, 16)", "(2, 1, 16)"]),
+        (lambda m: m.step(X[:1, :1], m.prefill(X)[1]), ["x", "(1, 1, 16)", "(2, 1, 16)"]),
+    ],
+)
+def test_calls_of_a_causal_module(kind: Callable[..., Any], call: Callable[..., Any], words: list[str]) -> None:
+    assert_refused(lambda: call(kind(16, 2, causal=True)), words)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m: m.prefill(X), ["prefill needs a causal attention", "causal=True"]),
+        (lambda m: m(X, X[..., :8]), ["context", "(2, 5, 8)", "(batch, length, 16)"]),
+        (lambda m: m(X, X[:, :3], key_padding_mask=mask(2, 5)), ["key_padding_mask", "(2, 5)", "(2, 3)"]),
+    ],
+)
+def test_calls_of_a_bidirectional_module(kind: Callable[..., Any], call: Callable[..., Any], words: list[str]) -> None:
+    assert_refused(lambda: call(kind(16, 2)), words)
