@@ -287,8 +287,8 @@ def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
         ("elu+1-none/seed0/status.json", '{"state": "lost"}', "status.json at $.state: invalid enum value 'lost'"),
         ("elu+1-none/seed0/config.json", "{}", "config.json is wrong: object missing required field `variant`"),
         ("attention.csv", "variant,layer\n", "attention.csv has no column seed, distance, signed, absolute"),
-        ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl is not a regular file"),
-        ("elu+1-none/seed1/status.json", None, "status.json is not a regular file"),
+        ("elu+1-none/seed1/metrics.jsonl", None, "metrics.jsonl cannot be read (Is a directory)"),
+        ("elu+1-none/seed1/status.json", None, "status.json cannot be read (Is a directory)"),
     ],
 )
 def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(
