@@ -14,7 +14,6 @@ from rich.table import Table
 
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE
-from experiments.console import program
 from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
@@ -78,7 +77,7 @@ def write(evidence: Evidence) -> Path:
             "tables": [*made, *sorted(tables)],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
-            "program": program(),
+            "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
         }
         made |= {file: template(file).render(content) for file in ("report.md", "report.html")}
         for file, text in made.items():
