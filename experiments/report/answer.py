@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import SUPPORTED, Row
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.schema import Comparison, DataRecord, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
@@ -98,13 +98,13 @@ def answer(found: Findings) -> str:
 def setting(comparison: Comparison) -> str:
     """What the numbers are of, on one line."""
     if not comparison.variants:
-        return (
-            f"Preset {comparison.preset}, {comparison.machine.get('processor', comparison.machine.get('device', ''))}."
-        )
+        machine = comparison.machine
+        device = machine.get("device", "cpu")
+        return f"Preset {comparison.preset}, measured on {machine.get('cpu', 'a CPU') if device == 'cpu' else device}."
     config, seeds = comparison.config, len(comparison.seeds)
     tokens = config["steps"] * comparison.tokens_per_step
     words = [
-        f"Test {comparison.objective.quantity} on {listed(data.name for data in comparison.data)}",
+        f"Test {comparison.objective.quantity} on {listed(map(_data, comparison.data))}",
         "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
         f"{_round(tokens)} tokens of training",
         f"models of {config.get('layers', '?')} layers and width {config.get('dim', '?')}",
@@ -113,7 +113,14 @@ def setting(comparison: Comparison) -> str:
     return f"{', '.join(words)}{intervals}."
 
 
+def _data(data: DataRecord) -> str:
+    """Its name; of a file of one's own, the file's."""
+    return data.source if data.name == "text" else data.name
+
+
 def _round(number: float) -> str:
+    if number < 1e6:
+        return f"{number:,.0f}"
     return f"{number / 1e6:.2g} million" if number < 1e7 else f"{number / 1e6:,.0f} million"
 
 
@@ -137,23 +144,24 @@ def _what_rope_changes(found: Findings) -> str:
         return f"{KERNELS.get(variant.kernel, variant.kernel)} by {abs(gain.mean):.2f}{side}"
 
     ordered = sorted(best.values(), key=lambda each: -sign * each[1].mean)
-    clear = [
-        each for each in ordered if each[1].has_interval and sign * (each[1].low if sign > 0 else each[1].high) > 0
-    ]
-    rest = [each for each in ordered if each not in clear]
     measured = "loss" if objective.better == "lower" else objective.metric.replace("_", " ")
-    verb = "lowers the loss" if objective.better == "lower" else f"raises the {measured}"
-    if ordered[0][1].n < 3:
-        said = [f"{KERNELS.get(v.kernel, v.kernel)} {gain.mean:+.2f}" for v, gain in ordered]
-        return f"With RoPE the {measured} changed by {objective.unit}: {', '.join(said)} (too few seeds for a verdict)."
+    verb, against = (f"{how} the {measured}" for how in (("lowers", "raises") if sign < 0 else ("raises", "lowers")))
+    few = [each for each in ordered if not each[1].has_interval]
+    better = [each for each in ordered if each not in few and min(sign * each[1].low, sign * each[1].high) > 0]
+    worse = [each for each in ordered if each not in few and max(sign * each[1].low, sign * each[1].high) < 0]
+    rest = [each for each in ordered if each not in [*few, *better, *worse]]
     sentences = []
-    if clear:
-        every = "every kernel: " if len(clear) > 1 and not rest else ""
-        sentences.append(f"RoPE {verb} of {every}{listed(words(*each) for each in clear)} {objective.unit}.")
+    if better:
+        every = "every kernel: " if len(better) == len(ordered) > 1 else ""
+        sentences.append(f"RoPE {verb} of {every}{listed(words(*each) for each in better)} {objective.unit}.")
+    if worse:
+        sentences.append(f"RoPE {against} of {listed(words(*each) for each in worse)} {objective.unit}.")
     if rest:
-        sentences.append(
-            f"For {listed(KERNELS.get(v.kernel, v.kernel) for v, _ in rest)} it makes no clear difference."
-        )
+        names_of_rest = listed(KERNELS.get(variant.kernel, variant.kernel) for variant, _ in rest)
+        sentences.append(f"For {names_of_rest} {'RoPE' if not sentences else 'it'} makes no clear difference.")
+    if few:
+        said = listed(f"{KERNELS.get(variant.kernel, variant.kernel)} by {gain.mean:+.2f}" for variant, gain in few)
+        sentences.append(f"RoPE changed the {measured} of {said} {objective.unit}, with too few seeds for a verdict.")
     return " ".join(sentences)
 
 

@@ -28,6 +28,7 @@ class Card(NamedTuple):
     """of a small picture of the curves: ``points``, ``light``, ``dark`` and ``dashes`` of each; or none"""
     picture: str
     """else the main figure, a PNG in base64; or nothing"""
+    has_table: bool
 
 
 def comparisons_in(directory: Path) -> list[Path]:
@@ -63,7 +64,15 @@ def _card(evidence: Evidence) -> Card:
     figure = evidence.root / "figures" / f"{study.main_figure}.png"
     picture = base64.b64encode(figure.read_bytes()).decode() if live is None and figure.exists() else ""
     question = study.said(study.question)
-    return Card(evidence.root.name, question, evidence.answer, setting(comparison), _lines(live), picture)
+    return Card(
+        evidence.root.name,
+        question,
+        evidence.answer,
+        setting(comparison),
+        _lines(live),
+        picture,
+        bool(comparison.variants),
+    )
 
 
 def _lines(live: Interactive | None) -> list[dict[str, str]]:

@@ -1,0 +1,133 @@
+"""report as a table for a paper and over several comparisons, and claims in short."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from experiments.cli import main
+from experiments.records.files import write_json
+from tests.made_up import comparison_fields
+
+ENDS = {"elu+1-none": [3.0, 4.0, 5.0], "elu+1-rope-after": [2.9, 3.8, 4.7]}
+VARIANTS = ",".join(ENDS)
+
+
+def ends(name, seed, step):
+    return ENDS[name][seed]
+
+
+@pytest.fixture
+def root(make_comparison, tmp_path):
+    return make_comparison(tmp_path / "made", VARIANTS, loss=ends)
+
+
+def printed(capsys, *arguments):
+    """What a command prints, and its exit status."""
+    status = main([*map(str, arguments)])
+    return (status, *capsys.readouterr())
+
+
+# test figures are the ends + 0.5: means 4.5 and 4.3, standard deviations 1 and 0.9; differences -0.1, -0.2, -0.3
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        (
+            "markdown",
+            [
+                "| variant | n | test bits per byte | minus baseline |",
+                "| --- | ---: | ---: | ---: |",
+                "| elu+1-none | 3 | 4.500 [2.016, 6.984] | baseline |",
+                "| elu+1-rope-after | 3 | 4.300 [2.064, 6.536] | -0.2000 [-0.4484, +0.0484] |",
+            ],
+        ),
+        (
+            "latex",
+            [
+                *(r"\begin{tabular}{lrrr}", r"\toprule", r"variant & n & test bits per byte & minus baseline \\"),
+                *(r"\midrule", r"elu+1-none & 3 & 4.500 [2.016, 6.984] & baseline \\"),
+                r"elu+1-rope-after & 3 & 4.300 [2.064, 6.536] & -0.2000 [-0.4484, +0.0484] \\",
+                *(r"\bottomrule", r"\end{tabular}"),
+            ],
+        ),
+    ],
+)
+def test_a_table_for_a_paper_has_the_hand_worked_numbers(root, capsys, form, lines):
+    before = sorted(root.rglob("*"))
+    assert printed(capsys, "report", root, "--format", form) == (0, "\n".join(lines) + "\n", "")
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_table_of_numbers_has_a_column_for_each(root, capsys):
+    status, output, _ = printed(capsys, "report", root, "--format", "csv")
+    header, *rows = [line.split(",") for line in output.splitlines()]
+    assert (status, header) == (0, ["variant", "metric", "unit", "n", "mean", "low", "high"])
+    found = {(row[0], row[1]): row[3:] for row in rows}
+    assert [float(cell) for cell in found["elu+1-none", "test_bits_per_byte"]] == pytest.approx(
+        [3, 4.5, 2.0159, 6.9841], abs=1e-3
+    )
+    difference = found["elu+1-rope-after", "test_bits_per_byte_minus_baseline"]
+    assert [float(cell) for cell in difference] == pytest.approx([3, -0.2, -0.4484, 0.0484], abs=1e-3)
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
+def test_a_study_without_a_table_has_none_for_a_paper(tmp_path, capsys, form):
+    write_json(tmp_path / "comparison.json", comparison_fields(experiment="speed"))
+    status, output, error = printed(capsys, "report", tmp_path, "--format", form)
+    assert (status, output, error.count("\n")) == (2, "", 1)
+    assert "trains nothing, so it has no main table; its tables are the CSV files in it" in error
+
+
+def test_an_overview_is_over_all_comparisons_of_a_directory(make_comparison, tmp_path, capsys):
+    for name in ("one", "two"):
+        make_comparison(tmp_path / name, "elu+1-none", 1, name=name, steps=40)
+    status, output, _ = printed(capsys, "report", tmp_path)
+    made = [tmp_path / "one/report.html", tmp_path / "two/report.html", tmp_path / "index.html"]
+    assert (status, output.split()) == (0, [*map(str, made)])
+    page = made[-1].read_text()
+    assert re.findall(r'<h2><a href="([^"]*)"', page) == ["one/report.html", "two/report.html"]
+    assert page.count("<svg") == 2
+    assert "<script" not in page
+
+
+def test_an_overview_is_not_written_through_a_link_that_leads_elsewhere(make_comparison, tmp_path, capsys):
+    make_comparison(tmp_path / "results/one", "elu+1-none", 1, steps=40)
+    elsewhere = tmp_path / "elsewhere.html"
+    elsewhere.write_text("kept")
+    (tmp_path / "results/index.html").symlink_to(elsewhere)
+    status, output, error = printed(capsys, "report", tmp_path / "results")
+    assert (status, output) == (2, "")
+    assert "index.html is a link to " in error
+    assert elsewhere.read_text() == "kept"
+    assert not (tmp_path / "results/one/report.html").exists()
+
+
+def test_a_directory_without_comparisons_says_what_to_give(tmp_path, capsys):
+    status, output, error = printed(capsys, "report", tmp_path)
+    assert (status, output, error.count("\n")) == (2, "", 1)
+    assert "holds no comparison.json; give the directory that `run` wrote" in error
+
+
+def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
+    status, output, _ = printed(
+        capsys, "claims", "--results", make_reference([-0.299, -0.301, -0.2995, -0.3005, -0.3]), "--summary"
+    )
+    lines = output.splitlines()
+    assert status == 0
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 120
+    assert "RoPE lowers the loss of FAVOR+ by 0.30" in " ".join(output.split())
+    assert re.fullmatch(r"Claims: \d+ supported, .*\d+ not run", lines[-1])
+
+
+def test_two_processes_write_equal_pages(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "one", "elu+1-none", 1, steps=40)
+    made = []
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-m", "experiments", "report", str(root)], env=environment, check=False)
+        assert done.returncode == 0
+        made.append((root / "report.html").read_bytes())
+    assert made[0] == made[1]
