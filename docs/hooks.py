@@ -15,6 +15,7 @@ from mkdocs.structure.pages import Page
 PROJECT = Path(__file__).parents[1]
 SHOWN = ("results/CLAIMS.md", "results/README.md", "results/reference/*/report.md", "results/reference/*/figures/*.png")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]+)" ?/?>')
 ROLE = re.compile(r":\w+:<code>~?(?:[\w.]+\.)?(\w+)</code>")
 
 
@@ -47,5 +48,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Roles of docstrings, such as :class:`Name`, become the name."""
-    return ROLE.sub(r"<code>\1</code>", html)
+    """Roles of docstrings, such as :class:`Name`, become the name; figures open alone, to be seen in full size."""
+    html = ROLE.sub(r"<code>\1</code>", html)
+    return IMAGE.sub(r'<a href="\1">\g<0></a>', html)

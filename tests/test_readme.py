@@ -12,7 +12,9 @@ from experiments.cli import COMMANDS
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 PAGES = {path: path.read_text(encoding="utf-8") for path in (PROJECT / "README.md", *PROJECT.glob("docs/**/*.md"))}
-FINDINGS = {path: text for path, text in PAGES.items() if "findings" in path.parts or path.name in ("README.md", "speed.md")}
+FINDINGS = {
+    path: text for path, text in PAGES.items() if "findings" in path.parts or path.name in ("README.md", "speed.md")
+}
 CONVERGENCE = PAGES[PROJECT / "docs/findings/convergence.md"]
 SPEED = PAGES[PROJECT / "docs/speed.md"]
 BLOCKS = [

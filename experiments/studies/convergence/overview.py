@@ -1,4 +1,6 @@
-"""The figure for a first look: softmax attention without and with RoPE, and the best RoPE variant of each linear map."""
+"""Five lines for a first look: softmax attention without and with RoPE, and the best RoPE variant of each map."""
+
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -68,7 +70,7 @@ def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Com
         axes.fill_between(table["step"], table["low"], table["high"], color=ink, alpha=0.2, linewidth=0)
         ends.append((float(table["mean"].iloc[-1]), f"{label(variant.name)}  {table['mean'].iloc[-1]:.2f}", ink))
     for height, (_, text, ink) in zip(apart([end for end, _, _ in ends], axes.get_ylim()), ends, strict=True):
-        place = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False}
+        place: Any = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False}
         axes.annotate(text, (1.015, height), color=ink, fontsize=10.5, fontweight="bold", **place)
     axes.set_xlabel(f"training step (one step = {comparison.tokens_per_step:,} tokens)")
     axes.set_ylabel(f"validation {comparison.objective.quantity}")
