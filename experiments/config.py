@@ -1,4 +1,4 @@
-"""What one run (a variant trained with one seed) is: every value that shapes a training run."""
+"""The configuration of a run (a variant trained with one seed): every setting that shapes its training."""
 
 import itertools
 import tomllib

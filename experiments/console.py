@@ -1,4 +1,4 @@
-"""What the program says: the name it was called by, its console, and text that is safe on one line."""
+"""Console output: the name that the program was called by, its console, and text that is safe on one line."""
 
 import os
 import re

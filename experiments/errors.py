@@ -1,4 +1,4 @@
-"""What errors say, and the one that ends a run that had begun."""
+"""Error messages, and the exception that ends a run that had begun."""
 
 EXIT_FAILED = 1
 """the exit status when a run failed, or doctor found something missing"""

@@ -1,4 +1,4 @@
-"""Whether operations are carried out as they are called, on ordinary tensors.
+"""Whether PyTorch runs in plain eager mode, on ordinary tensors.
 
 Compilers, function transforms, forward-mode derivatives and dispatch modes (fake tensors, counters) need operations
 that they can follow: no derivative by hand, no memory used again. PyTorch has no public question for all of them.

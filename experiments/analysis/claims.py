@@ -24,7 +24,7 @@ __all__ = ["BITS_PER_BYTE", "SEEN", "Claim", "ReadSample", "Sample", "claims_of"
 
 BITS_PER_BYTE = 1e-6
 """what a loss in bits per byte resolves: rounding errors are below, and no claim is about so little"""
-SEEN = "none found; our own question, put when this run had been seen"
+SEEN = "none found; our own question, asked after the first results were seen"
 """what was published on a question that somebody asked after a look at the results; a family of its own"""
 
 Kind = Literal["measured", "count", "exact"]

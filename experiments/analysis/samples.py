@@ -63,7 +63,7 @@ class Undefined(Exception):
 
 
 class Noted(NamedTuple):
-    """A value, and what a reader has to know of it."""
+    """A value, and a note for its reader."""
 
     value: float
     note: str
@@ -191,7 +191,7 @@ def steps_saved(variant: str, other: str, metric: str = "validation_bits_per_byt
             raise NotRecorded(metric)
         step = first_at_or_below(mine.curve(metric), float(baseline.iloc[-1]))
         if isnan(step):
-            return Noted(0.0, f"never came down to {other}'s final loss and count as 0")
+            return Noted(0.0, f"never reached {other}'s final loss and count as 0")
         return 1 - step / steps
 
     return per_seed((variant, other), share)

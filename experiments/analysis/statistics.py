@@ -130,7 +130,7 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     """One row per value of a finished run: variant, metric, seed, value.
 
     ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
-    seed; the value is NaN where the run never came down to the baseline's final validation figure.
+    seed; the value is NaN where the run never reached the baseline's final validation figure.
     """
     by_run = curves.set_index(["variant", "seed"])
     curves = by_run[by_run.index.isin(finished)].reset_index().sort_values("step", kind="stable")

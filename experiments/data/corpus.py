@@ -1,4 +1,4 @@
-"""What a data set is: three arrays of bytes, and the words that must stand beside its figures."""
+"""The type of a data set: three arrays of bytes, and the words that must stand beside its figures."""
 
 import hashlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Any file of the user's."""
+"""The data set that is a file of the user's."""
 
 from pathlib import Path
 

@@ -39,7 +39,7 @@ def failures(summary: pd.DataFrame) -> dict[str, str]:
 
 
 def plotted(curves: pd.DataFrame, split: str, comparison: Comparison) -> ObjectiveRecord:
-    """What the curves of a split show: the primary metric, or the loss where that is not recorded in training."""
+    """The metric that the curves of a split show: the primary one, or the loss where that is not recorded."""
     recorded = set(curves[curves["split"] == split]["metric"])
     nats = replace(NEXT_BYTE, metric="loss", unit="nats")
     return next((o for o in (comparison.objective, NEXT_BYTE) if o.metric in recorded), nats)

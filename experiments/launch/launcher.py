@@ -1,4 +1,4 @@
-"""What runs the runs of a comparison: a launcher is given jobs, and tells as events what becomes of them.
+"""Launchers start the runs of a comparison: a launcher is given jobs and reports their progress as events.
 
 A job is a directory that holds all that its run needs, and a command that anyone can type. When and on which machine it
 runs is the launcher's affair; what lasts (status.json, metrics.jsonl, checkpoints) is written by the run itself.
@@ -58,7 +58,7 @@ class Started(NamedTuple):
 
 
 class Advanced(NamedTuple):
-    """So many steps are done."""
+    """A run has done this many steps."""
 
     run: Run
     step: int
@@ -69,7 +69,7 @@ class Advanced(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run's last word: done, failed, or queued if it was stopped."""
+    """A run has ended: done, failed, or queued if it was stopped."""
 
     run: Run
     state: State
@@ -92,7 +92,7 @@ class Launcher(Protocol):
 
 
 def how_it_ended(job: Job, exit_status: int | None) -> Ended:
-    """What a run says in its status.json, or what its process's exit status tells (negative: the signal's number)."""
+    """How a run ended: by its status.json, or else by its process's exit status (negative: the signal's number)."""
     with suppress(ValueError):
         status = read_record(job.directory / "status.json", Status)
         if status.state in ("done", "failed") or status.reason is not None:

@@ -40,7 +40,7 @@ class _Running:
 
     @property
     def sign(self) -> Any:
-        """What becomes ready when there is something to do."""
+        """What to wait for: it becomes ready when there is something to do."""
         return self.pipe if self.open else self.process.sentinel
 
     def send_signal(self, number: int) -> None:
@@ -48,7 +48,7 @@ class _Running:
             os.kill(self.process.pid, number)
 
     def listen(self) -> Advanced | None:
-        """Hear all that the run has said; its newest progress."""
+        """Read all messages of the run; returns its newest progress."""
         latest = None
         try:
             while self.open and self.pipe.poll():

@@ -1,4 +1,4 @@
-"""The runs of a comparison: what each needs is put into its directory, a launcher runs them, their ends are recorded.
+"""Prepares the runs of a comparison in their directories, has a launcher run them, and records how they ended.
 
 Whatever ends a run, the others go on, and its status.json says what happened.
 """

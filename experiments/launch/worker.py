@@ -43,7 +43,7 @@ Message = Advanced | Ended | None
 
 @dataclass
 class Listener:
-    """Who is told of a run, of its progress at most every so many ``seconds``, and what tells it to stop."""
+    """Receives a run's progress, at most every so many ``seconds``, and can tell it to stop."""
 
     hear: Callable[[Message], object]
     stop: list[int]

@@ -1,4 +1,4 @@
-"""One run at a time in a comparison's directory: who holds it is told to the second."""
+"""The lock of a comparison's directory: one run at a time, and a second one is told who holds it."""
 
 import os
 import re

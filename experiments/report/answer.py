@@ -18,7 +18,7 @@ SIDES = {"rope-before": "before its feature map", "rope-after": "after its featu
 
 
 class Findings(NamedTuple):
-    """What an answer is made from."""
+    """The numbers and verdicts that an answer is made from."""
 
     comparison: Comparison
     summary: pd.DataFrame
@@ -96,7 +96,7 @@ def answer(found: Findings) -> str:
 
 
 def setting(comparison: Comparison) -> str:
-    """What the numbers are of, on one line."""
+    """The data, models and seeds behind the numbers, on one line."""
     if not comparison.variants:
         machine = comparison.machine
         device = machine.get("device", "cpu")

@@ -25,7 +25,7 @@ STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), st
 
 
 class Result(NamedTuple):
-    """What one reference says of its study."""
+    """The result of one reference comparison."""
 
     reference: str
     answer: str
@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim with what each comparison says about it."""
+    """A claim with its verdict on each comparison."""
 
     claim: Claim
     rows: list[Row]

@@ -1,4 +1,4 @@
-"""The main table of a comparison, and what became of its runs, in words and figures."""
+"""The main table of a comparison, and how its runs ended."""
 
 import textwrap
 from pathlib import Path
@@ -81,7 +81,7 @@ def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) ->
 
 
 def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """What the runs' processes noted on the way (resumptions, damaged files): each run's name and its sentences."""
+    """Notes of the runs (resumptions, damaged files): each run's name and its sentences."""
     noted = [(f"{variant}, seed {seed}", run_status(root, variant, seed).notes) for variant, seed in comparison.runs]
     return [(run, notes) for run, notes in noted if notes]
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or are not there.
+"""Checkpoints: written whole or not at all.
 
 ``<run>/checkpoint/step<k>/`` holds ``model.safetensors``, ``optimizer.pt`` (tensors and plain values only) and
 ``manifest.json`` with the step and the sha256 of both. A new one is written under another name, flushed and renamed;

@@ -189,7 +189,7 @@ def training_step(
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
-    """What the precision of a configuration means for a model and its loss."""
+    """The autocast context of a configuration's precision, for a model and its loss."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 

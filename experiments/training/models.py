@@ -20,7 +20,7 @@ BYTES_PER_PARAMETER = 16
 
 
 class Trained:
-    """What a model depends on of its objective."""
+    """The part of an objective that a model is built from."""
 
     vocabulary: int
     """number of token ids that the model reads"""
@@ -34,7 +34,7 @@ class Trained:
 
 @dataclass
 class LanguageModel(Trained):
-    """A language model's, where its objective's data need not be at hand."""
+    """The same for a language model, whose objective's data need not be at hand."""
 
     vocabulary: int
     length: int

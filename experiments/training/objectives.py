@@ -1,4 +1,4 @@
-"""What is trained, and how it is measured: batch → loss and metrics.
+"""Objectives: what a model is trained for, and how it is measured (batch → loss and metrics).
 
 The loop knows an ``Objective`` and nothing of bytes. Another kind of training (masked tokens, classification, pairs of
 texts) is another subclass, with the model it trains if that is not a language model; a data set brings its own.
@@ -62,12 +62,12 @@ class Objective(Trained, ABC):
         """What training lowers: a scalar in nats. All is on the model's device."""
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
-        """What a training record has besides the loss of the batch."""
+        """The metrics of a training record, besides the loss of the batch."""
         return {}
 
     @abstractmethod
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """Of a batch of an evaluation: sums over its examples, from which ``metrics`` are made."""
+        """Sums over the examples of an evaluation's batch, from which ``metrics`` are made."""
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
@@ -130,7 +130,7 @@ class NextToken(Objective):
         return inputs_and_targets(_windows_at(train, starts, self.length))
 
     def windows(self, split: str, count: int) -> Batch:
-        """As ``evenly_spaced``."""
+        """Evenly spaced windows of the split, see ``evenly_spaced``."""
         return inputs_and_targets(evenly_spaced(self.splits[split], self.length, count))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

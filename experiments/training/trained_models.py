@@ -1,4 +1,4 @@
-"""The trained models of a comparison, for what is measured on them."""
+"""The trained models of a comparison, for measurements on them."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -36,7 +36,7 @@ BLOCK_CHUNKS = 16
 
 
 class Saved(NamedTuple):
-    """What a block's backward needs beside its terms.
+    """What the backward pass of a block needs besides its terms.
 
     Attributes:
         weights: (G, C, C), masked and scaled.

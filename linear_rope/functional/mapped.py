@@ -18,7 +18,7 @@ from linear_rope.functional.workspace import Take
 
 
 class Mapped(Protocol):
-    """One feature map as it was when an attention call began.
+    """A feature map with the parameters and buffers that it had when an attention call began.
 
     Attributes:
         gradients: of the map's own tensors by name, as far as the backward pass has come.

@@ -9,7 +9,7 @@ from linear_rope.functional.terms import Sums, Terms
 
 
 class State(NamedTuple):
-    """All that the keys so far leave behind.
+    """The running sums over the keys seen so far.
 
     Attributes:
         memory: (B, H, M, D), Σ_j exp(g_j − c) k_j v_jᵀ.

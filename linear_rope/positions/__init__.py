@@ -1,4 +1,4 @@
-"""What a position does: to vectors (rotary, absolute) or to scores (ALiBi)."""
+"""Position encodings: of vectors (rotary, absolute) or of scores (ALiBi)."""
 
 from linear_rope.positions.absolute import LearnedPositions, SinusoidalPositions
 from linear_rope.positions.rope_scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Tensor:
-    """What each head takes off a score for every position of distance (section 3 of the paper).
+    """How much each head subtracts from a score per position of distance (section 3 of the paper).
 
     2^(−8h/H) for h = 1, ..., H, where H is a power of two. Otherwise the slopes of the largest power of two below H,
     and of those of the power above every other one until there are H, as the authors' implementation has it.

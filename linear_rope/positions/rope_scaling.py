@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """What every way has.
+    """What all ways of stretching RoPE have in common: other angles, and maybe a factor on queries and keys.
 
     Raises:
         ValueError: a value that it cannot be.
@@ -32,7 +32,7 @@ class RopeScaling:
 
     @property
     def magnitude(self) -> float:
-        """What queries and keys are multiplied by besides, each."""
+        """The factor that queries are multiplied by, and keys too."""
         return 1.0
 
 

@@ -9,6 +9,7 @@ from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
+from experiments.studies.convergence.overview import overview_figure, overview_variants
 from experiments.studies.decay.figures import attention_figures
 from experiments.studies.decay.measure import ATTENTION
 from experiments.study import Entries, FigureEntry, read_study
@@ -37,6 +38,8 @@ def convergence_figures(
     tables = (curves, summary, comparison)
     recorded = set(curves["split"])
     entries = []
+    if overview_variants(*tables):
+        entries.append(draw(directory, STUDY.figure("overview", **metric), overview_figure, *tables))
     if "validation" in recorded:
         windows = comparison.evaluated_windows["validation"]
         entry = STUDY.figure("validation", windows=windows, context=config["context"], **said, **metric)

@@ -5,7 +5,7 @@ from experiments.report.answer import Findings
 
 
 def answer(found: Findings) -> str:
-    """Trained models, then content of which the scores are known."""
+    """First what trained models do, then content whose scores are known."""
     said = []
     falls, trained = found.supported("-attention")
     steeper, compared = found.supported("-steeper")

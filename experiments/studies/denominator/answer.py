@@ -7,7 +7,7 @@ MAPS = {"favor+": "FAVOR+", "elu+1": "elu+1", "relu": "relu"}
 
 
 def answer(found: Findings) -> str:
-    """Rotated, then without one."""
+    """First the loss with a rotated denominator, then without one."""
     unit, said = found.comparison.objective.unit, list[str]()
     for supported, how in ((True, "raises the loss of"), (False, "makes no clear difference for")):
         maps = [

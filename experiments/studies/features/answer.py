@@ -5,7 +5,7 @@ from experiments.report.answer import Findings
 
 
 def answer(found: Findings) -> str:
-    """The three claims of the papers, one after the other."""
+    """How the error falls with M, then positive features and orthogonal directions."""
     said = []
     if found.size("one-over-m"):
         slope = found.rows["one-over-m"].estimate.mean

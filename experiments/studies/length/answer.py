@@ -11,7 +11,7 @@ BREAK = {
 
 
 def answer(found: Findings) -> str:
-    """What RoPE loses at 16 times the length of training, and ALiBi."""
+    """How much the loss rises at 16 times the training length, with RoPE and with ALiBi."""
     unit = found.comparison.objective.unit
     worse = [text.format(size) for name, text in BREAK.items() if (size := found.size(f"{name}-breaks-16"))]
     said = []

@@ -4,7 +4,7 @@ from experiments.report.answer import Findings
 
 
 def answer(found: Findings) -> str:
-    """In training, then in a finished model."""
+    """First what new features cost in training, then in a finished model."""
     unit, said = found.comparison.objective.unit, []
     after, before, none = (found.size(f"{which}-100") for which in ("after", "before", "none"))
     if after and before and none:

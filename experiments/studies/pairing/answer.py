@@ -8,7 +8,7 @@ DISTANCES = (8, 64, 512)
 
 
 def answer(found: Findings) -> str:
-    """The loss, then the variance of the score."""
+    """First the loss with the paired map, then the variance of its score."""
     keys, said = [f"loss-{size}" for size in SIZES], []
     measured = [found.rows[key].estimate.mean for key in keys if found.size(key)]
     lower = [key for key in keys if found.verdict(key) == SUPPORTED]

@@ -51,13 +51,13 @@ def copying_difference(variant: str, other: str, by: Literal["either", "other"])
 
 
 def one_answer(config: Mapping[str, Any]) -> float:
-    """What one answer is of an accuracy of recall on the test split."""
+    """The share that one answer has in an accuracy of recall on the test split."""
     context = config["context"]
     return _share(config, SIZES[context][0] if context in SIZES else 1)
 
 
 def one_symbol(config: Mapping[str, Any]) -> float:
-    """What one symbol is, at least, of an accuracy of copying on the test split."""
+    """The smallest share that one symbol has in an accuracy of copying on the test split."""
     return _share(config, config["context"] // 4)
 
 

@@ -4,7 +4,7 @@ from experiments.report.answer import Findings
 
 
 def answer(found: Findings) -> str:
-    """Speed at the longest length, and what RoPE costs."""
+    """How fast linear attention is at the longest length, and what RoPE adds to a step."""
     operation, module = (found.size(key, ".2g") for key in ("operation-faster", "module-faster"))
     said = []
     if operation and module:

@@ -111,7 +111,7 @@ def why_no_fast_transformers(config: SpeedConfig) -> str | None:
 
 
 def why_no_fla(config: SpeedConfig) -> str | None:
-    """Likewise."""
+    """Why fla's kernel cannot be called here; None if it can."""
     if config.device != "cuda":
         return "its kernels need a GPU"
     try:

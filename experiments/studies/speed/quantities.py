@@ -1,4 +1,4 @@
-"""What the claims about cost (claims.toml) are about, from the speed study's record."""
+"""The quantities that the claims about cost (claims.toml) are judged on, from the speed study's record."""
 
 import itertools
 import math

@@ -36,7 +36,7 @@ class Sample(Struct, omit_defaults=True):
 
 
 class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """What is measured at once, and lost at most if the run is killed; and what came of it."""
+    """One measurement: what is measured together, and its results. A killed run loses one at most."""
 
     topic: str
     direction: str
@@ -67,7 +67,7 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
 
     @property
     def plan(self) -> tuple[object, ...]:
-        """What this is a measurement of."""
+        """The case that this measures."""
         return self.kind, self.topic, self.direction, self.length, frozenset(self.cases)
 
     @property

@@ -28,7 +28,7 @@ def test_the_share_of_steps_saved_by_a_variant_that_is_not_faster(straight):
     # At step 80 the curves are at 3.6 and 3.8: they come down to 3 between 80 and 100. One stays above.
     sample = sample_of(steps_saved(AFTER, BASELINE), straight)
     assert sample.values == {0: 0.0, 1: 0.0, 2: 0.0}
-    assert sample.notes == (f"1 of 3 seeds never came down to {BASELINE}'s final loss and count as 0",)
+    assert sample.notes == (f"1 of 3 seeds never reached {BASELINE}'s final loss and count as 0",)
 
 
 def test_the_share_of_steps_saved_by_a_variant_that_is_faster(make_comparison, tmp_path):
