@@ -1,5 +1,6 @@
 """What figures have in common: their panels, the line at their head, legends, means of seeds, intervals."""
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -7,21 +8,43 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
-from experiments.figures.style import MUTED, label, variant_style
+from experiments.figures.style import MUTED, NARROW_WIDTH, is_narrow, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
 Group = TypeVar("Group")
+TALLEST = 2.2
+"""inches: a panel on a narrow screen, if there are several"""
 
 
 def grid_of(
-    rows: int, columns: int, size: Inches, margin: Inches = (0, 0), least: float = 0, **options: Any
+    rows: int,
+    columns: int,
+    size: Inches,
+    margin: Inches = (0, 0),
+    least: float = 0,
+    sharex: bool | str = False,
+    sharey: bool | str = False,
 ) -> tuple[Figure, Any]:
-    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each."""
+    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each.
+
+    On a narrow screen they stand below each other, row after row, and each has the labels of its ticks.
+    """
     width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
-    figure = Figure(figsize=(max(width, least), height))
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    if not is_narrow():
+        figure = Figure(figsize=(max(width, least), height))
+        return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    each = 0.55 + min(size[1], TALLEST) if rows * columns > 1 else size[1]
+    figure = Figure(figsize=(NARROW_WIDTH, each * rows * columns + margin[1] + 0.3))
+    grid = figure.subplots(rows * columns, 1, squeeze=False).reshape(rows, columns)
+    for (row, column), axes in np.ndenumerate(grid):
+        firsts = {True: grid[0, 0], "col": grid[0, column], "row": grid[row, 0]}
+        for share, join in ((sharex, axes.sharex), (sharey, axes.sharey)):
+            if firsts.get(share, axes) is not axes:
+                join(firsts[share])
+    return figure, grid
 
 
 def panels_of(
@@ -41,18 +64,49 @@ def panels_of(
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
     names = label(", ".join(data.name for data in comparison.data), longest=60)
-    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    figure.suptitle(wrapped(f"{names}, {note}", 56), x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
-def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
-    """One legend below all panels, of everything that any of them labels."""
-    found = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-    ncols = min(columns, len(found))
-    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
+def wrapped(text: str, most: int) -> str:
+    """The text in lines of at most this many characters, on a narrow screen."""
+    lines = text.split("\n")
+    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in lines) if is_narrow() else text
 
 
-def legend_beside(axes: Axes, **options: Any) -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9, **options)
+def name_vertical(figure: Figure, quantity: str) -> None:
+    """Say what all vertical axes show; on a narrow screen, which has not all in sight, at each."""
+    if not is_narrow():
+        figure.supylabel(quantity, fontsize=10)
+    for axes in figure.axes if is_narrow() else ():
+        axes.set_ylabel(wrapped(quantity.replace("\n", " "), 26))
+
+
+def legend_below(figure: Figure, panels: Iterable[Axes], columns: int = 4, **options: Any) -> None:
+    """One legend below all panels of what they label; what not all of them do stands below the panel itself.
+
+    Of panels with the same lines only the last has them, but on a narrow screen all. The axes have to be labelled.
+    """
+    shown = [(axes, dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))) for axes in panels]
+    common = {text: handle for text, handle in shown[0][1].items() if all(text in entries for _, entries in shown)}
+    own = [(axes, {text: entries[text] for text in entries.keys() - common}) for axes, entries in shown]
+    for place, (axes, entries) in enumerate(own):
+        if entries and (is_narrow() or entries.keys() not in [later.keys() for _, later in own[place + 1 :]]):
+            legend_beneath(axes, [handle for text, handle in shown[place][1].items() if text in entries], **options)
+    if common:
+        longest = max(len(line) for text in common for line in text.split("\n"))
+        columns = (2 if longest < 17 else 1) if is_narrow() else columns
+        figure.legend(
+            list(common.values()), list(common), loc="outside lower center", ncols=min(columns, len(common)), **options
+        )
+
+
+def legend_beneath(axes: Axes, handles: Sequence[Any], **options: Any) -> None:
+    """A legend below a panel and what is written at its axis."""
+    axes.set_xlabel(wrapped(axes.get_xlabel(), 44))
+    written = axes.xaxis.get_tightbbox()
+    depth = (axes.bbox.y0 - written.y0 if written else 0) / axes.figure.dpi
+    place = axes.transAxes + ScaledTranslation(0, -depth, axes.figure.dpi_scale_trans)
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, **options)
 
 
 def lines_of_variants(axes: Axes, table: pd.DataFrame, variants: Iterable[VariantRecord], x: str, y: str) -> None:
@@ -83,7 +137,7 @@ def lines_by_seed(
         return
     whole = [curve for seed, curve in by_seed.items() if finished is None or seed in finished]
     for curve in by_seed.values() if len(by_seed) > 1 or not whole else []:
-        axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.4)
+        axes.plot(curve.index, curve, color=look["color"], linewidth=0.6)
     mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
     every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
     usual = {"linewidth": 1.8, "markersize": 5, "markevery": (first_mark % every, every)}
