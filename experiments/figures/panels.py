@@ -15,8 +15,10 @@ from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
 Group = TypeVar("Group")
-TALLEST = 2.2
-"""inches: a panel on a narrow screen, if there are several"""
+LINE = 0.17
+"""inches: a line of a legend on a narrow screen"""
+TALLEST = 2.0
+"""inches: a panel of curves on a narrow screen, if there are several"""
 
 
 def grid_of(
@@ -25,19 +27,21 @@ def grid_of(
     size: Inches,
     margin: Inches = (0, 0),
     least: float = 0,
-    sharex: bool | str = False,
-    sharey: bool | str = False,
+    sharex: Any = False,
+    sharey: Any = False,
+    tallest: float = TALLEST,
 ) -> tuple[Figure, Any]:
     """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each.
 
-    On a narrow screen they stand below each other, row after row, and each has the labels of its ticks.
+    On a narrow screen they stand below each other, row after row, of at most the height ``tallest`` if there are
+    several, and each has the labels of its ticks.
     """
     width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
     if not is_narrow():
         figure = Figure(figsize=(max(width, least), height))
         return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
-    each = 0.55 + min(size[1], TALLEST) if rows * columns > 1 else size[1]
-    figure = Figure(figsize=(NARROW_WIDTH, each * rows * columns + margin[1] + 0.3))
+    each = 0.55 + min(size[1], tallest) if rows * columns > 1 else size[1]
+    figure = Figure(figsize=(NARROW_WIDTH, each * rows * columns + 0.4))
     grid = figure.subplots(rows * columns, 1, squeeze=False).reshape(rows, columns)
     for (row, column), axes in np.ndenumerate(grid):
         firsts = {True: grid[0, 0], "col": grid[0, column], "row": grid[row, 0]}
@@ -67,10 +71,10 @@ def head(figure: Figure, comparison: Comparison, note: str) -> None:
     figure.suptitle(wrapped(f"{names}, {note}", 56), x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
-def wrapped(text: str, most: int) -> str:
-    """The text in lines of at most this many characters, on a narrow screen."""
-    lines = text.split("\n")
-    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in lines) if is_narrow() else text
+def wrapped(text: str, narrow: int, wide: int = 1000) -> str:
+    """The text in lines of at most this many characters on a narrow screen and on others."""
+    most = narrow if is_narrow() else wide
+    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in text.split("\n"))
 
 
 def name_vertical(figure: Figure, quantity: str) -> None:
@@ -78,31 +82,48 @@ def name_vertical(figure: Figure, quantity: str) -> None:
     if not is_narrow():
         figure.supylabel(quantity, fontsize=10)
     for axes in figure.axes if is_narrow() else ():
-        axes.set_ylabel(wrapped(quantity.replace("\n", " "), 26))
+        axes.set_ylabel(quantity.replace("\n", " "))
 
 
-def legend_below(figure: Figure, panels: Iterable[Axes], columns: int = 4, **options: Any) -> None:
-    """One legend below all panels of what they label; what not all of them do stands below the panel itself.
+def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
+    """One legend below all panels, of everything that any of them labels."""
+    found = {text: handle for axes in panels for text, handle in _labelled(axes).items()}
+    if is_narrow():
+        columns = 1 if max(map(len, found)) > 16 else 2
+        _make_room(figure, -(-len(found) // columns))
+    ncols = min(columns, len(found))
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
 
-    Of panels with the same lines only the last has them, but on a narrow screen all. The axes have to be labelled.
+
+def legends_beneath(figure: Figure, panels: Iterable[Axes], **options: Any) -> None:
+    """Beneath each panel a legend of what not all of them label, and one of what all do below the figure.
+
+    Of panels with the same lines only the last has a legend; on a narrow screen all do. The axes have to be labelled.
     """
-    shown = [(axes, dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))) for axes in panels]
-    common = {text: handle for text, handle in shown[0][1].items() if all(text in entries for _, entries in shown)}
-    own = [(axes, {text: entries[text] for text in entries.keys() - common}) for axes, entries in shown]
-    for place, (axes, entries) in enumerate(own):
-        if entries and (is_narrow() or entries.keys() not in [later.keys() for _, later in own[place + 1 :]]):
-            legend_beneath(axes, [handle for text, handle in shown[place][1].items() if text in entries], **options)
+    shown = [(axes, _labelled(axes)) for axes in panels]
+    common = set.intersection(*(set(found) for _, found in shown)) if len(shown) > 1 else set()
+    for place, (axes, found) in enumerate(shown):
+        own = [handle for text, handle in found.items() if text not in common]
+        if own and (is_narrow() or found.keys() not in [later.keys() for _, later in shown[place + 1 :]]):
+            legend_beneath(axes, own, **options)
     if common:
-        longest = max(len(line) for text in common for line in text.split("\n"))
-        columns = (2 if longest < 17 else 1) if is_narrow() else columns
-        figure.legend(
-            list(common.values()), list(common), loc="outside lower center", ncols=min(columns, len(common)), **options
-        )
+        handles = [handle for text, handle in shown[0][1].items() if text in common]
+        figure.legend(handles=handles, loc="outside lower center", ncols=1 if is_narrow() else 4, **options)
+
+
+def _make_room(figure: Any, lines: int) -> None:
+    figure.set_figheight(figure.get_figheight() + LINE * lines)
+
+
+def _labelled(axes: Axes) -> dict[str, Any]:
+    handles, texts = axes.get_legend_handles_labels()
+    return dict(zip(texts, handles, strict=True))
 
 
 def legend_beneath(axes: Axes, handles: Sequence[Any], **options: Any) -> None:
     """A legend below a panel and what is written at its axis."""
-    axes.set_xlabel(wrapped(axes.get_xlabel(), 44))
+    if is_narrow():
+        _make_room(axes.figure, len(handles))
     written = axes.xaxis.get_tightbbox()
     depth = (axes.bbox.y0 - written.y0 if written else 0) / axes.figure.dpi
     place = axes.transAxes + ScaledTranslation(0, -depth, axes.figure.dpi_scale_trans)

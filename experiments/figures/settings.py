@@ -7,10 +7,20 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import grid_of, head, legend_below, lines_by_seed, mean_with_interval, name_vertical, panels_of, wrapped
-from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
+from experiments.figures.panels import (
+    grid_of,
+    head,
+    legend_below,
+    lines_by_seed,
+    mean_with_interval,
+    name_vertical,
+    panels_of,
+    wrapped,
+)
+from experiments.figures.style import draw, is_narrow, kernel_colour, label, label_powers_of_ten
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
 
@@ -128,7 +138,7 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     variants = [variant for variants in by_base(comparison).values() for variant in variants]
     metric = f"test_{comparison.objective.metric}"
     tested = summary[summary["metric"] == metric].set_index("variant")
-    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.5 + 0.42 * len(variants)))
+    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
     names = []
     for height, variant in enumerate(variants):
         colour = kernel_colour(variant.kernel)
@@ -138,9 +148,11 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
         mean_with_interval(axes, height, row, "D", 5.5, colour)
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
-        names.append(wrapped(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}", 20))
+        lines = (f"{label(base_name(variant))},", setting_label(variant, comparison) + remark)
+        names.append(wrapped(("\n" if is_narrow() else " ").join(lines), 26))
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)", 34))
+    axes.xaxis.set_major_locator(MaxNLocator(4 if is_narrow() else 10, steps=[1, 2, 5, 10]))
+    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)", 28))
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure

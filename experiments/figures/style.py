@@ -6,6 +6,7 @@ A variant's colour stands for its attention kernel by its hue and for its way of
 
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,5 +172,8 @@ def draw(
     """
     for narrow, folder in ((True, directory.parent / NARROW), (False, directory)):
         with style(narrow):
-            save_figure(make(*arguments, **options), folder, entry.stem)
+            figure = make(*arguments, **options)
+            for axes in figure.axes if narrow else ():  # which are lower there than their names are long
+                axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 26))
+            save_figure(figure, folder, entry.stem)
     return entry

@@ -152,7 +152,7 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
         lower.set_xlabel(DISTANCE)
     grid[0, 0].set_ylabel("mean weight")
     grid[1, 0].set_ylabel("mean weight, linear\nwithin ±0.001")
-    panels.legend_below(figure, grid.flat)
+    panels.legends_beneath(figure, grid.flat)
     panels.head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
     return figure
 
@@ -160,7 +160,7 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
 def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     groups, layers = by_kernel(comparison.variants), list(attention.groupby("layer"))
-    figure, grid = panels.grid_of(len(layers), len(groups), (2.9, 2.7), (0.8, 1.6), 7, sharex=True, sharey=True)
+    figure, grid = panels.grid_of(len(layers), len(groups), (2.75, 2.3), (0.3, 1.5), 6, sharex=True, sharey=True)
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")
@@ -169,20 +169,20 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
         axes.set_xlabel(DISTANCE)
     panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
     panels.head(figure, comparison, "validation split. Means over heads, seeds and queries.")
-    panels.legend_below(figure, grid.flat)
+    panels.legends_beneath(figure, grid.flat)
     return figure
 
 
 def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
-    figure, shown = panels.panels_of(by_kernel(comparison.variants), 2, (4.9, 3.3), (0, 1.2), 7, sharey=True)
+    figure, shown = panels.panels_of(by_kernel(comparison.variants), 4, (2.75, 3.6), (0.3, 0.4), 6, sharey=True)
     losses = losses.assign(middle=(losses["first"] + losses["last"] + 1) / 2)
     for axes, variants in shown:
         panels.lines_of_variants(axes, losses, variants, "middle", "bits_per_byte")
         panels.doubling_axis(axes, sorted(losses["middle"].unique()), "position in the window (tokens)")
     panels.name_vertical(figure, "bits per byte")
     panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    panels.legend_below(figure, figure.axes, 4)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 

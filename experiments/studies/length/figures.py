@@ -50,7 +50,7 @@ def by_length_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
     for axes, variants in shown:
         panels.lines_of_variants(axes, means[means["method"] == AS_TRAINED], variants, "length", "bits_per_byte")
         _finish(axes, means["length"], comparison, LENGTH)
-    panels.legend_below(figure, figure.axes)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
@@ -63,7 +63,7 @@ def stretched_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
         for look, method in zip(LOOKS, (AS_TRAINED, *SCALINGS), strict=False):
             panels.lines_by_seed(axes, rows[rows["method"] == method], "length", "bits_per_byte", look, method)
         _finish(axes, means["length"], comparison, LENGTH)
-    panels.legend_below(figure, figure.axes)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
@@ -75,7 +75,7 @@ def by_position_figure(added: pd.DataFrame, comparison: Comparison) -> Figure:
         axes.axhline(0, color=MUTED, linewidth=1)
         panels.lines_of_variants(axes, added, variants, "middle", "added")
         _finish(axes, added["last"], comparison, POSITION)
-    panels.legend_below(figure, figure.axes)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 

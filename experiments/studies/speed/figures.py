@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMeth
 
 from experiments.figures import style
 from experiments.figures.panels import grid_of, legend_below
-from experiments.figures.style import MUTED, label
+from experiments.figures.style import MUTED, is_narrow, label
 from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
@@ -93,7 +93,7 @@ def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figu
     panels: dict[str, Curves] = {
         str(name): (rows, "median", 1e3) for name, rows in times.groupby("direction", sort=False)
     }
-    figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 5), sharey=True)
+    figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 4.7), sharey=True)
     for axes, direction in zip(figure.axes, panels, strict=True):
         axes.set_title(direction if len(panels) > 1 else "")
     figure.axes[0].set_ylabel("time of one call (ms, logarithmic axis)")
@@ -143,7 +143,7 @@ def positions_figure(times: pd.DataFrame) -> Figure:
     rows = times.assign(kernel=parts[0], name=(parts[2] + length).map(label))
     rows = rows[(parts[2] != "none") & rows["ratio"].notna()]
     height = 0.7 + 0.5 * max(4, len(rows) / len(kernels))
-    figure, (panels,) = grid_of(1, len(kernels), (3.3, height), (1, 0), sharex=True)
+    figure, (panels,) = grid_of(1, len(kernels), (3.3, height), (1, 0), sharex=True, tallest=0.4 + height / 2)
     for axes, kernel in zip(panels, kernels, strict=True):
         mine = rows[rows["kernel"] == kernel]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
@@ -204,17 +204,18 @@ def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> N
     pairs = list(dict.fromkeys((crossing.ours, crossing.other) for crossing in crossings))
     first = next(iter(panels.values()))
     bottom, top = first.get_ylim()
-    strip = 0.11 * len(pairs)
+    each = 0.18 if is_narrow() else 0.1  # part of the height
+    strip = 1.1 * each * len(pairs)
     first.set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
     for direction, ours, other, where in crossings:
         axes = panels[direction]
         axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
         left, right = axes.get_xlim()
-        is_left = where**2 < left * right
+        is_left = is_narrow() or where**2 < left * right
         axes.annotate(
             f"{ours}\nbelow {other} from N = {where:,.0f}",
-            (where, 0.02 + 0.1 * pairs.index((ours, other))),
-            xycoords=("data", "axes fraction"),
+            (0 if is_narrow() else where, 0.02 + each * pairs.index((ours, other))),
+            xycoords=("axes fraction" if is_narrow() else "data", "axes fraction"),
             xytext=(4 if is_left else -4, 0),
             textcoords="offset points",
             horizontalalignment="left" if is_left else "right",
