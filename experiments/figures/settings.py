@@ -20,7 +20,7 @@ from experiments.figures.panels import (
     panels_of,
     wrapped,
 )
-from experiments.figures.style import draw, is_narrow, kernel_colour, label, label_powers_of_ten
+from experiments.figures.style import draw, is_narrow, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
 
@@ -119,7 +119,8 @@ def curves_by_setting(
                 seeds = finished.get(variant.name, set())
                 lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
         axes.set_xlabel("optimiser step")
-        axes.label_outer()
+        if not is_narrow():
+            axes.label_outer()
     if len({text for axes, _ in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
         legend_below(figure, figure.axes, 3, handlelength=3)  # one, as a look means the same in each
     else:
@@ -141,7 +142,7 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
     names = []
     for height, variant in enumerate(variants):
-        colour = kernel_colour(variant.kernel)
+        colour = variant_style(variant)["color"]
         row: Any = tested.loc[variant.name]
         mine = values[(values["variant"] == variant.name) & (values["metric"] == metric)]["value"]
         axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, markersize=4)

@@ -121,7 +121,7 @@ def label_powers_of_ten(axes: Axes) -> None:
 
 
 def kernel_colour(kernel: str) -> str:
-    return colour(kernel, "rope-after")
+    return colour(kernel, "learned")
 
 
 def variant_style(variant: VariantRecord) -> dict[str, Any]:
@@ -172,8 +172,13 @@ def draw(
     """
     for narrow, folder in ((True, directory.parent / NARROW), (False, directory)):
         with style(narrow):
-            figure = make(*arguments, **options)
-            for axes in figure.axes if narrow else ():  # which are lower there than their names are long
-                axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 26))
-            save_figure(figure, folder, entry.stem)
+            save_figure(made(make, *arguments, **options), folder, entry.stem)
     return entry
+
+
+def made(make: Callable[..., Figure], *arguments: Any, **options: Any) -> Figure:
+    """What a function makes; on a narrow screen, whose panels are low, with vertical axes' names in several lines."""
+    figure = make(*arguments, **options)
+    for axes in figure.axes if is_narrow() else ():
+        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 26))
+    return figure
