@@ -18,7 +18,7 @@ HUES = {
     "performer-pytorch": 285,
 }
 """degrees; softmax attention and kernels from outside the project are grey"""
-CONTRASTS = {"none": 3.2, "sinusoidal": 4.0, "learned": 5.0, "alibi": 6.0, "rope-before": 4.8, "rope-after": 8.0}
+CONTRASTS = {"none": 3.2, "sinusoidal": 4.0, "learned": 5.0, "alibi": 7.5, "rope-before": 6.5, "rope-after": 9.5}
 """with the paper"""
 OTHER_CONTRAST = 6.0
 

@@ -5,9 +5,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from msgspec.structs import replace
 
-from experiments.figures.panels import head, legend_beside, panels_of
+from experiments.figures.panels import head, legend_beneath, name_vertical, panels_of, wrapped
 from experiments.figures.style import MUTED, by_kernel, label, variant_style
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 
@@ -101,17 +102,18 @@ def _panels(
     references: bool = True,
 ) -> Figure:
     groups = by_kernel(comparison.variants)
-    figure, panels = panels_of(groups, 1, (8.6, 2.7), (0, 1.0), sharex=True, sharey=True)
+    figure, panels = panels_of(groups, 4, (2.75, 4.1), (0.3, 0.4), 7, sharex=True, sharey=True)
+    last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     for axes, variants in panels:
-        axes.set_ylim(vertical_range)
+        axes.set(xlim=(0, 1.02 * max(last, 1)), ylim=vertical_range)
+        axes.set_xlabel(wrapped(f"optimiser step\n(one step = {comparison.tokens_per_step:,} tokens)", 44))
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        axes.tick_params(labelbottom=True)
         if not references:
             axes.axhline(0, color=MUTED, linewidth=1.0)
         others = _references(variants, comparison.variants) if references else []
         _draw_variants(axes, others, variants, runs, summary)
-    last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
-    figure.axes[-1].set_xlim(0, 1.02 * max(last, 1))
-    figure.axes[-1].set_xlabel(f"optimiser step (one step = {comparison.tokens_per_step:,} tokens)")
-    figure.supylabel(quantity, fontsize=10)
+    name_vertical(figure, quantity)
     head(figure, comparison, note)
     return figure
 
@@ -127,14 +129,14 @@ def _draw_variants(
         whole = [curve for seed, curve in runs.get(name, {}).items() if seed in finished[name]]
         for seed, curve in {} if is_reference else runs.get(name, {}).items():
             if len(whole) > 1 or seed not in finished[name]:
-                axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.45)
+                axes.plot(curve.index, curve, color=look["color"], linewidth=0.6)
             if seed not in finished[name]:  # a cross where it ends, at the panel's edge if that is outside
                 height = min(max(float(curve.iloc[-1]), axes.get_ylim()[0]), axes.get_ylim()[1])
                 cross: Any = {"color": look["color"], "markersize": 9, "markeredgecolor": "white", "zorder": 4}
                 axes.plot([curve.index[-1]], [height], "X", clip_on=False, **cross)
         mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
         interval = max(1, len(mean) // MARKS)
-        weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white", "alpha": 0.75}
+        weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white"}
         shown = f"{label(name)} (reference)" if is_reference else label(name)
         remark = failed.get(name) or ("" if name in runs else "nothing to compare")
         text = f"{shown}\n({remark})" if remark else shown
@@ -145,7 +147,7 @@ def _draw_variants(
     handles = [line for _, line in entries]
     if any(variant.name in failed for variant in variants):
         handles += axes.plot([], [], "X", color=MUTED, markersize=8, label="a run that did not finish")
-    legend_beside(axes, handles=handles)
+    legend_beneath(axes, handles)
 
 
 def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> list[VariantRecord]:

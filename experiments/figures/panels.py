@@ -1,5 +1,6 @@
 """What figures have in common: their panels, the line at their head, legends, means of seeds, intervals."""
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -7,21 +8,47 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
-from experiments.figures.style import MUTED, label, variant_style
+from experiments.figures.style import MUTED, NARROW_WIDTH, is_narrow, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
 Group = TypeVar("Group")
+LINE = 0.17
+"""inches: a line of a legend on a narrow screen"""
+TALLEST = 2.0
+"""inches: a panel of curves on a narrow screen, if there are several"""
 
 
 def grid_of(
-    rows: int, columns: int, size: Inches, margin: Inches = (0, 0), least: float = 0, **options: Any
+    rows: int,
+    columns: int,
+    size: Inches,
+    margin: Inches = (0, 0),
+    least: float = 0,
+    sharex: Any = False,
+    sharey: Any = False,
+    tallest: float = TALLEST,
 ) -> tuple[Figure, Any]:
-    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each."""
+    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each.
+
+    On a narrow screen they stand below each other, row after row, of at most the height ``tallest`` if there are
+    several, and each has the labels of its ticks.
+    """
     width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
-    figure = Figure(figsize=(max(width, least), height))
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    if not is_narrow():
+        figure = Figure(figsize=(max(width, least), height))
+        return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    each = 0.55 + min(size[1], tallest) if rows * columns > 1 else size[1]
+    figure = Figure(figsize=(NARROW_WIDTH, each * rows * columns + 0.4))
+    grid = figure.subplots(rows * columns, 1, squeeze=False).reshape(rows, columns)
+    for (row, column), axes in np.ndenumerate(grid):
+        firsts = {True: grid[0, 0], "col": grid[0, column], "row": grid[row, 0]}
+        for share, join in ((sharex, axes.sharex), (sharey, axes.sharey)):
+            if firsts.get(share, axes) is not axes:
+                join(firsts[share])
+    return figure, grid
 
 
 def panels_of(
@@ -41,18 +68,66 @@ def panels_of(
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
     names = label(", ".join(data.name for data in comparison.data), longest=60)
-    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
+    figure.suptitle(wrapped(f"{names}, {note}", 56), x=0.01, ha="left", fontsize=9, color=MUTED)
+
+
+def wrapped(text: str, narrow: int, wide: int = 1000) -> str:
+    """The text in lines of at most this many characters on a narrow screen and on others."""
+    most = narrow if is_narrow() else wide
+    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in text.split("\n"))
+
+
+def name_vertical(figure: Figure, quantity: str) -> None:
+    """Say what all vertical axes show; on a narrow screen, which has not all in sight, at each."""
+    if not is_narrow():
+        figure.supylabel(quantity, fontsize=10)
+    for axes in figure.axes if is_narrow() else ():
+        axes.set_ylabel(quantity.replace("\n", " "))
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
     """One legend below all panels, of everything that any of them labels."""
-    found = {text: handle for axes in panels for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+    found = {text: handle for axes in panels for text, handle in _labelled(axes).items()}
+    if is_narrow():
+        columns = 1 if max(map(len, found)) > 16 else 2
+        _make_room(figure, -(-len(found) // columns))
     ncols = min(columns, len(found))
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
 
 
-def legend_beside(axes: Axes, **options: Any) -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=9, **options)
+def legends_beneath(figure: Figure, panels: Iterable[Axes], **options: Any) -> None:
+    """Beneath each panel a legend of what not all of them label, and one of what all do below the figure.
+
+    Of panels with the same lines only the last has a legend; on a narrow screen all do. The axes have to be labelled.
+    """
+    shown = [(axes, _labelled(axes)) for axes in panels]
+    common = set.intersection(*(set(found) for _, found in shown)) if len(shown) > 1 else set()
+    for place, (axes, found) in enumerate(shown):
+        own = [handle for text, handle in found.items() if text not in common]
+        if own and (is_narrow() or found.keys() not in [later.keys() for _, later in shown[place + 1 :]]):
+            legend_beneath(axes, own, **options)
+    if common:
+        handles = [handle for text, handle in shown[0][1].items() if text in common]
+        figure.legend(handles=handles, loc="outside lower center", ncols=1 if is_narrow() else 4, **options)
+
+
+def _make_room(figure: Any, lines: int) -> None:
+    figure.set_figheight(figure.get_figheight() + LINE * lines)
+
+
+def _labelled(axes: Axes) -> dict[str, Any]:
+    handles, texts = axes.get_legend_handles_labels()
+    return dict(zip(texts, handles, strict=True))
+
+
+def legend_beneath(axes: Axes, handles: Sequence[Any], **options: Any) -> None:
+    """A legend below a panel and what is written at its axis."""
+    if is_narrow():
+        _make_room(axes.figure, len(handles))
+    written = axes.xaxis.get_tightbbox()
+    depth = (axes.bbox.y0 - written.y0 if written else 0) / axes.figure.dpi
+    place = axes.transAxes + ScaledTranslation(0, -depth, axes.figure.dpi_scale_trans)
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=place, **options)
 
 
 def lines_of_variants(axes: Axes, table: pd.DataFrame, variants: Iterable[VariantRecord], x: str, y: str) -> None:
@@ -83,7 +158,7 @@ def lines_by_seed(
         return
     whole = [curve for seed, curve in by_seed.items() if finished is None or seed in finished]
     for curve in by_seed.values() if len(by_seed) > 1 or not whole else []:
-        axes.plot(curve.index, curve, color=look["color"], linewidth=0.7, alpha=0.4)
+        axes.plot(curve.index, curve, color=look["color"], linewidth=0.6)
     mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
     every = max(1, min(map(len, whole), default=0) // marks) if marks else 1
     usual = {"linewidth": 1.8, "markersize": 5, "markevery": (first_mark % every, every)}

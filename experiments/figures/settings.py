@@ -7,20 +7,30 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import grid_of, head, legend_below, lines_by_seed, mean_with_interval, panels_of
-from experiments.figures.style import draw, kernel_colour, label, label_powers_of_ten
+from experiments.figures.panels import (
+    grid_of,
+    head,
+    legend_below,
+    lines_by_seed,
+    mean_with_interval,
+    name_vertical,
+    panels_of,
+    wrapped,
+)
+from experiments.figures.style import draw, is_narrow, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
 
 LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#000000", "linestyle": "-", "marker": "o"},
-    {"color": "#D55E00", "linestyle": (0, (5, 2)), "marker": "^"},
+    {"color": "#d04a02", "linestyle": (0, (5, 2)), "marker": "^"},
     {"color": "#0072B2", "linestyle": (0, (1, 1.2)), "marker": "s"},
-    {"color": "#009E73", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
-    {"color": "#CC79A7", "linestyle": (0, (3, 1)), "marker": "v"},
-    {"color": "#56B4E9", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
+    {"color": "#008561", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
+    {"color": "#b8458b", "linestyle": (0, (3, 1)), "marker": "v"},
+    {"color": "#8a6a00", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
 )
 """by the settings of the variant; where there are more of them, by its place in its panel"""
 COLUMNS = 3
@@ -109,7 +119,8 @@ def curves_by_setting(
                 seeds = finished.get(variant.name, set())
                 lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
         axes.set_xlabel("optimiser step")
-        axes.label_outer()
+        if not is_narrow():
+            axes.label_outer()
     if len({text for axes, _ in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
         legend_below(figure, figure.axes, 3, handlelength=3)  # one, as a look means the same in each
     else:
@@ -118,7 +129,7 @@ def curves_by_setting(
     if logarithmic:
         figure.axes[0].set_yscale("symlog", linthresh=1)  # the axes share it
         label_powers_of_ten(figure.axes[0])
-    figure.supylabel(quantity, fontsize=10)
+    name_vertical(figure, quantity)
     head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
     return figure
 
@@ -128,19 +139,21 @@ def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Co
     variants = [variant for variants in by_base(comparison).values() for variant in variants]
     metric = f"test_{comparison.objective.metric}"
     tested = summary[summary["metric"] == metric].set_index("variant")
-    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.5 + 0.42 * len(variants)))
+    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
     names = []
     for height, variant in enumerate(variants):
-        colour = kernel_colour(variant.kernel)
+        colour = variant_style(variant)["color"]
         row: Any = tested.loc[variant.name]
         mine = values[(values["variant"] == variant.name) & (values["metric"] == metric)]["value"]
-        axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, alpha=0.6, markersize=5)
+        axes.plot(mine, [height + 0.18] * len(mine), ".", color=colour, markersize=4)
         mean_with_interval(axes, height, row, "D", 5.5, colour)
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
-        names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
+        lines = (f"{label(base_name(variant))},", setting_label(variant, comparison) + remark)
+        names.append(wrapped(("\n" if is_narrow() else " ").join(lines), 26))
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.set_xlabel(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)")
+    axes.xaxis.set_major_locator(MaxNLocator(4 if is_narrow() else 10, steps=[1, 2, 5, 10]))
+    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)", 28))
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure

@@ -1,15 +1,16 @@
 """What all figures of the suite share: their look, how variants are told apart, and how they are saved.
 
-A variant's colour stands for its attention kernel; its line style and marker stand for its way of telling positions.
-Within a panel there is one kernel (and thin references), so that a figure also reads in grey. The colours are those of
-Okabe and Ito, and a brown.
+A variant's colour stands for its attention kernel by its hue and for its way of telling positions by its darkness
+(colours.py); so do its line style and marker, so that a figure also reads in grey.
 """
 
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
+from experiments.figures.colours import colour
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
 from experiments.study import FigureEntry as FigureEntry
 from experiments.study import TableEntry as TableEntry
 
-KERNEL_COLOURS = {
-    "softmax": "#000000",
-    "favor+": "#D55E00",
-    "favor+hyperbolic": "#CC79A7",
-    "favor+paired": "#8C3B00",
-    "elu+1": "#0072B2",
-    "elu+1+paired": "#56B4E9",
-    "relu": "#E69F00",
-    "performer-pytorch": "#009E73",
-}
-OTHER_COLOUR = "#777777"
 POSITION_STYLES: dict[str, dict[str, Any]] = {
     "none": {"linestyle": (0, (1, 1.2)), "marker": "o"},
     "learned": {"linestyle": (0, (6, 2, 1, 2)), "marker": "s"},
@@ -68,18 +59,38 @@ STYLE: Any = {
 DOTS_PER_INCH = 150
 NARROW = "narrow"
 """the folder of what figures are on a narrow screen, beside the one of the figures"""
+NARROW_WIDTH = 3.85
+"""inches: a screen of 400 pixels less its margins, at 96 pixels an inch"""
+NARROW_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "legend.fontsize": 9,
+    "legend.handlelength": 3.4,
+    "legend.columnspacing": 1.2,
+}
+_is_narrow: ContextVar[bool] = ContextVar("_is_narrow", default=False)
 MUTED = "#5f5f5f"
 LONGEST_LABEL = 30
 """characters of a name in a figure"""
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """Matplotlib settings under which figures are made, as a context."""
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # A name may be in a script that the font lacks; the tables have it.
-        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
-        yield
+def style(narrow: bool = False) -> Iterator[None]:
+    """Matplotlib settings under which figures are made, as a context; those for a ``narrow`` screen have one column."""
+    before = _is_narrow.set(narrow)
+    try:
+        with matplotlib.rc_context(STYLE | (NARROW_STYLE if narrow else {})), warnings.catch_warnings():
+            # A name may be in a script that the font lacks; the tables have it.
+            warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
+            yield
+    finally:
+        _is_narrow.reset(before)
+
+
+def is_narrow() -> bool:
+    """Whether figures are made for a narrow screen."""
+    return _is_narrow.get()
 
 
 def label(name: str, longest: int = LONGEST_LABEL) -> str:
@@ -110,7 +121,7 @@ def label_powers_of_ten(axes: Axes) -> None:
 
 
 def kernel_colour(kernel: str) -> str:
-    return KERNEL_COLOURS.get(kernel, OTHER_COLOUR)
+    return colour(kernel, "learned")
 
 
 def variant_style(variant: VariantRecord) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def variant_style(variant: VariantRecord) -> dict[str, Any]:
 
 def kernel_style(kernel: str, position: str) -> dict[str, Any]:
     """The same for a kernel with a position encoding."""
-    return {"color": kernel_colour(kernel)} | POSITION_STYLES.get(position, OTHER_POSITION)
+    return {"color": colour(kernel, position)} | POSITION_STYLES.get(position, OTHER_POSITION)
 
 
 def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
@@ -130,19 +141,20 @@ def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
 
 
 def save_figure(figure: Figure, directory: Path, stem: str) -> None:
-    """Write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``, and leave the figure's layout fixed.
+    """Write ``<stem>.png`` (150 dots per inch) and, but of a narrow one, ``<stem>.svg``; leave its layout fixed.
 
     Equal figures give equal bytes.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    no_dates: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-    with style():
+    metadata: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    kinds = ("png",) if is_narrow() else ("png", "svg")
+    with style(is_narrow()):
         figure.set_dpi(DOTS_PER_INCH)  # text is wider at some resolutions than at others
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the layout is found once for both files
-        for kind, metadata in no_dates.items():
+        for kind in kinds:
             content = io.BytesIO()
-            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+            figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=metadata[kind])
             if kind == "png":  # with a palette: a quarter of the bytes, and the same to the eye
                 image = Image.open(content).convert("RGB")
                 image = image.quantize(64, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
@@ -154,8 +166,19 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
 def draw(
     directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any, **options: Any
 ) -> FigureEntry:
-    """Make a figure in the suite's style, save it under the entry's stem, and return the entry."""
-    with style():
-        figure = make(*arguments, **options)
-    save_figure(figure, directory, entry.stem)
+    """Make a figure in the suite's style, save it under the entry's stem, and return the entry.
+
+    It is made a second time for narrow screens, and that is a PNG in the folder ``NARROW`` beside ``directory``.
+    """
+    for narrow, folder in ((True, directory.parent / NARROW), (False, directory)):
+        with style(narrow):
+            save_figure(made(make, *arguments, **options), folder, entry.stem)
     return entry
+
+
+def made(make: Callable[..., Figure], *arguments: Any, **options: Any) -> Figure:
+    """What a function makes; on a narrow screen, whose panels are low, with vertical axes' names in several lines."""
+    figure = make(*arguments, **options)
+    for axes in figure.axes if is_narrow() else ():
+        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 26))
+    return figure

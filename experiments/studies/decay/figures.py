@@ -141,18 +141,18 @@ def _marks_by_distance(axes: Axes, found: pd.DataFrame, text: str) -> None:
 
 
 def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
-    """A row per kernel: absolute weights on logarithmic axes, and signed weights."""
+    """A column per kernel: absolute weights on a logarithmic axis, and signed weights."""
     groups = by_kernel(comparison.variants)
-    figure, grid = panels.grid_of(len(groups), 2, (5, 2.7), (0, 0.8), sharex=True, sharey="col")
-    for (left, right), (kernel, variants) in zip(grid, groups.items(), strict=True):
-        left.set_title(f"{label(kernel)}, absolute weights")
-        _weights(left, attention, variants, "absolute", {"value": "log"})
-        right.set_title(f"{label(kernel)}, signed weights")
-        _weights(right, attention, variants, "signed", {"value": "symlog", "linthresh": 1e-3})
-        panels.legend_beside(right)
-    for axes in grid[-1]:
-        axes.set_xlabel(DISTANCE)
-    figure.supylabel("mean weight (signed: linear\nwithin ±0.001, logarithmic beyond)", fontsize=10)
+    figure, grid = panels.grid_of(2, len(groups), (2.75, 1.75), (0.3, 1.3), 6, sharex=True, sharey="row")
+    for (upper, lower), (kernel, variants) in zip(grid.T, groups.items(), strict=True):
+        upper.set_title(f"{label(kernel)}, absolute")
+        _weights(upper, attention, variants, "absolute", {"value": "log"})
+        lower.set_title(f"{label(kernel)}, signed")
+        _weights(lower, attention, variants, "signed", {"value": "symlog", "linthresh": 1e-3})
+        lower.set_xlabel(DISTANCE)
+    grid[0, 0].set_ylabel("mean weight")
+    grid[1, 0].set_ylabel("mean weight, linear\nwithin ±0.001")
+    panels.legends_beneath(figure, grid.flat)
     panels.head(figure, comparison, "validation split. Means over layers, heads, seeds and queries.")
     return figure
 
@@ -160,29 +160,29 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
 def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     groups, layers = by_kernel(comparison.variants), list(attention.groupby("layer"))
-    figure, grid = panels.grid_of(len(layers), len(groups), (2.9, 2.7), (0.8, 1.6), 7, sharex=True, sharey=True)
+    figure, grid = panels.grid_of(len(layers), len(groups), (2.75, 2.3), (0.3, 1.5), 6, sharex=True, sharey=True)
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")
             _weights(axes, of_layer, variants, "absolute", {"value": "log"})
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
-    figure.supylabel("mean absolute weight (logarithmic axis)", fontsize=10)
+    panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
     panels.head(figure, comparison, "validation split. Means over heads, seeds and queries.")
-    panels.legend_below(figure, grid[0], 4)
+    panels.legends_beneath(figure, grid.flat)
     return figure
 
 
 def position_loss_figure(losses: pd.DataFrame, comparison: Comparison) -> Figure:
     """A panel per kernel, a line per position encoding: loss against the middle of each range of positions."""
-    figure, shown = panels.panels_of(by_kernel(comparison.variants), 2, (4.9, 3.3), (0, 1.2), 7, sharey=True)
+    figure, shown = panels.panels_of(by_kernel(comparison.variants), 4, (2.75, 3.6), (0.3, 0.4), 6, sharey=True)
     losses = losses.assign(middle=(losses["first"] + losses["last"] + 1) / 2)
     for axes, variants in shown:
         panels.lines_of_variants(axes, losses, variants, "middle", "bits_per_byte")
         panels.doubling_axis(axes, sorted(losses["middle"].unique()), "position in the window (tokens)")
-    figure.supylabel("bits per byte", fontsize=10)
+    panels.name_vertical(figure, "bits per byte")
     panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
-    panels.legend_below(figure, figure.axes, 4)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
@@ -207,7 +207,7 @@ def _weights(
             axes.plot(binned["distance"], binned[column], label=label(variant.name), **look)
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     uniform = (1 / np.arange(furthest + 2, 2 * furthest + 3)).mean()
-    axes.axhline(uniform, color=MUTED, linewidth=2, alpha=0.5, label="uniform attention")
+    axes.axhline(uniform, color=MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="uniform attention")
     if column == "signed":
         axes.axhline(0, color=MUTED, linewidth=0.8)
     _distance_axis(axes, [tick for tick in (0, 1, 10, 100, 1000) if tick <= furthest])

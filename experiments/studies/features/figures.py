@@ -21,8 +21,8 @@ from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 STYLES: dict[str, dict[str, Any]] = {
-    "positive": {"color": "#D55E00", "marker": "o"},
-    "hyperbolic": {"color": "#CC79A7", "marker": "D"},
+    "positive": {"color": "#d04a02", "marker": "o"},
+    "hyperbolic": {"color": "#b8458b", "marker": "D"},
     "trigonometric": {"color": "#0072B2", "marker": "^"},
 }
 OFFSET = 1.09

@@ -50,6 +50,7 @@ def by_length_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
     for axes, variants in shown:
         panels.lines_of_variants(axes, means[means["method"] == AS_TRAINED], variants, "length", "bits_per_byte")
         _finish(axes, means["length"], comparison, LENGTH)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
@@ -62,6 +63,7 @@ def stretched_figure(means: pd.DataFrame, comparison: Comparison) -> Figure:
         for look, method in zip(LOOKS, (AS_TRAINED, *SCALINGS), strict=False):
             panels.lines_by_seed(axes, rows[rows["method"] == method], "length", "bits_per_byte", look, method)
         _finish(axes, means["length"], comparison, LENGTH)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
@@ -73,12 +75,13 @@ def by_position_figure(added: pd.DataFrame, comparison: Comparison) -> Figure:
         axes.axhline(0, color=MUTED, linewidth=1)
         panels.lines_of_variants(axes, added, variants, "middle", "added")
         _finish(axes, added["last"], comparison, POSITION)
+    panels.legends_beneath(figure, figure.axes)
     return figure
 
 
 def _panels(groups: dict[str, Any], comparison: Comparison, quantity: str) -> tuple[Figure, list[tuple[Axes, Any]]]:
-    figure, shown = panels.panels_of(groups, 1, (8.6, 2.8), (0, 0.5))
-    figure.supylabel(quantity, fontsize=10)
+    figure, shown = panels.panels_of(groups, 3, (3.65, 4.1), (0.3, 0.3), 6, sharey=True)
+    panels.name_vertical(figure, quantity)
     panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
     return figure, shown
 
@@ -89,4 +92,3 @@ def _finish(axes: Axes, lengths: "pd.Series[int]", comparison: Comparison, name:
     shown = [tick for tick in ticks if lengths.min() <= tick <= lengths.max() + 1 and tick == int(tick)]
     panels.doubling_axis(axes, shown, name)
     axes.axvline(context, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-    panels.legend_beside(axes)

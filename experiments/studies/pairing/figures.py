@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates, finished_values
-from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
+from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals, name_vertical
 from experiments.figures.settings import loss_entries
 from experiments.figures.style import MUTED, draw, label_powers_of_ten
 from experiments.records.schema import Comparison
@@ -18,9 +18,9 @@ from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 STYLES: dict[str, dict[str, Any]] = {
-    PLAIN: {"color": "#D55E00", "marker": "o"},
+    PLAIN: {"color": "#d04a02", "marker": "o"},
     PAIRED: {"color": "#0072B2", "marker": "^"},
-    EQUAL_DRAWS: {"color": "#E69F00", "marker": "s"},
+    EQUAL_DRAWS: {"color": "#8a6a00", "marker": "s"},
 }
 
 
@@ -49,7 +49,7 @@ def variance_figure(table: pd.DataFrame, num_features: int) -> Figure:
     for column in grid.T:
         end_below_the_lowest(column)
         column[-1].set_xlabel("distance Δ (tokens)")
-    figure.supylabel("variance of rotated score / kernel (ratio)", fontsize=10)
+    name_vertical(figure, "variance of rotated score / kernel (ratio)")
     grid[0][0].plot([], [], color=MUTED, linewidth=1, label="expected over independent draws")
     legend_below(figure, [grid[0][0]], 2)
     return figure

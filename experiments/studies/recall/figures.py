@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimate
 from experiments.figures.curves import failures, finished_seeds
-from experiments.figures.panels import grid_of, head, lines_by_seed, panels_of
-from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
+from experiments.figures.panels import grid_of, head, legend_beneath, lines_by_seed, name_vertical, panels_of
+from experiments.figures.style import MUTED, by_kernel, draw, is_narrow, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
-SPREAD = 0.6
+SPREAD = 0.12
 """part of the distance between two widths over which the variants of one are spread"""
 MARKS = 6
 """markers along a curve"""
@@ -84,7 +84,7 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
     """Test accuracy by width, a panel per kernel, a line per position encoding."""
     widths = _widths(comparison)
     groups = by_kernel(comparison.variants)
-    figure, panels = panels_of(groups, 2, (4.6, 2.8), (0.4, 0.7), sharex=True, sharey=True)
+    figure, panels = panels_of(groups, 4, (2.75, 4.0), (0.3, 0.5), 5, sharex=True, sharey=True)
     for axes, variants in panels:
         labels = _labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
@@ -94,9 +94,8 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
         axes.set_xlim(-0.5, len(widths) - 0.5)
         axes.set_xlabel("model width")
         axes.tick_params(labelbottom=True)
-        # Beside the panel, where no curve is.
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
-    figure.supylabel("test accuracy (share of answers)", fontsize=10)
+        legend_beneath(axes, axes.get_legend_handles_labels()[0])
+    name_vertical(figure, "test accuracy (share of answers)")
     return _finished(figure, comparison, "test")
 
 
@@ -129,16 +128,17 @@ def _width_line(
         axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
     if runs["seed"].nunique() > 1:
         seeds = [widths.index(width) + shift for width in runs["width"]]
-        axes.plot(seeds, runs["accuracy"], ".", color=look["color"], alpha=0.5, markersize=5)
+        axes.plot(seeds, runs["accuracy"], ".", color=look["color"], markersize=3.5)
 
 
 def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.DataFrame) -> Figure:
-    """Validation accuracy against optimiser steps, a row per kernel and a column per width."""
+    """Validation accuracy against optimiser steps, a column per kernel and a row per width."""
     groups, widths, finished = by_kernel(comparison.variants), _widths(comparison), finished_seeds(summary)
-    figure, grid = grid_of(len(groups), len(widths), (4.6, 2.3), (2.2, 0.9), sharex=True, sharey=True)
-    for row, (kernel, variants) in zip(grid, groups.items(), strict=True):
+    figure, grid = grid_of(len(widths), len(groups), (2.75, 2.3), (0.3, 1.5), 5, sharex=True, sharey=True)
+    name_vertical(figure, "validation accuracy (share of answers)")
+    for column, (kernel, variants) in zip(grid.T, groups.items(), strict=True):
         labels = _labels(variants, comparison, summary)
-        for axes, width in zip(row, widths, strict=True):
+        for axes, width in zip(column, widths, strict=True):
             axes.set_title(label(kernel) if len(widths) == 1 else f"{label(kernel)}, width {width}")
             trained = [variant for variant in variants if _width(variant, comparison) == width]
             if not trained:
@@ -147,13 +147,12 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
                 mine = recorded[recorded["variant"] == variant.name]
                 look, text, mean_of = variant_style(variant), labels[variant.position], finished[variant.name]
                 lines_by_seed(axes, mine, "step", "value", look, text, mean_of, MARKS, number)
+        column[-1].set_xlabel(f"optimiser step\n({comparison.tokens_per_step:,} tokens)")
         # An entry per position encoding, of whichever width has it.
-        entries = {text: line for axes in row for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
-        shown = [text for text in labels.values() if text in entries]
-        row[-1].legend([entries[text] for text in shown], shown, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    for axes in grid[-1]:
-        axes.set_xlabel(f"optimiser step ({comparison.tokens_per_step:,} tokens)")
-    figure.supylabel("validation accuracy (share of answers)", fontsize=10)
+        entries = {text: line for axes in column for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        handles = [entries[text] for text in labels.values() if text in entries]
+        for axes in column if is_narrow() else column[-1:]:
+            legend_beneath(axes, handles)
     return _finished(figure, comparison, "validation")
 
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from experiments.figures import style
-from experiments.figures.panels import legend_below
-from experiments.figures.style import MUTED, label
+from experiments.figures.panels import grid_of, legend_below
+from experiments.figures.style import MUTED, is_narrow, label
 from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
@@ -24,7 +24,7 @@ from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, tar
 from experiments.study import FigureEntry, TableEntry
 
 LOOKS: dict[str, dict[str, Any]] = {
-    study.FAST_TRANSFORMERS: {"color": "#CC79A7", "linestyle": "-", "marker": "D"},
+    study.FAST_TRANSFORMERS: {"color": "#b8458b", "linestyle": "-", "marker": "D"},
     study.FLA: {"color": "#0072B2", "linestyle": "-", "marker": "s"},
     OURS: style.kernel_style("favor+", "none"),
     EQ_19: style.kernel_style("favor+", "rope-after"),
@@ -93,7 +93,7 @@ def time_figure(times: pd.DataFrame, crossings: Sequence[Crossing] = ()) -> Figu
     panels: dict[str, Curves] = {
         str(name): (rows, "median", 1e3) for name, rows in times.groupby("direction", sort=False)
     }
-    figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 5), sharey=True)
+    figure = _curves_figure(panels, crossings, (7.5 if len(panels) == 1 else 10, 4.7), sharey=True)
     for axes, direction in zip(figure.axes, panels, strict=True):
         axes.set_title(direction if len(panels) > 1 else "")
     figure.axes[0].set_ylabel("time of one call (ms, logarithmic axis)")
@@ -117,12 +117,11 @@ def decoding_figure(times: pd.DataFrame, state: pd.DataFrame, crossings: Sequenc
 
 def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     """Share of the matrix-product rate, and the cost of a token, against length."""
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, ((left, right),) = grid_of(1, 2, (5, 4.4))
     for direction, rows in rate.groupby("direction", sort=False):
-        look: Any = {"color": "#D55E00", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
+        look: Any = {"color": "#d04a02", "linestyle": (0, (5, 2)) if direction == FORWARD else "-"}
         left.plot(rows["length"], rows["causal_share"], marker="v", label=direction, **look)
-        left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#D55E00", alpha=0.15, lw=0)
+        left.fill_between(rows["length"], rows["causal_low"], rows["causal_high"], color="#d04a02", alpha=0.15, lw=0)
         dense = look | {"color": MUTED, "linewidth": 1}
         left.plot(rows["length"], rows["dense_share"], label=f"{direction}, counting whole chunks", **dense)
         right.plot(rows["length"], rows["cost"], marker="v", label=direction, **look)
@@ -143,9 +142,8 @@ def positions_figure(times: pd.DataFrame) -> Figure:
     length = times["length"].map(", N = {:,}".format) if times["length"].nunique() > 1 else ""
     rows = times.assign(kernel=parts[0], name=(parts[2] + length).map(label))
     rows = rows[(parts[2] != "none") & rows["ratio"].notna()]
-    size = (3.3 * len(kernels) + 1, 0.7 + 0.5 * max(4, len(rows) / len(kernels)))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(kernels), sharex=True, squeeze=False)[0]
+    height = 0.7 + 0.5 * max(4, len(rows) / len(kernels))
+    figure, (panels,) = grid_of(1, len(kernels), (3.3, height), (1, 0), sharex=True, tallest=0.4 + height / 2)
     for axes, kernel in zip(panels, kernels, strict=True):
         mine = rows[rows["kernel"] == kernel]
         median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
@@ -161,8 +159,7 @@ def _curves_figure(
     panels: Mapping[str, Curves], crossings: Sequence[Crossing], size: tuple[float, float], *, sharey: bool = False
 ) -> Figure:
     """A panel of curves for each direction, with the crossings that belong to it."""
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, len(panels), sharey=sharey, squeeze=False)[0].tolist()
+    figure, (axes,) = grid_of(1, len(panels), (size[0] / len(panels), size[1]), sharey=sharey)
     for each, curves in zip(axes, panels.values(), strict=True):
         _curves(each, *curves)
     by_direction = dict(zip(panels, axes, strict=True))
@@ -207,17 +204,18 @@ def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> N
     pairs = list(dict.fromkeys((crossing.ours, crossing.other) for crossing in crossings))
     first = next(iter(panels.values()))
     bottom, top = first.get_ylim()
-    strip = 0.11 * len(pairs)
+    each = 0.18 if is_narrow() else 0.1  # part of the height
+    strip = 1.1 * each * len(pairs)
     first.set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
     for direction, ours, other, where in crossings:
         axes = panels[direction]
         axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
         left, right = axes.get_xlim()
-        is_left = where**2 < left * right
+        is_left = is_narrow() or where**2 < left * right
         axes.annotate(
             f"{ours}\nbelow {other} from N = {where:,.0f}",
-            (where, 0.02 + 0.1 * pairs.index((ours, other))),
-            xycoords=("data", "axes fraction"),
+            (0 if is_narrow() else where, 0.02 + each * pairs.index((ours, other))),
+            xycoords=("axes fraction" if is_narrow() else "data", "axes fraction"),
             xytext=(4 if is_left else -4, 0),
             textcoords="offset points",
             horizontalalignment="left" if is_left else "right",

@@ -13,7 +13,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import run_values, summarise
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
-from experiments.figures.style import label, save_figure, style, variant_style
+from experiments.figures.style import DOTS_PER_INCH, NARROW_WIDTH, label, made, save_figure, style, variant_style
 from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import (
@@ -40,23 +40,23 @@ def tables(root):
     return curves, summarise(root, comparison, curves), comparison
 
 
-def draw_all(root):
+def draw_all(root, narrow=False):
     """Every figure by name, without saving."""
     curves, summary, comparison = tables(root)
     finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
     values = run_values(curves, comparison, finished)
-    with style():
+    with style(narrow):
         return {
-            "validation": curve_figure(curves, summary, comparison, "validation"),
-            "training": curve_figure(curves, summary, comparison, "train"),
-            "gain": gain_figure(curves, summary, comparison),
-            "final": final_figure(values, summary, comparison),
-            "steps": steps_figure(values, summary, comparison),
-            "throughput": throughput_figure(values, summary, comparison),
-            "bound": bound_figure(bound_table(), EXPECTED_BOUND),
-            "mask": mask_figure(made_up_mask()),
-            "attention": attention_figure(made_up_attention(comparison), comparison),
-            "layers": layers_figure(made_up_attention(comparison), comparison),
+            "validation": made(curve_figure, curves, summary, comparison, "validation"),
+            "training": made(curve_figure, curves, summary, comparison, "train"),
+            "gain": made(gain_figure, curves, summary, comparison),
+            "final": made(final_figure, values, summary, comparison),
+            "steps": made(steps_figure, values, summary, comparison),
+            "throughput": made(throughput_figure, values, summary, comparison),
+            "bound": made(bound_figure, bound_table(), EXPECTED_BOUND),
+            "mask": made(mask_figure, made_up_mask()),
+            "attention": made(attention_figure, made_up_attention(comparison), comparison),
+            "layers": made(layers_figure, made_up_attention(comparison), comparison),
         }
 
 
@@ -104,8 +104,13 @@ def one_seed(tmp_path_factory, make_comparison):
     return draw_all(make_comparison(tmp_path_factory.mktemp("one"), "elu+1-none,elu+1-rope-after", 1))
 
 
+@pytest.fixture(scope="module")
+def twelve_narrow(tmp_path_factory, make_comparison):
+    return draw_all(make_comparison(tmp_path_factory.mktemp("narrow"), TWELVE, fates=FATES), narrow=True)
+
+
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("case", ["twelve_variants", "one_seed"])
+@pytest.mark.parametrize("case", ["twelve_variants", "one_seed", "twelve_narrow"])
 def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monkeypatch):
     figure = request.getfixturevalue(case)[name]
     texts = drawn_texts(figure, monkeypatch)
@@ -120,7 +125,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monk
 
 def test_axes_carry_their_units(twelve_variants):
     assert twelve_variants["validation"].get_supylabel() == "bits per byte"
-    assert twelve_variants["validation"].axes[-1].get_xlabel() == "optimiser step (one step = 64 tokens)"
+    assert twelve_variants["validation"].axes[-1].get_xlabel() == "optimiser step\n(one step = 64 tokens)"
     assert "tokens per second" in twelve_variants["throughput"].axes[0].get_xlabel()
     assert "optimiser steps" in twelve_variants["steps"].axes[0].get_xlabel()
 
@@ -167,6 +172,8 @@ def test_figures_are_saved_in_both_formats_with_words_beside_them(make_compariso
         with Image.open(root / "figures" / f"{entry.stem}.png") as image:
             assert image.width >= 1000
             assert image.height >= 300
+        with Image.open(root / "narrow" / f"{entry.stem}.png") as image:
+            assert image.width == pytest.approx(NARROW_WIDTH * DOTS_PER_INCH, abs=1)
         svg = ElementTree.parse(root / "figures" / f"{entry.stem}.svg").getroot()
         assert svg.tag.endswith("svg")
     stems = [entry.stem for entry in entries]

@@ -1,0 +1,46 @@
+"""Every line of every figure can be seen on paper, white and dark, and variants of a kernel have their own colours."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from experiments.figures import settings
+from experiments.figures.colours import DARK_PAPER, PAPER, colour, contrast
+from experiments.figures.style import MUTED, kernel_colour
+from experiments.studies.features import figures as features
+from experiments.studies.pairing import figures as pairing
+from experiments.studies.speed import figures as speed
+from experiments.variants import VARIANTS
+
+LEAST = 3.0
+KINDS = [*sorted({(variant.kernel, variant.position) for variant in VARIANTS.values()}), ("unknown", "other")]
+LOOKS = (*settings.LOOKS, *pairing.STYLES.values(), *features.STYLES.values(), *speed.LOOKS.values())
+IN_USE = {colour(*kind) for kind in KINDS} | {kernel_colour(kernel) for kernel, _ in KINDS}
+IN_USE |= {look["color"] for look in LOOKS} | {MUTED}
+
+
+def in_dark_mode(shown):
+    """What ``invert(0.92) hue-rotate(180deg)`` of the report's style.css makes of a colour (Filter Effects 1)."""
+    channels = np.array([int(shown[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    grey = np.tile([0.213, 0.715, 0.072], (3, 1))
+    turned = (2 * grey - np.eye(3)) @ (0.92 - 0.84 * channels)  # the cosine is -1, the sine 0
+    return "#" + "".join(f"{round(255 * value):02x}" for value in turned.clip(0, 1))
+
+
+@pytest.mark.parametrize("shown", sorted(IN_USE))
+def test_a_line_can_be_seen_on_white_and_in_dark_mode(shown):
+    assert contrast(shown, PAPER) >= LEAST
+    assert contrast(in_dark_mode(shown), in_dark_mode(PAPER)) >= LEAST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_of_the_page_can_be_seen_on_dark_paper(kind):
+    assert contrast(colour(*kind, DARK_PAPER), DARK_PAPER) >= LEAST
+
+
+@pytest.mark.parametrize("paper", [PAPER, DARK_PAPER])
+def test_variants_of_a_kernel_differ_in_colour(paper):
+    for (kernel, one), (other, another) in itertools.combinations(KINDS, 2):
+        if kernel == other:
+            assert contrast(colour(kernel, one, paper), colour(kernel, another, paper)) > 1.1
