@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimates
-from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
+from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals, wrapped
 from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import RANDOM, TRAINED
@@ -88,7 +88,7 @@ def attention_figure(rows: pd.DataFrame) -> Figure:
 def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per variant, the error of the kernel above that of attention; filled marks: orthogonal directions."""
     names = [variant.name for variant in comparison.variants if variant.name in set(trained["variant"])]
-    figure, grid = grid_of(2, len(names), (4.4, 3.5), least=7, sharex=True, sharey="row")
+    figure, grid = grid_of(2, len(names), (4.4, 2.0), (0, 0.75), 7, sharex=True, sharey="row")
     keys = ["estimator", "directions", "num_features"]
     for column, name in enumerate(names):
         rows = trained[trained["variant"] == name]
@@ -101,8 +101,8 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
             axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
             _scales(axes, sorted(trained["num_features"].unique()))
         grid[1, column].set_xlabel(NUM_FEATURES)
-    grid[0, 0].set_ylabel("relative squared error of the kernel")
-    grid[1, 0].set_ylabel("relative error of the attention matrix")
+    grid[0, 0].set_ylabel(wrapped("relative squared error of the kernel", 26, 20))
+    grid[1, 0].set_ylabel(wrapped("relative error of the attention matrix", 26, 20))
     legend_below(figure, [grid[0, 0]], 3)
     return figure
 
