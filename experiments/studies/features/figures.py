@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimates
 from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals, wrapped
-from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
+from experiments.figures.style import MUTED, draw, is_narrow, label, label_powers_of_ten
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import RANDOM, TRAINED
 from experiments.study import Entries, read_study
@@ -92,7 +92,8 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     keys = ["estimator", "directions", "num_features"]
     for column, name in enumerate(names):
         rows = trained[trained["variant"] == name]
-        grid[0, column].set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
+        for axes in grid[:, column] if is_narrow() else grid[:1, column]:
+            axes.set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
         for row, quantity in enumerate(("kernel", "attention")):
             axes = grid[row, column]
             by_seed = rows.groupby([*keys, "seed"])[f"log10_{quantity}_error"].mean().reset_index(name="logarithm")
