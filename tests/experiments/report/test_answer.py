@@ -10,7 +10,7 @@ from experiments.report.answer import Findings, answer, setting
 from experiments.report.evidence import read_evidence
 from experiments.studies.registry import STUDIES
 from experiments.study import resolve
-from tests.made_up import make_record
+from tests.made_up import DATA, make_record
 
 NONE, AFTER = "favor+-none", "favor+-rope-after"
 CLEAR = [-0.299, -0.301, -0.3]
@@ -55,7 +55,7 @@ def test_kernels_of_one_answer_are_told_apart(make_comparison, tmp_path):
 
 def accuracies(**means):
     """Findings of a study of accuracy: mean by variant; three seeds without spread."""
-    comparison = make_record(experiment="recall", variants=list(means), seeds=[0, 1, 2])
+    comparison = make_record(variants=list(means), seeds=[0, 1, 2], data=[DATA | {"name": "recall-64"}])
     rows = []
     for name, mean in means.items():
         gain = mean - means.get(name.split("-")[0] + "-none", mean)
