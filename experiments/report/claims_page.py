@@ -130,14 +130,19 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
         for point in RULE:
             console.print(f"* {point}")
         console.print()
-    grid = Table.grid(padding=(0, 2))
+    grid, missing = Table.grid(padding=(0, 2)), list[str]()
     for section in sections:
         for result in section.results:
             mine = count(row for row in section.rows if row.reference == result.reference)
             verdicts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
-            said = result.answer or f"Not run. {result.command}"
-            grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{said} [{verdicts}]")))
+            if mine[NOT_RUN]:
+                missing.append(result.command)
+            grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{result.answer} [{verdicts}]".strip())))
     console.print(grid)
+    if missing:
+        console.print("\nWhat is not run is made by:")
+    for line in missing:
+        console.print(f"  {line}", soft_wrap=True)
     counts = count(row for section in sections for row in section.rows)
     console.print("\nClaims: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
 
