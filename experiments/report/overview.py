@@ -11,10 +11,10 @@ from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import AT_ONCE, Interactive, interactive
 from experiments.report.render import template
-from experiments.report.report import check_places, remove_unfinished_reports, write
+from experiments.report.report import CURVES, check_places, remove_unfinished_reports, write
 from experiments.study import Study
 
-WIDTH, HEIGHT = 320, 150
+WIDTH, HEIGHT = 280, 130
 
 
 class Card(NamedTuple):
@@ -24,8 +24,9 @@ class Card(NamedTuple):
     question: str
     answer: str
     setting: str
-    curves: list[dict[str, str]]
-    """of a small picture of the curves: ``points``, ``light``, ``dark`` and ``dashes`` of each; or none"""
+    curves: list[dict[str, Any]]
+    """of a small picture of the curves: ``name``, ``points``, ``label`` (its height), ``light``, ``dark``
+    and ``dashes`` of each; or none"""
     picture: str
     """else the main figure, a PNG in base64; or nothing"""
     has_table: bool
@@ -60,7 +61,8 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
 
 def _card(evidence: Evidence) -> Card:
     study, comparison = evidence.study, evidence.comparison
-    live = interactive(evidence.curves, evidence.summary, comparison)
+    shows_curves = study.main_figure in ("", CURVES)
+    live = interactive(evidence.curves, evidence.summary, comparison) if shows_curves else None
     figure = evidence.root / "figures" / f"{study.main_figure}.png"
     picture = base64.b64encode(figure.read_bytes()).decode() if live is None and figure.exists() else ""
     question = study.said(study.question)
@@ -75,7 +77,7 @@ def _card(evidence: Evidence) -> Card:
     )
 
 
-def _lines(live: Interactive | None) -> list[dict[str, str]]:
+def _lines(live: Interactive | None) -> list[dict[str, Any]]:
     """The shown curves of the first split, scaled to the picture, without the steep beginning."""
     if live is None:
         return []
@@ -88,13 +90,11 @@ def _lines(live: Interactive | None) -> list[dict[str, str]]:
     def place(x: float, y: float) -> str:
         return f"{x / last * WIDTH:.1f},{(high - y) / ((high - low) or 1) * (HEIGHT - 10) + 5:.1f}"
 
-    return [
-        {
-            "name": line.name,
-            "light": line.light,
-            "dark": line.dark,
-            "dashes": line.dashes,
-            "points": " ".join(place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)),
-        }
-        for line, curve in shown
-    ]
+    lines: list[dict[str, Any]] = []
+    label = 0.0  # each below the one before
+    for line, curve in sorted(shown, key=lambda each: -each[1]["mean"][-1]):
+        points = [place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)]
+        label = max(label + 12, float(points[-1].partition(",")[2]) + 4)
+        look = {"light": line.light, "dark": line.dark, "dashes": line.dashes}
+        lines.append(look | {"name": line.name, "label": label, "points": " ".join(points)})
+    return lines

@@ -24,7 +24,14 @@ from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
 from experiments.report.render import template
-from experiments.report.tables import happenings, main_table, paper_table, terminal_table, unfinished_runs
+from experiments.report.tables import (
+    happenings,
+    main_table,
+    paper_table,
+    terminal_table,
+    unfinished_runs,
+    with_something,
+)
 from experiments.study import FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
@@ -58,13 +65,13 @@ def write(evidence: Evidence) -> Path:
         shown = [_shown(output, entry) for entry in entries]
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
-        main = main_table(summary, comparison) if comparison.variants else pd.DataFrame({"not finished": []})
+        main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
             "answer": evidence.answer,
             "setting": setting(comparison),
             "comparison": comparison,
-            "table": _rows(main.drop(columns=[] if any(main["not finished"]) else ["not finished"])),
+            "table": _rows(main),
             "groups": _first_of_kernels(comparison),
             "unfinished": unfinished_runs(root, comparison, curves),
             "happenings": happenings(root, comparison),

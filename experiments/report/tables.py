@@ -16,6 +16,7 @@ from experiments.records.record import run_status
 from experiments.records.schema import Comparison
 
 NOTHING = "-"
+NO_BASELINE = " was not run"
 
 
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
@@ -34,7 +35,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         elif baseline in names:
             difference = _with_interval(metrics.loc[name, f"test_{objective.metric}_minus_baseline"], "+.4f")
         else:
-            difference = f"{baseline} was not run"
+            difference = f"{baseline}{NO_BASELINE}"
         speed, table = metrics.loc[name, "tokens_per_second"]["mean"], variant.position_parameters
         counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
         rows.append(
@@ -50,6 +51,12 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def with_something(table: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a main table that say something of a variant: without baselines there are no differences."""
+    says_nothing = table.isin(["", NOTHING, "baseline"]) | table.map(lambda cell: cell.endswith(NO_BASELINE))
+    return table.loc[:, ~says_nothing.all()]
 
 
 def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str:
