@@ -19,7 +19,7 @@ from experiments.options import DoctorOptions
 
 REQUIREMENTS = (
     "torch einops numpy pandas scipy matplotlib Jinja2 rich pooch psutil safetensors filelock requests msgspec "
-    "performer-pytorch pillow"
+    "performer-pytorch pillow bokeh"
 ).split()
 """the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""
 

@@ -139,10 +139,10 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
                 missing.append(result.command)
             grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{result.answer} [{verdicts}]".strip())))
     console.print(grid)
-    if missing:
+    if missing and not summary:
         console.print("\nWhat is not run is made by:")
-    for line in missing:
-        console.print(f"  {line}", soft_wrap=True)
+        for line in missing:
+            console.print(f"  {line}", soft_wrap=True)
     counts = count(row for section in sections for row in section.rows)
     console.print("\nClaims: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.figures.style import label as label_of
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.answer import setting
@@ -25,7 +26,7 @@ class Card(NamedTuple):
     answer: str
     setting: str
     curves: list[dict[str, Any]]
-    """of a small picture of the curves: ``name``, ``points``, ``label`` (its height), ``light``, ``dark``
+    """of a small picture of the curves: ``name``, ``short``, ``points``, ``label`` (its height), ``light``, ``dark``
     and ``dashes`` of each; or none"""
     picture: str
     """else the main figure, a PNG in base64; or nothing"""
@@ -96,5 +97,7 @@ def _lines(live: Interactive | None) -> list[dict[str, Any]]:
         points = [place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)]
         label = max(label + 12, float(points[-1].partition(",")[2]) + 4)
         look = {"light": line.light, "dark": line.dark, "dashes": line.dashes}
-        lines.append(look | {"name": line.name, "label": label, "points": " ".join(points)})
+        lines.append(
+            look | {"name": line.name, "short": label_of(line.name, 18), "label": label, "points": " ".join(points)}
+        )
     return lines

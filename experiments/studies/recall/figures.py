@@ -41,7 +41,7 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
     finished = finished_seeds(summary)
     tested = curves[(curves["split"] == "test") & (curves["metric"] == "accuracy")]
     counts = [seed in finished[name] for name, seed in zip(tested["variant"], tested["seed"], strict=True)]
-    accuracies = tested[counts].rename(columns={"value": "accuracy"})[["variant", "seed", "accuracy"]]
+    accuracies = tested.loc[counts].rename(columns={"value": "accuracy"})[["variant", "seed", "accuracy"]]
     places = [(v.name, v.kernel, v.position, _width(v, comparison)) for v in comparison.variants]
     return pd.DataFrame(places, columns=["variant", "kernel", "position", "width"]).merge(accuracies, on="variant")
 

@@ -43,7 +43,7 @@ def test_every_line_of_attention_by_distance(name, request):
     report = request.getfixturevalue(name)
     kernels = list(dict.fromkeys(variant["kernel"] for variant in report.records.variants.values()))
     layers = range(report.records.config["layers"])
-    shown = {(f"{kernel}, {column} weights", kernel, column, None) for kernel in kernels for column in KINDS}
+    shown = {(f"{kernel}, {column}", kernel, column, None) for kernel in kernels for column in KINDS}
     shown |= {(f"{kernel}, layer {layer}", kernel, "absolute", layer) for kernel in kernels for layer in layers}
     panels = [*report.figures["attention"].axes, *report.figures["attention-layers"].axes]
     by_title = {axes.get_title(loc="left"): axes for axes in panels}

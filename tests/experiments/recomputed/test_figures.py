@@ -135,7 +135,7 @@ def test_every_line_of_the_loss_curves(report, stem, split):
         assert f"recorded every {records.config['log_every']} steps" in report.markdown
         caption = f"each point is the mean of {width} consecutive records" if width > 1 else "Not smoothed."
         assert caption in report.markdown
-    assert figure.axes[-1].get_xlabel() == f"optimiser step (one step = {records.tokens_per_step:,} tokens)"
+    assert figure.axes[-1].get_xlabel() == f"optimiser step\n(one step = {records.tokens_per_step:,} tokens)"
 
 
 def test_every_line_of_the_gains(report):

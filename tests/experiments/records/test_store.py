@@ -96,7 +96,7 @@ def test_code_that_changed_since_is_a_warning_in_the_report(there, git, said):
     write_record(there / "comparison.json", merged)
     write_report(there, STUDIES["convergence"])
     assert f'<p class="warning">{note}</p>' in (there / "report.html").read_text()
-    assert f"**Note:** {note}" in (there / "report.md").read_text()
+    assert f"{note}" in (there / "report.md").read_text()
 
 
 def test_a_record_of_before_the_code_was_hashed_is_no_change(there):
