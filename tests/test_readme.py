@@ -57,7 +57,7 @@ def test_the_readme_stays_short_and_has_every_finding_s_page():
 def test_the_table_of_results_is_the_committed_report_s():
     report = (PROJECT / "results/reference/convergence/report.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?:softmax|favor\+|elu\+1|relu)-.*", CONVERGENCE, flags=re.MULTILINE)
-    results = report.partition("### Results")[2].partition("###")[0]
+    results = report.partition("## Table")[2].partition("\n##")[0]
     reported = {line.split(" | ")[0]: line for line in results.splitlines() if line.startswith("| ")}
     comparison = json.loads((PROJECT / "results/reference/convergence/comparison.json").read_text())
     assert [row.strip("| ").split(" | ")[0] for row in rows] == [variant["name"] for variant in comparison["variants"]]
