@@ -110,7 +110,7 @@ PARSERS = {
     str(RUN / "config.json"): lambda root: check_json(run_config(root, VARIANTS[0], 0)),
     str(RUN / "metrics.jsonl"): check_metrics,
     "attention.csv": lambda root: check_table(decay.ATTENTION.read(root)),
-    "mask.csv": lambda root: check_table(decay.read_mask(root)),
+    "mask.csv": lambda root: check_table(decay.MASK.read(root)),
     "measurements.jsonl": lambda root: check_json(read_records(root)),
 }
 
