@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -31,8 +31,6 @@ class Line(NamedTuple):
 
     name: str
     shown: bool
-    final: str
-    """where its line ends, as text"""
     light: str
     dark: str
     dashes: str
@@ -81,7 +79,6 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
         Line(
             variant.name,
             variant.name in shown,
-            f"{ends[variant.name]:.2f}",
             colour(variant.kernel, variant.position),
             colour(variant.kernel, variant.position, DARK_PAPER),
             " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
@@ -153,24 +150,17 @@ def _plot(lines: list[Line], curves: dict[str, dict[str, list[float]]], axes: di
         y_range=Range1d(),
         name="curves",
         output_backend="canvas",
+        background_fill_color=None,
+        border_fill_color=None,
     )
     empty: dict[str, Any] = {name: [] for name in ("x", "mean", "low", "high")}
-    drawn: list[Any] = []
     for line in lines:
         source = ColumnDataSource(empty, name=f"data {line.name}")
         look: Any = {"source": source, "visible": line.shown}
         plot.varea("x", "low", "high", fill_color=line.light, fill_alpha=0.13, name=f"band {line.name}", **look)
         dashes: Any = [int(length) for length in line.dashes.split()]
-        drawn.append(
-            plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
-        )
-    plot.add_tools(
-        HoverTool(
-            renderers=drawn,
-            tooltips=[("", "$name"), ("at", "@x{0,0}"), ("mean", "@mean{0.000} [@low{0.000}, @high{0.000}]")],
-            line_policy="nearest",
-        )
-    )
+        plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.xaxis.axis_label = next(iter(axes.values()))
     plot.outline_line_color = None
     plot.xgrid.visible = False

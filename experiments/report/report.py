@@ -65,6 +65,7 @@ def write(evidence: Evidence) -> Path:
         shown = [_shown(output, entry) for entry in entries]
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
+        queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
@@ -73,15 +74,17 @@ def write(evidence: Evidence) -> Path:
             "comparison": comparison,
             "table": _rows(main),
             "groups": _first_of_kernels(comparison),
-            "unfinished": unfinished_runs(root, comparison, curves),
+            "queued": queued,
+            "unfinished": unfinished,
             "happenings": happenings(root, comparison),
             "claims": [row for row in evidence.rows if row.was_asked],
             "rule": RULE,
             "entries": shown,
+            "notes": [data for data in comparison.data if data.note and any(entry.uses_data for entry in entries)],
             "main": next((entry for entry in shown if entry.get("stem") == study.main_figure), None),
             "live": interactive(curves, summary, comparison),
             "live_first": study.main_figure in ("", CURVES),
-            "tables": [*made, *sorted(tables)],
+            "tables": [*evidence.tables, *sorted(tables)],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
             "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
@@ -137,7 +140,7 @@ def result_table(root: Path) -> Table:
 
 
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
-    words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
+    words = {"title": entry.title, "caption": entry.caption}
     if isinstance(entry, TableEntry):
         return words | {"table": _rows(entry.table)}
     image, size = _picture(output / "figures" / f"{entry.stem}.png")

@@ -207,7 +207,7 @@ def test_hovering_shows_the_name_and_the_values_of_a_line(report, read):
     page.get_by_role("button", name="none").click()
     page.get_by_role("checkbox", name=LONG).check()
     drawing(page)
-    box, tooltip = box_of(page, "#plot"), page.locator(".bk-tooltip-content:visible")
+    box, tooltip = box_of(page, "#plot"), page.locator("#plot output:visible")
     for y in range(10, int(box["height"]) - 40, 3):
         page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + y)
         page.wait_for_timeout(60)
