@@ -57,8 +57,10 @@ class Interactive(NamedTuple):
         return _script(self.curves)
 
 
-def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
-    """The figure of a comparison's curves; None if nothing is recorded that could be drawn."""
+def interactive(
+    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, at_once: int = AT_ONCE
+) -> Interactive | None:
+    """The figure of a comparison's curves, of which ``at_once`` may be shown at first; None if there is none."""
     seeds = finished_seeds(summary)
     data: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
@@ -74,7 +76,7 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
     first = next(iter(data.values()))["curves"]
     variants = [variant for variant in comparison.variants if variant.name in first]
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
-    shown = _shown_first(variants, ends, comparison.objective.better)
+    shown = _shown_first(variants, ends, comparison.objective.better, at_once)
     lines = [
         Line(
             variant.name,
@@ -124,8 +126,8 @@ def _curve(
     return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
 
 
-def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str) -> set[str]:
-    if len(variants) <= AT_ONCE:
+def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str, at_once: int) -> set[str]:
+    if len(variants) <= at_once:
         return {variant.name for variant in variants}
     sign = 1 if better == "lower" else -1
     best: dict[str, str] = {}

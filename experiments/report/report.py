@@ -49,11 +49,12 @@ def write_report(root: Path, study: Study) -> Path:
     not a comparison, one of its files is not as schema.py says, or something is in the way of what is written.
     """
     check_places(root)
-    return write(read_evidence(root, study))
+    write(read_evidence(root, study))
+    return root / "report.html"
 
 
-def write(evidence: Evidence) -> Path:
-    """The same of what was read already."""
+def write(evidence: Evidence) -> dict[str, Any] | None:
+    """The same of what was read already; return the main figure as the page has it, if there is one."""
     root, study, comparison = evidence.root, evidence.study, evidence.comparison
     curves, summary = evidence.curves, evidence.summary
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
@@ -63,6 +64,7 @@ def write(evidence: Evidence) -> Path:
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
         shown = [_shown(output, entry) for entry in entries]
+        main_figure = next((entry for entry in shown if entry.get("stem") == study.main_figure), None)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
         queued, unfinished = unfinished_runs(root, comparison, curves)
@@ -81,7 +83,7 @@ def write(evidence: Evidence) -> Path:
             "rule": RULE,
             "entries": shown,
             "notes": [data for data in comparison.data if data.note and any(entry.uses_data for entry in entries)],
-            "main": next((entry for entry in shown if entry.get("stem") == study.main_figure), None),
+            "main": main_figure,
             "live": interactive(curves, summary, comparison),
             "live_first": study.main_figure in ("", CURVES),
             "tables": [*evidence.tables, *sorted(tables)],
@@ -96,7 +98,7 @@ def write(evidence: Evidence) -> Path:
         files = [path for path in output.rglob("*") if path.is_file() and path.parent.name != NARROW]
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
-    return root / "report.html"
+    return main_figure
 
 
 def check_places(root: Path) -> None:
