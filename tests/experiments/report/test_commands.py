@@ -122,6 +122,7 @@ def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
     assert re.fullmatch(r"Claims: \d+ supported, .*\d+ not run", lines[-1])
 
 
+@pytest.mark.slow
 def test_two_processes_write_equal_pages(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "one", "elu+1-none", 1, steps=40)
     made = []
