@@ -34,4 +34,4 @@ def _errors(found: Findings) -> str:
     made = "part == 'curves' and head_dim == 16 and scale == 0.25 and estimator == 'positive' and directions == "
     means = table.query(f"{made} 'independent'").groupby("num_features")["kernel_error"].mean()
     few, many = ([count, means.get(count)] for count in (64, 256))
-    return f" ({few[1]:.2g} with {few[0]}, {many[1]:.2g} with {many[0]})" if few[1] and many[1] else ""
+    return f" ({few[1]:.2g} with {few[0]} features, {many[1]:.2g} with {many[0]})" if few[1] and many[1] else ""
