@@ -43,18 +43,17 @@ def _memory(results: Results) -> str:
     sizes = table.pivot(index="length", columns="case", values="extra").reindex(columns=[ours, other]).dropna() / MIB
     if sizes.empty:
         return ""
-    less = sizes[ours] < sizes[other]
     crossings = size_crossings(table, "extra", [(ours, other)])
-    if not less.any():
+    if (sizes[ours] > sizes[other]).all():
         said = "In memory never: softmax attention needs less at every measured length"
-    elif less.all():
+    elif (sizes[ours] < sizes[other]).all():
         said = "In memory at every measured length softmax attention needs more"
     elif crossings:
         said = f"In memory from about {_rounded(crossings[0].length)} tokens on, where softmax attention needs more"
     else:
-        said = "In memory not at the longest: softmax attention needs less"
-    mine, theirs = sizes.iloc[-1]
-    return f"{said} ({theirs:,.0f} against {mine:,.0f} MiB at {sizes.index[-1]:,})."
+        said = "In memory not at the longest"
+    mine, theirs = (f"{size:,.0f}" if size >= 10 else f"{size:.2g}" for size in sizes.iloc[-1])
+    return f"{said} ({theirs} against {mine} MiB at {sizes.index[-1]:,})."
 
 
 def _rope(found: Findings, results: Results) -> str:
