@@ -71,7 +71,7 @@ def _card(evidence: Evidence) -> Card:
         evidence.root.name,
         question,
         evidence.answer,
-        setting(comparison),
+        setting(comparison, study.measured),
         _lines(live),
         picture,
         bool(comparison.variants),

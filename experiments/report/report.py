@@ -26,7 +26,9 @@ from experiments.report.interactive import interactive
 from experiments.report.render import template
 from experiments.report.tables import (
     happenings,
+    how_to_read,
     main_table,
+    notes_in_words,
     paper_table,
     terminal_table,
     unfinished_runs,
@@ -69,11 +71,13 @@ def write(evidence: Evidence) -> Path:
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
             "answer": evidence.answer,
-            "setting": setting(comparison),
+            "setting": setting(comparison, study.measured),
             "comparison": comparison,
             "table": _rows(main),
+            "below": f"{how_to_read(main, summary)} {study.said(study.table_note)}".strip(),
             "groups": _first_of_kernels(comparison),
             "unfinished": unfinished_runs(root, comparison, curves),
+            "notes": notes_in_words(comparison),
             "happenings": happenings(root, comparison),
             "claims": [row for row in evidence.rows if row.was_asked],
             "rule": RULE,
