@@ -10,15 +10,12 @@ from linear_rope.checks import check_choice, check_padding_mask
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
-from linear_rope.functional.causal_autograd import stream_with_state
-from linear_rope.functional.chunked import prefix_sums
-from linear_rope.functional.linear_attention import linear_attention, make_mapping
+from linear_rope.functional.linear_attention import linear_attention, prepare, with_state
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.rotated_features import Denominator, Mapping, Rope
+from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
 from linear_rope.functional.terms import attention_output, full_precision
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.tokens import Positions
-from linear_rope.tracing import is_eager
 
 
 class LinearAttentionState(NamedTuple):
@@ -139,10 +136,10 @@ class LinearRoPEAttention(RoPEAttention):
             rope_scaling=self.rope_scaling,
         )
 
-    def _mapping(
+    def _inputs(
         self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Mapping:
-        return make_mapping(
+    ) -> Inputs:
+        return prepare(
             q,
             k,
             v,
@@ -153,6 +150,8 @@ class LinearRoPEAttention(RoPEAttention):
             positions=positions,
             rope_base=self.rope_base,
             rope_scaling=self.rope_scaling,
+            log_decay=None,
+            angles=None,
         )
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, LinearAttentionState]:
@@ -169,14 +168,8 @@ class LinearRoPEAttention(RoPEAttention):
         check_padding_mask(key_padding_mask, *x.shape[:2])
         q, k, v = self._project(*without_padding(x, None, key_padding_mask))
         with full_precision(x.device):
-            mapping = self._mapping(q, k, v, key_padding_mask, None)
-            if is_eager(q, k, v) and not torch.is_grad_enabled():
-                y, sums = stream_with_state(mapping, q, k, v)
-            else:
-                terms = mapping.terms(q, k, v)
-                prefix, sums = prefix_sums(terms)
-                y = attention_output(prefix, terms.query_scale).to(v.dtype)
-        return self._merge(y), LinearAttentionState(sums, next_position(x, key_padding_mask))
+            y, sums = with_state(self._inputs(q, k, v, key_padding_mask, None))
+        return self._merge(y.to(v.dtype)), LinearAttentionState(sums, next_position(x, key_padding_mask))
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
         """One token more, in time and memory that do not depend on how many came before.
@@ -191,7 +184,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._check_step(x, "step", batch=state.position.shape[0])
         q, k, v = self._project(x, x)
         with full_precision(x.device):
-            terms = self._mapping(q, k, v, None, state.position.unsqueeze(-1)).terms(q, k, v)
+            terms = self._inputs(q, k, v, None, state.position.unsqueeze(-1)).terms()
             sums = add_key(state.sums, terms, 0)
             y = attention_output(read_state(terms, sums), terms.query_scale).to(v.dtype)
         return self._merge(y), LinearAttentionState(sums, state.position + 1)

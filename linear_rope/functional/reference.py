@@ -1,7 +1,9 @@
 """The oracle: linear attention by its definition, with the whole N × K matrix of weights. Quadratic."""
 
 import torch
+from torch import Tensor
 
+from linear_rope.functional.decay import faded
 from linear_rope.functional.terms import Sums, Terms
 
 
@@ -12,13 +14,16 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
     if causal:
         visible = visible.tril()
 
-    stabiliser = None
+    exponent, visible = _exponents(terms, visible)
+    scale = None
     factor = visible.to(terms.q.dtype)
-    if terms.key_scale is not None:
-        scale = terms.key_scale.unsqueeze(-2).expand(*terms.key_scale.shape[:-1], queries, keys)
-        scale = scale.masked_fill(~visible, -torch.inf)
-        stabiliser = scale.amax(-1)
-        factor = (scale - stabiliser.unsqueeze(-1)).exp()
+    if exponent is not None:
+        exponent = exponent.masked_fill(~visible, -torch.inf)
+        if terms.key_scale is not None:
+            # Finite also where no key is seen, so that nothing is −∞ − (−∞).
+            scale = exponent.detach().amax(-1).clamp(min=torch.finfo(terms.q.dtype).min)
+            exponent = exponent - scale.unsqueeze(-1)
+        factor = exponent.to(terms.q.dtype).exp()
 
     weights = (terms.q @ terms.k.mT) * factor
     denominator = None
@@ -26,4 +31,15 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
         denominator = ((terms.denominator_q @ terms.denominator_k.mT) * factor).sum(-1)
     elif terms.has_denominator:
         denominator = weights.sum(-1)
-    return Sums(weights @ terms.v, denominator, stabiliser)
+    return Sums(weights @ terms.v, denominator, scale)
+
+
+def _exponents(terms: Terms, visible: Tensor) -> tuple[Tensor | None, Tensor]:
+    """(..., N, K) g_j − |L_i − L_j|, or None for zero; and which keys a query sees, which a reset hides."""
+    exponent = None if terms.key_scale is None else terms.key_scale.unsqueeze(-2)
+    if terms.log_decay is None:
+        return exponent, visible
+    sums, segment = faded(terms.log_decay)
+    fading = -(sums.unsqueeze(-1) - sums.unsqueeze(-2)).abs()
+    visible = visible & (segment.unsqueeze(-1) == segment.unsqueeze(-2))
+    return (fading if exponent is None else fading + exponent), visible

@@ -1,0 +1,38 @@
+"""Sums of logarithmic decays, L_i = Σ_{t ≤ i} ln a_t, as precise at token 100,000 as at token 100.
+
+a_t = 0 is a reset: what came before is forgotten. Its logarithm is −∞, and −∞ − (−∞) is no number, so resets are
+counted apart, and keys count only for queries of the same segment between resets.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Faded(NamedTuple):
+    """Attributes:
+    sums: (..., N) float64 (float32 on devices without it), Σ of the finite ln a_t up to and with each position.
+    segment: (..., N) int64, the number of resets up to and with each position.
+    """
+
+    sums: Tensor
+    segment: Tensor
+
+
+def faded(log_decay: Tensor) -> Faded:
+    """The sums of ``log_decay`` (..., N), differentiable; no gradient reaches a reset."""
+    wide = torch.float32 if log_decay.device.type == "mps" else torch.float64
+    resets = log_decay.isneginf()
+    return Faded(log_decay.masked_fill(resets, 0).to(wide).cumsum(-1), resets.cumsum(-1))
+
+
+def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:
+    """At least the running maximum of ``x`` (..., N) within its segment, and at most 1e-6 more than the whole one's.
+
+    Raised by more than ``x`` can differ at every reset, one running maximum serves all segments.
+    """
+    # Padding holds the most negative number, which is none to raise by.
+    span = torch.where(x > -1e30, x, 0).abs().amax(-1, keepdim=True) * 2 + 1
+    raised = segment * span
+    return (x + raised).cummax(-1).values - raised
