@@ -34,9 +34,7 @@ class EluPlusOne(FeatureMap):
         return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
 
     def formula(self) -> FormulaCall | None:
-        if type(self).features is not EluPlusOne.features:
-            return None
-        return FormulaCall("elu+1", [], [self.paired])
+        return FormulaCall("elu+1", [], [self.paired]) if type(self) is EluPlusOne else None
 
 
 class EluFormula:
@@ -72,7 +70,7 @@ class ReluFeatures(FeatureMap):
         return Features(x.relu() + self.eps, None)
 
     def formula(self) -> FormulaCall | None:
-        return FormulaCall("relu", [], [self.eps]) if type(self).features is ReluFeatures.features else None
+        return FormulaCall("relu", [], [self.eps]) if type(self) is ReluFeatures else None
 
 
 class ReluFormula:
@@ -102,7 +100,7 @@ class GivenFeatures(FeatureMap):
         return Features(x, None)
 
     def formula(self) -> FormulaCall | None:
-        return GIVEN if type(self).features is GivenFeatures.features else None
+        return GIVEN if type(self) is GivenFeatures else None
 
 
 class GivenFormula:

@@ -93,7 +93,8 @@ class FavorPlus(FeatureMap):
         return Features(values, largest - half_norm - math.log(self.num_features) / 2)
 
     def formula(self) -> FormulaCall | None:
-        if type(self).features is not FavorPlus.features or self.omega.requires_grad:
+        # A subclass may map in another way.
+        if type(self) is not FavorPlus or self.omega.requires_grad:
             return None
         return FormulaCall("favor+", [self.omega], [self.hyperbolic, self.paired, self.eps])
 

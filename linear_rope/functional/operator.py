@@ -19,10 +19,8 @@ TENSORS = Call._fields[: Call._fields.index("constants")]
 def causal(call: Call) -> Result:
     """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
     tensors, rest = call[: len(TENSORS)], call[len(TENSORS) + 1 :]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        return Result(*_Causal.apply(rest, *tensors, *call.constants))
-    with torch.no_grad():
-        return Result(*_forward(*call, False))
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return Result(*_Causal.apply(rest, keep, *tensors, *call.constants))
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
@@ -130,31 +128,65 @@ class _Causal(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rest: tuple[Any, ...], *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = _forward(*_call(rest, inputs), True)
+    def forward(rest: tuple[Any, ...], keep: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _forward(*_call(rest, inputs), keep)
         return results
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.rest = inputs[0]
-        ctx.inputs = len(inputs) - 1
+        ctx.inputs = len(inputs) - 2
         ctx.set_materialize_grads(False)
         # All of it, so that a change in place before the backward pass is an error and not a wrong gradient.
-        ctx.save_for_backward(*inputs[1:], *output)
+        ctx.save_for_backward(*inputs[2:], *output)
         differentiable = ("output", "total", "memory", "normaliser")
         ctx.mark_non_differentiable(
             *(x for name, x in zip(Result._fields, output, strict=True) if name not in differentiable)
         )
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(_ONCE)
+
+    @staticmethod
+    def backward(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
         inputs, output = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
-        of = dict(zip(Result._fields, grads, strict=True))
+        of = dict(zip(Result._fields, of_results, strict=True))
         call, none = _call(ctx.rest, inputs), (None,) * (ctx.inputs - len(TENSORS))
-        found = _backward(*call, *output, of["output"], of["total"], of["memory"], of["normaliser"])
+        grads = (of["output"], of["total"], of["memory"], of["normaliser"])
+        # functorch always asks for a graph of the gradient; whether it is needed turns out later.
+        found = _CausalBackward.apply(ctx.rest, len(call.constants), *call[: len(TENSORS)], *call.constants, *output, *grads)
         gradients = dict(zip(Gradients._fields, found, strict=True))
         by_input = (None if x is None else gradients.get(name) for name, x in zip(TENSORS, inputs, strict=False))
-        return None, *by_input, *none
+        return None, None, *by_input, *none
+
+
+class _CausalBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rest: tuple[Any, ...], constants: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        split = len(TENSORS) + constants
+        found: tuple[Tensor, ...] = _backward(*_call(rest, tensors[:split]), *tensors[split:])
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(_ONCE)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(_ONCE)
+
+
+_ONCE = (
+    "the causal chunked form of linear attention can be differentiated once, in reverse; for second derivatives and "
+    'forward-mode ones give implementation="reference"'
+)
 
 
 def _call(rest: tuple[Any, ...], inputs: tuple[Tensor | None, ...]) -> Call:
