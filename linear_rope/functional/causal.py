@@ -112,8 +112,8 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     def new(*shape: int, exists: bool = True, dtype: torch.dtype = dtype) -> Tensor:
         return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
 
-    # An upper bound that a compiler can reckon with whatever the length.
-    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 1
+    # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
+    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
     return Result(
         # In this layout merging the heads copies nothing.
         output=new(batch, length, heads, width).transpose(1, 2),

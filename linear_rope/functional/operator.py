@@ -18,9 +18,11 @@ TENSORS = Call._fields[: Call._fields.index("constants")]
 
 def causal(call: Call) -> Result:
     """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
-    tensors, rest = call[: len(TENSORS)], call[len(TENSORS) + 1 :]
-    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    return Result(*_Causal.apply(rest, keep, *tensors, *call.constants))
+    keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
+    # Compilers and tracers follow an operator, function transforms an autograd.Function.
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    apply = _forward if traced else _Causal.apply
+    return Result(*apply(*call, keep))
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
@@ -124,50 +126,51 @@ _backward.register_vmap(
 )
 
 
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    tensors, (constants, *ctx.rest, _) = inputs[: len(TENSORS)], inputs[len(TENSORS) :]
+    ctx.set_materialize_grads(False)
+    # All of it, so that a change in place before the backward pass is an error and not a wrong gradient.
+    ctx.save_for_backward(*tensors, *output, *constants)
+
+
+def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Any, ...]:
+    saved, split = ctx.saved_tensors, len(TENSORS) + len(Result._fields)
+    tensors, output, constants = saved[: len(TENSORS)], saved[len(TENSORS) : split], list(saved[split:])
+    of = dict(zip(Result._fields, of_results, strict=True))
+    grads = (of["output"], of["total"], of["memory"], of["normaliser"])
+    # functorch always asks for a graph of the gradient; whether it is needed turns out later.
+    apply = _backward if torch.compiler.is_compiling() else _CausalBackward.apply
+    found = dict(zip(Gradients._fields, apply(*tensors, constants, *ctx.rest, *output, *grads), strict=True))
+    by_input = (None if x is None else found.get(name) for name, x in zip(TENSORS, tensors, strict=True))
+    return *by_input, *[None] * (len(Call._fields) - len(TENSORS) + 1)
+
+
+def _differentiate_operator(ctx: Any, *of_results: Tensor | None) -> tuple[Any, ...]:
+    *by_tensor, _, numbers, formula, denominator, keep = _differentiate(ctx, *of_results)
+    constants = len(ctx.saved_tensors) - len(TENSORS) - len(Result._fields)
+    return *by_tensor, [None] * constants, numbers, formula, denominator, keep
+
+
+_forward.register_autograd(_differentiate_operator, setup_context=_setup_context)
+
+
 class _Causal(torch.autograd.Function):
     generate_vmap_rule = True
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_differentiate)
 
     @staticmethod
-    def forward(rest: tuple[Any, ...], keep: bool, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = _forward(*_call(rest, inputs), keep)
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _forward(*arguments)
         return results
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.rest = inputs[0]
-        ctx.inputs = len(inputs) - 2
-        ctx.set_materialize_grads(False)
-        # All of it, so that a change in place before the backward pass is an error and not a wrong gradient.
-        ctx.save_for_backward(*inputs[2:], *output)
-        differentiable = ("output", "total", "memory", "normaliser")
-        ctx.mark_non_differentiable(
-            *(x for name, x in zip(Result._fields, output, strict=True) if name not in differentiable)
-        )
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(_ONCE)
-
-    @staticmethod
-    def backward(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, output = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
-        of = dict(zip(Result._fields, of_results, strict=True))
-        call, none = _call(ctx.rest, inputs), (None,) * (ctx.inputs - len(TENSORS))
-        grads = (of["output"], of["total"], of["memory"], of["normaliser"])
-        # functorch always asks for a graph of the gradient; whether it is needed turns out later.
-        found = _CausalBackward.apply(ctx.rest, len(call.constants), *call[: len(TENSORS)], *call.constants, *output, *grads)
-        gradients = dict(zip(Gradients._fields, found, strict=True))
-        by_input = (None if x is None else gradients.get(name) for name, x in zip(TENSORS, inputs, strict=False))
-        return None, None, *by_input, *none
 
 
 class _CausalBackward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rest: tuple[Any, ...], constants: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        split = len(TENSORS) + constants
-        found: tuple[Tensor, ...] = _backward(*_call(rest, tensors[:split]), *tensors[split:])
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = _backward(*arguments)
         return found
 
     @staticmethod
@@ -175,19 +178,12 @@ class _CausalBackward(torch.autograd.Function):
         pass
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise RuntimeError(_ONCE)
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         raise RuntimeError(_ONCE)
 
 
 _ONCE = (
-    "the causal chunked form of linear attention can be differentiated once, in reverse; for second derivatives and "
-    'forward-mode ones give implementation="reference"'
+    "the causal chunked form of linear attention can be differentiated once; for second derivatives give "
+    'implementation="reference"'
 )
 
-
-def _call(rest: tuple[Any, ...], inputs: tuple[Tensor | None, ...]) -> Call:
-    return Call(*inputs[: len(TENSORS)], list(inputs[len(TENSORS) :]), *rest)  # type: ignore[arg-type]
