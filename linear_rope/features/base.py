@@ -43,12 +43,12 @@ class FormulaCall(NamedTuple):
 
     Attributes:
         name: of :data:`linear_rope.features.registry.FORMULAS`.
-        constants: tensors that have no gradient.
+        constant: a tensor that has no gradient, or None.
         numbers: settings.
     """
 
     name: str
-    constants: list[Tensor]
+    constant: Tensor | None
     numbers: list[float]
 
 

@@ -34,7 +34,7 @@ class EluPlusOne(FeatureMap):
         return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
 
     def formula(self) -> FormulaCall | None:
-        return FormulaCall("elu+1", [], [self.paired]) if type(self) is EluPlusOne else None
+        return FormulaCall("elu+1", None, [self.paired]) if type(self) is EluPlusOne else None
 
 
 class EluFormula:
@@ -70,7 +70,7 @@ class ReluFeatures(FeatureMap):
         return Features(x.relu() + self.eps, None)
 
     def formula(self) -> FormulaCall | None:
-        return FormulaCall("relu", [], [self.eps]) if type(self) is ReluFeatures else None
+        return FormulaCall("relu", None, [self.eps]) if type(self) is ReluFeatures else None
 
 
 class ReluFormula:
@@ -113,4 +113,4 @@ class GivenFormula:
         return grad_values
 
 
-GIVEN = FormulaCall("given", [], [])
+GIVEN = FormulaCall("given", None, [])

@@ -96,7 +96,7 @@ class FavorPlus(FeatureMap):
         # A subclass may map in another way.
         if type(self) is not FavorPlus or self.omega.requires_grad:
             return None
-        return FormulaCall("favor+", [self.omega], [self.hyperbolic, self.paired, self.eps])
+        return FormulaCall("favor+", self.omega, [self.hyperbolic, self.paired, self.eps])
 
     def redraw(self, draw: int) -> None:
         """Replace the random features by draw number ``draw`` (0 is the one made at construction).

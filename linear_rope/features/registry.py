@@ -30,7 +30,7 @@ FORMULAS: dict[str, Callable[..., Formula]] = {
     "relu": ReluFormula,
     "given": GivenFormula,
 }
-"""derivatives by hand; called with the constants and numbers of a FormulaCall"""
+"""derivatives by hand; called with the constant, if any, and the numbers of a FormulaCall"""
 
 RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in signature(make).parameters)
 """the names of those with random features"""
@@ -38,7 +38,8 @@ RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in sig
 
 def make_formula(call: FormulaCall, dtype: torch.dtype) -> Formula:
     """The formula of a call, computed in ``dtype``."""
-    return FORMULAS[call.name](*(constant.to(dtype) for constant in call.constants), *call.numbers)
+    constants = () if call.constant is None else (call.constant.to(dtype),)
+    return FORMULAS[call.name](*constants, *call.numbers)
 
 
 def find_feature_map(name: str, *, otherwise: str = "") -> Callable[..., FeatureMap]:

@@ -36,7 +36,7 @@ class Call(NamedTuple):
         padding: (B, 1, N, 1) bool.
         q_rotation, k_rotation: of the features, (1 or B, 1, N, M / 2, 2).
         memory, normaliser, stabiliser: the state before the first position, as in State.
-        constants, numbers, formula: of a FormulaCall.
+        constant, numbers, formula: of a FormulaCall.
         denominator: "unrotated", "rotated" or "none".
     """
 
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     memory: Tensor | None
     normaliser: Tensor | None
     stabiliser: Tensor | None
-    constants: Sequence[Tensor]
+    constant: Tensor | None
     numbers: Sequence[float]
     formula: str
     denominator: str
@@ -68,13 +68,13 @@ class Call(NamedTuple):
     @property
     def features(self) -> int:
         """M."""
-        if self.formula == "favor+":
-            return (1 + any(map(bool, self.numbers[:2]))) * self.constants[0].shape[0]
+        if self.constant is not None:
+            return (1 + any(map(bool, self.numbers[:2]))) * self.constant.shape[0]
         return self.q.shape[-1] * (2 if self.formula == "elu+1" and self.numbers[0] else 1)
 
     def make_formula(self) -> Formula:
         """The feature map."""
-        return make_formula(FormulaCall(self.formula, list(self.constants), list(self.numbers)), self.dtype)
+        return make_formula(FormulaCall(self.formula, self.constant, list(self.numbers)), self.dtype)
 
 
 class Result(NamedTuple):

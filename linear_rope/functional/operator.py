@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linear_rope.functional.causal import Call, Gradients, Result, attend, differentiate, empty_gradients, empty_result
 
-TENSORS = Call._fields[: Call._fields.index("constants")]
+TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
 
 
@@ -26,7 +26,7 @@ def causal(call: Call) -> Result:
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
-_CALL += ", Tensor[] constants, float[] numbers, str formula, str denominator"
+_CALL += ", float[] numbers, str formula, str denominator"
 _RESULT = ", ".join(f"Tensor {name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
@@ -81,7 +81,7 @@ def _batched(
         return 1 if name in ("memories", "normalisers", "stabilisers") else 0
 
     def fold(name: str, x: Any, axis: int | None, size: int) -> Any:
-        if not isinstance(x, Tensor) or (axis is None and name.endswith("rotation") and x.shape[0] == 1):
+        if not isinstance(x, Tensor) or name == "constant" or (axis is None and name.endswith("rotation") and x.shape[0] == 1):
             return x
         if axis is None and x.shape == (0,):
             return x
@@ -90,8 +90,7 @@ def _batched(
 
     def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
         size = info.batch_size
-        constants = names.index("constants")
-        if any(axis is not None for axis in in_dims[constants] or ()):
+        if in_dims[names.index("constant")] is not None:
             each = []
             for index in range(size):
                 chosen = [_select(x, axis, index) for x, axis in zip(arguments, in_dims, strict=True)]
@@ -110,10 +109,8 @@ def _batched(
     return rule
 
 
-def _select(x: Any, axis: Any, index: int) -> Any:
-    if isinstance(x, list | tuple) and axis is not None:
-        return [_select(one, of_one, index) for one, of_one in zip(x, axis, strict=True)]
-    return x if axis is None or not isinstance(x, Tensor) else x.select(axis, index)
+def _select(x: Any, axis: int | None, index: int) -> Any:
+    return x if axis is None else x.select(axis, index)
 
 
 _forward.register_vmap(_batched(_forward, (*Call._fields, "keep"), Result._fields))
@@ -127,31 +124,24 @@ _backward.register_vmap(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, (constants, *ctx.rest, _) = inputs[: len(TENSORS)], inputs[len(TENSORS) :]
+    *ctx.rest, _ = inputs[len(TENSORS) :]
     ctx.set_materialize_grads(False)
     # All of it, so that a change in place before the backward pass is an error and not a wrong gradient.
-    ctx.save_for_backward(*tensors, *output, *constants)
+    ctx.save_for_backward(*inputs[: len(TENSORS)], *output)
 
 
-def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Any, ...]:
-    saved, split = ctx.saved_tensors, len(TENSORS) + len(Result._fields)
-    tensors, output, constants = saved[: len(TENSORS)], saved[len(TENSORS) : split], list(saved[split:])
+def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
+    tensors, output = ctx.saved_tensors[: len(TENSORS)], ctx.saved_tensors[len(TENSORS) :]
     of = dict(zip(Result._fields, of_results, strict=True))
     grads = (of["output"], of["total"], of["memory"], of["normaliser"])
     # functorch always asks for a graph of the gradient; whether it is needed turns out later.
     apply = _backward if torch.compiler.is_compiling() else _CausalBackward.apply
-    found = dict(zip(Gradients._fields, apply(*tensors, constants, *ctx.rest, *output, *grads), strict=True))
+    found = dict(zip(Gradients._fields, apply(*tensors, *ctx.rest, *output, *grads), strict=True))
     by_input = (None if x is None else found.get(name) for name, x in zip(TENSORS, tensors, strict=True))
     return *by_input, *[None] * (len(Call._fields) - len(TENSORS) + 1)
 
 
-def _differentiate_operator(ctx: Any, *of_results: Tensor | None) -> tuple[Any, ...]:
-    *by_tensor, _, numbers, formula, denominator, keep = _differentiate(ctx, *of_results)
-    constants = len(ctx.saved_tensors) - len(TENSORS) - len(Result._fields)
-    return *by_tensor, [None] * constants, numbers, formula, denominator, keep
-
-
-_forward.register_autograd(_differentiate_operator, setup_context=_setup_context)
+_forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 class _Causal(torch.autograd.Function):
