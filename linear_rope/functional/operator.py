@@ -131,7 +131,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
-    tensors, output = ctx.saved_tensors[: len(TENSORS)], ctx.saved_tensors[len(TENSORS) :]
+    saved = ctx.saved_tensors
+    tensors, output = saved[: len(TENSORS)], saved[len(TENSORS) :]
     of = dict(zip(Result._fields, of_results, strict=True))
     grads = (of["output"], of["total"], of["memory"], of["normaliser"])
     # functorch always asks for a graph of the gradient; whether it is needed turns out later.
