@@ -72,9 +72,7 @@ def _from_the_end(terms: Terms) -> Terms:
     key_scale, smallest = terms.key_scale, torch.finfo(terms.k.dtype).min
     if key_scale is None:
         kept = terms.log_decay.exp().to(terms.k.dtype).unsqueeze(-1)
-        of_keys |= {
-            name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")
-        }
+        of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
     else:
         key_scale = (key_scale + terms.log_decay).clamp(min=smallest)
         key_scale = torch.cat((torch.full_like(key_scale[..., :1], smallest), key_scale.flip(2)[:, :, :-1]), dim=2)

@@ -146,7 +146,9 @@ def attend(call: Call, *, keep: bool) -> Result:
             for number, positions in enumerate(blocks(call.q.shape[2])):
                 at = Region(batch, heads, positions)
                 if keep and number and state is not None:
-                    _put_state((result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads))
+                    _put_state(
+                        (result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads)
+                    )
                 terms, _ = _terms(call, formula, at, take)
                 sums, state, weights = block_sums(terms, state, take)
                 gain = output_gain(sums, terms.query_scale)
@@ -180,7 +182,7 @@ class Gradients(NamedTuple):
 def empty_gradients(call: Call) -> Gradients:
     """Memory for gradients."""
     inputs = {name: getattr(call, name) for name in Gradients._fields}
-    return Gradients(**{name: None if x is None else torch.empty_like(x) for name, x in inputs.items()})
+    return Gradients(**{name: None if x is None else torch.empty_like(x) for name, x in inputs.items()})  # type: ignore[arg-type]
 
 
 def differentiate(
@@ -223,13 +225,14 @@ def differentiate(
                 if exponents is not None:
                     exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
                 _put_inputs(gradients, back, formula, mapped, of_terms, at)
+            assert after is not None
             if gradients.memory is not None:
                 gradients.memory[batch, heads] = after.memory
-            if gradients.normaliser is not None:
+            if gradients.normaliser is not None and after.normaliser is not None:
                 gradients.normaliser[batch, heads] = after.normaliser
     if exponents is not None:
         last = _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
-        _put_exponents(gradients, call, *exponents, last)
+        _put_exponents(gradients, call, exponents[0], exponents[1], last)
     return gradients
 
 
@@ -284,9 +287,12 @@ def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
     What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
     """
     of_q, of_k = (terms.q * of.q).sum(-1), (terms.k * of.k).sum(-1)
-    if terms.denominator_q is not None and terms.denominator_k is not None:
-        of_q += (terms.denominator_q * of.denominator_q).sum(-1)
-        of_k += (terms.denominator_k * of.denominator_k).sum(-1)
+    for vector, gradient, total in (
+        (terms.denominator_q, of.denominator_q, of_q),
+        (terms.denominator_k, of.denominator_k, of_k),
+    ):
+        if vector is not None and gradient is not None:
+            total += (vector * gradient).sum(-1)
     return of_q, of_k
 
 

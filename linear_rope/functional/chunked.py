@@ -86,7 +86,11 @@ def block_sums(terms: Terms, state: State | None, take: Take) -> tuple[Sums, Sta
         denominator = denominator.view(batch, heads, length)
         normaliser = normaliser.view(batch, heads, features)
     scale = _scale(terms, scales)
-    return Sums(sums, denominator, scale), State(memory, normaliser, None if scale is None else scale[..., -1:]), weights
+    return (
+        Sums(sums, denominator, scale),
+        State(memory, normaliser, None if scale is None else scale[..., -1:]),
+        weights,
+    )
 
 
 def block_gradients(

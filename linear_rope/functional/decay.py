@@ -27,6 +27,13 @@ def faded(log_decay: Tensor) -> Faded:
     return Faded(log_decay.masked_fill(resets, 0).to(wide).cumsum(-1), resets.cumsum(-1))
 
 
+def fading(log_decay: Tensor) -> Tensor:
+    """−|L_i − L_j| for queries i and keys j, (..., N) → (..., N, N); −∞ where a reset lies between them."""
+    sums, segment = faded(log_decay)
+    exponents = -(sums.unsqueeze(-1) - sums.unsqueeze(-2)).abs()
+    return exponents.masked_fill(segment.unsqueeze(-1) != segment.unsqueeze(-2), -torch.inf)
+
+
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:
     """At least the running maximum of ``x`` (..., N) within its segment, and at most 1e-6 more than the whole one's.
 

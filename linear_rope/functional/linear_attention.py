@@ -13,7 +13,7 @@ from linear_rope.functional.reference import reference
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
 from linear_rope.functional.terms import Terms, attention_output, full_precision
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotations
+from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 
 IMPLEMENTATIONS = ("reference", "chunked", "recurrent")
@@ -202,7 +202,7 @@ def _given_rotation(angles: Tensor, q: Tensor, width: int, dtype: torch.dtype, m
     ):
         came = tuple(angles.shape) if isinstance(angles, Tensor) else type(angles).__name__
         raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
-    turn = torch.stack((angles.cos(), angles.sin()), dim=-1).to(dtype)
+    turn = rotation_of(angles).to(dtype)
     return turn if magnitude == 1 else turn * magnitude
 
 

@@ -20,7 +20,7 @@ def causal(call: Call) -> Result:
     """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     apply = _forward if traced else _Causal.apply
     return Result(*apply(*call, keep))
 
@@ -75,13 +75,17 @@ def _all_there(gradients: Gradients) -> tuple[Tensor, ...]:
 def _batched(
     operator: Callable[..., tuple[Tensor, ...]], names: tuple[str, ...], outputs: tuple[str, ...]
 ) -> Callable[..., tuple[tuple[Tensor, ...], tuple[int | None, ...]]]:
-    """The rule of vmap: the new axis becomes part of the batch; feature maps with tensors of their own go one by one."""
+    """The rule of vmap: the new axis becomes part of the batch; maps with tensors of their own go one by one."""
 
     def batch_axis(name: str) -> int:
         return 1 if name in ("memories", "normalisers", "stabilisers") else 0
 
     def fold(name: str, x: Any, axis: int | None, size: int) -> Any:
-        if not isinstance(x, Tensor) or name == "constant" or (axis is None and name.endswith("rotation") and x.shape[0] == 1):
+        if (
+            not isinstance(x, Tensor)
+            or name == "constant"
+            or (axis is None and name.endswith("rotation") and x.shape[0] == 1)
+        ):
             return x
         if axis is None and x.shape == (0,):
             return x
@@ -177,4 +181,3 @@ _ONCE = (
     "the causal chunked form of linear attention can be differentiated once; for second derivatives give "
     'implementation="reference"'
 )
-

@@ -1,9 +1,8 @@
 """The oracle: linear attention by its definition, with the whole N × K matrix of weights. Quadratic."""
 
 import torch
-from torch import Tensor
 
-from linear_rope.functional.decay import faded
+from linear_rope.functional.decay import fading
 from linear_rope.functional.terms import Sums, Terms
 
 
@@ -14,7 +13,10 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
     if causal:
         visible = visible.tril()
 
-    exponent, visible = _exponents(terms, visible)
+    exponent = None if terms.key_scale is None else terms.key_scale.unsqueeze(-2)
+    if terms.log_decay is not None:
+        between = fading(terms.log_decay)
+        exponent = between if exponent is None else between + exponent
     scale = None
     factor = visible.to(terms.q.dtype)
     if exponent is not None:
@@ -32,14 +34,3 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
     elif terms.has_denominator:
         denominator = weights.sum(-1)
     return Sums(weights @ terms.v, denominator, scale)
-
-
-def _exponents(terms: Terms, visible: Tensor) -> tuple[Tensor | None, Tensor]:
-    """(..., N, K) g_j − |L_i − L_j|, or None for zero; and which keys a query sees, which a reset hides."""
-    exponent = None if terms.key_scale is None else terms.key_scale.unsqueeze(-2)
-    if terms.log_decay is None:
-        return exponent, visible
-    sums, segment = faded(terms.log_decay)
-    fading = -(sums.unsqueeze(-1) - sums.unsqueeze(-2)).abs()
-    visible = visible & (segment.unsqueeze(-1) == segment.unsqueeze(-2))
-    return (fading if exponent is None else fading + exponent), visible

@@ -42,7 +42,10 @@ class Inputs:
     def terms(self) -> Terms:
         """What is summed, differentiated by autograd."""
         q, k = self._turned("before")
-        (q, query_scale), (k, key_scale) = self.feature_map.queries(q.to(self.dtype)), self.feature_map.keys(k.to(self.dtype))
+        (q, query_scale), (k, key_scale) = (
+            self.feature_map.queries(q.to(self.dtype)),
+            self.feature_map.keys(k.to(self.dtype)),
+        )
         if self.padding is not None:
             k = k.masked_fill(self.padding, 0)
             if key_scale is not None:
@@ -97,7 +100,7 @@ class Inputs:
     def _formula(self) -> FormulaCall | None:
         """The map's derivative by hand, where all else that has a gradient has one too."""
         if self.rope == "after" and any(
-            x is not None and (x.requires_grad or x.dim() == 5 and x.shape[1] > 1)
+            x is not None and (x.requires_grad or (x.dim() == 5 and x.shape[1] > 1))
             for x in (self.q_rotation, self.k_rotation)
         ):
             return None

@@ -80,14 +80,12 @@ class ChunkFactors(NamedTuple):
 
 
 def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -> ChunkFactors:
-    """The factors of a block of ``length`` positions in chunks of ``size``, which divides it, of the dtype of ``like``."""
+    """The factors of a block of ``length`` positions in chunks of ``size``, which divides it; of ``like``'s dtype."""
     chunks = length // size
     later = torch.ones(size, size, dtype=torch.bool, device=like.device).triu_(1)
     not_before = torch.ones(chunks, chunks, dtype=torch.bool, device=like.device).triu_()
     if scales is None:
-        return ChunkFactors(
-            1 - later.to(like.dtype), None, None, 1 - not_before.to(like.dtype), None, None, None
-        )
+        return ChunkFactors(1 - later.to(like.dtype), None, None, 1 - not_before.to(like.dtype), None, None, None)
     key, query = _Exponents(scales.key, scales.segment), _Exponents(scales.query, scales.segment)
     key, query = (x.map(lambda x: x.unflatten(1, (-1, size))) for x in (key, query))
     end = query.map(lambda x: x[:, :, -1])

@@ -77,7 +77,7 @@ def output_gain(sums: Sums, query_scale: Tensor | None) -> Tensor | None:
     if denominator is not None:
         sees_none = denominator == 0
         return torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, denominator)).unsqueeze(-1)
-    if query_scale is None and scale is None:
+    scales = [x for x in (scale, query_scale) if x is not None]
+    if not scales:
         return None
-    exponent = query_scale if scale is None else scale if query_scale is None else scale + query_scale
-    return exponent.clamp(max=LARGEST_LOG_SCALE).exp().to(sums.numerator.dtype).unsqueeze(-1)
+    return sum(scales[1:], start=scales[0]).clamp(max=LARGEST_LOG_SCALE).exp().to(sums.numerator.dtype).unsqueeze(-1)
