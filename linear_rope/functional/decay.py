@@ -30,16 +30,18 @@ def faded(log_decay: Tensor) -> Faded:
 def fading(log_decay: Tensor) -> Tensor:
     """−|L_i − L_j| for queries i and keys j, (..., N) → (..., N, N); −∞ where a reset lies between them."""
     sums, segment = faded(log_decay)
-    exponents = -(sums.unsqueeze(-1) - sums.unsqueeze(-2)).abs()
+    between = sums.unsqueeze(-1) - sums.unsqueeze(-2)
+    # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
+    exponents = between.tril() - between.triu(1)
     return exponents.masked_fill(segment.unsqueeze(-1) != segment.unsqueeze(-2), -torch.inf)
 
 
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:
-    """At least the running maximum of ``x`` (..., N) within its segment, and at most 1e-6 more than the whole one's.
-
-    Raised by more than ``x`` can differ at every reset, one running maximum serves all segments.
-    """
-    # Padding holds the most negative number, which is none to raise by.
-    span = torch.where(x > -1e30, x, 0).abs().amax(-1, keepdim=True) * 2 + 1
-    raised = segment * span
-    return (x + raised).cummax(-1).values - raised
+    """The running maximum of ``x`` (..., N) within its segment, over twice as many positions in each step."""
+    length, step = x.shape[-1], 1
+    while step < length:
+        same = segment[..., step:] == segment[..., :-step]
+        further = torch.where(same, x[..., :-step], -torch.inf)
+        x = torch.cat((x[..., :step], torch.maximum(x[..., step:], further)), dim=-1)
+        step *= 2
+    return x

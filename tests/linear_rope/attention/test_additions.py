@@ -21,7 +21,10 @@ KERNELS = {
     "elu+1": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="elu+1", **options),
 }
 ADDITIONS: list[dict[str, Any]] = [{"decay": decay} for decay in ("fixed", "alibi", "retnet", "gate")]
-ADDITIONS += [{"rope_angles": "selective"}, {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")}]
+ADDITIONS += [
+    {"rope_angles": "selective"},
+    {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")},
+]
 ADDITIONS += [{"local_conv": 4}, {"short_conv": 3}]
 ADDITIONS += [{"decay": "gate", "rope_angles": "selective", "local_conv": 2, "short_conv": 4}]
 EVERY = pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ADDITIONS)))
