@@ -181,7 +181,7 @@ class LinearRoPEAttention(RoPEAttention):
         """
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        projected = self._project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         with full_precision(x.device):
             y, sums = with_state(self._inputs(projected, key_padding_mask, None))
         y = self._merge(y.to(projected.v.dtype), projected.local)
@@ -198,7 +198,7 @@ class LinearRoPEAttention(RoPEAttention):
             (B, 1, dim), and the state for the next step.
         """
         self._check_step(x, "step", batch=state.position.shape[0])
-        projected = self._project(x, x, None, state.carried)
+        projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
             terms = self._inputs(projected, None, state.position.unsqueeze(-1)).terms()
             sums = add_key(state.sums, terms, 0)

@@ -155,7 +155,7 @@ class RoPEAttention(nn.Module):
                 "context was given, but decay, selective angles and convolutions go along one sequence; make the "
                 "attention without them"
             )
-        projected = self._project(*without_padding(x, context, key_padding_mask), key_padding_mask)
+        projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
             # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
@@ -172,7 +172,7 @@ class RoPEAttention(nn.Module):
         """
         check_sequences("x", x, self.dim)
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        projected = self._project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
         identity = torch.eye(x.shape[1], dtype=projected.q.dtype, device=x.device)
         identity = identity.expand(*projected.q.shape[:2], -1, -1)
@@ -186,7 +186,7 @@ class RoPEAttention(nn.Module):
         """One token (B, 1, dim) more: its output, and the state for the next step."""
         raise NotImplementedError
 
-    def _project(
+    def project(
         self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
     ) -> Projected:
         """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.

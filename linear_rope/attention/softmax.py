@@ -139,7 +139,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        projected = self._project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         bias = self._bias(projected, key_padding_mask, None)
         q, k = self._rotate(projected, key_padding_mask, None)
         y = softmax_attention(q, k, projected.v, causal=True, key_padding_mask=key_padding_mask, bias=bias)
@@ -155,7 +155,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
         self._check_step(x, "step", batch=state.position.shape[0])
-        projected = self._project(x, x, None, state.carried)
+        projected = self.project(x, x, None, state.carried)
         q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
         k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, projected.v), dim=-2)

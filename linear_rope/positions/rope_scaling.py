@@ -59,10 +59,11 @@ class NTKAware(RopeScaling):
 class YaRN(RopeScaling):
     """NTK-by-parts with a temperature (Peng et al. 2023, arXiv 2309.00071, sections 3.2 and 3.4).
 
-    Pairs that turn ``beta`` times or more within the original length are left alone, those that turn ``alpha`` times or
-    less are slowed by s, and between them is a ramp, linear in the pair's number as in the authors' code. Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q
-    and k before softmax, or before FAVOR+, which estimates it. Other maps, and RoPE after a map, have no exponential of
-    a score for a temperature to act on: there it is left out.
+    Pairs that turn ``beta`` times or more within the original length are left alone, those that turn ``alpha``
+    times or less are slowed by s, and between them is a ramp, linear in the pair's number as in the authors' code.
+    Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q and k before softmax, or before FAVOR+, which
+    estimates it. Other maps, and RoPE after a map, have no exponential of a score for a temperature to act on:
+    there it is left out.
     """
 
     original_length: int

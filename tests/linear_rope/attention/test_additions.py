@@ -56,7 +56,7 @@ def test_padding_is_as_if_it_were_not_there(kernel: str, options: dict[str, Any]
         kept = ~mask[sequence]
         assert_near(y[sequence, kept], module(x[sequence : sequence + 1, kept])[0])
     if causal:
-        last, state = module.prefill(poisoned[:, :60], key_padding_mask=mask[:, :60])
+        _, state = module.prefill(poisoned[:, :60], key_padding_mask=mask[:, :60])
         stepped, _ = module.step(x[:, :1], state)
         for sequence in range(2):
             alone = torch.cat((x[sequence, :60][~mask[sequence, :60]], x[sequence, :1]))
@@ -101,7 +101,8 @@ def test_outputs_are_finite_for_large_and_strongly_gated_inputs(kernel: str, dty
         y = module(x)
         y.sum().backward()
         assert y.isfinite().all()
-        assert x.grad is not None and x.grad.isfinite().all()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
 
 
 def test_alibi_of_softmax_is_the_decay_of_the_same_name() -> None:

@@ -49,8 +49,8 @@ def test_ntk_is_another_base_with_the_fastest_kept_and_the_slowest_divided(width
 
 @pytest.mark.parametrize(("length", "base"), [(256, 10000.0), (2048, 10000.0), (64, 500.0)])
 def test_yarn_is_the_authors_code(length: int, base: float) -> None:
-    """Of jquesnelle/yarn: the ramp is linear in the pair's number, between the numbers at which pairs turn β and α times
-    (rounded outwards)."""
+    """Of jquesnelle/yarn: the ramp is linear in the pair's number, from where pairs turn β times to where they turn α
+    times, rounded outwards."""
     width, factor, alpha, beta = 64, 32.0, 1.0, 32.0
 
     def number(rotations: float) -> float:
