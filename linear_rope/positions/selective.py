@@ -23,7 +23,7 @@ class SelectiveRotation:
         ValueError: a value that it cannot be.
     """
 
-    rank: int | None = 16
+    rank: int | None = 8
     """of the projection from a token to all pairs of all heads; None projects each head's part of it by itself"""
     bias: bool = False
     """whether each pair has a learned constant speed of its own"""
