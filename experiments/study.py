@@ -64,12 +64,16 @@ class Study:
     files of ``root``. Of a study that trains nothing: a sentence for each failure"""
     answer: Part | None = None
     """(report.answer.Findings) -> the answer in a sentence or two with its numbers; None: report.answer.answer"""
+    measured: str = ""
+    """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""
     """the stem of the figure that stands beside the answer where there are no curves, or scripts are off"""
     variants: Sequence[str] = ()
     """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """its own presets: what differs from the general one of that name (presets.py). None: the general ones"""
+    table_note: str = ""
+    """what else has to be said below the main table"""
     claims: Path | Part | Sequence[Any] = ()
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
     quantities: str = ""

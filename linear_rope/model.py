@@ -18,11 +18,19 @@ from linear_rope.checks import check_choice, check_padding_mask
 from linear_rope.features.registry import find_feature_map
 from linear_rope.functional.rotated_features import Denominator, Rope
 from linear_rope.positions.absolute import LearnedPositions, SinusoidalPositions
+from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.tokens import token_positions
 
-Position = Literal["none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after"]
-ROPE: dict[str, Rope] = {"rope-before": "before", "rope-after": "after"}
+Position = Literal[
+    "none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after", "selective-before", "selective-after"
+]
+ROPE: dict[str, Rope] = {
+    "rope-before": "before",
+    "rope-after": "after",
+    "selective-before": "before",
+    "selective-after": "after",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class ModelConfig:
     num_features: int | None = None
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
     position: Position = "rope-after"
-    """how positions enter; softmax attention has no "rope-after", linear attention no "alibi\""""
+    """how positions enter; softmax attention has no "rope-after" and no "selective-after"; "selective-..." is RoPE
+    whose angles the tokens decide, see linear_rope.positions.selective"""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = 10000.0
@@ -59,6 +68,13 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = None
     """other angles for sequences longer than those of training, see linear_rope.positions.rope_scaling; no part of the
     weights"""
+    decay: str = "none"
+    """how much of the past each head keeps at each token: "none" for all of it, "fixed", "alibi", "retnet" or "gate",
+    see linear_rope.positions.decay"""
+    local_conv: int = 0
+    """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
+    short_conv: int = 0
+    """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     dropout: float = 0.0
@@ -82,13 +98,14 @@ class ModelConfig:
         find_feature_map(self.feature_map)
         check_choice("position", self.position, get_args(Position))
         check_scaling(self.rope_scaling, rotates=self.position in ROPE)
-        if self.attention == "softmax" and self.position == "rope-after":
-            raise ValueError('position is "rope-after", but softmax attention has no feature map; give "rope-before"')
-        if self.attention == "linear" and self.position == "alibi":
+        if self.attention == "softmax" and self.position.endswith("-after"):
+            kind = self.position.removesuffix("-after")
             raise ValueError(
-                'position is "alibi", a bias on the score of every query and key, but linear attention never makes '
-                'these scores; give another position, or attention="softmax"'
+                f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
+        check_choice("decay", self.decay, ("none", *DECAYS))
+        if self.position == "alibi" and self.decay != "none":
+            raise ValueError(f'decay is "{self.decay}", but position is "alibi", a decay itself; give one of them')
 
 
 MakeAttention = Callable[[int], nn.Module]
@@ -108,8 +125,14 @@ class Decoding(Protocol):
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
     """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
     # A kernel that took no notice of its positions would be another model than was asked for.
-    needed = {"rope": config.position in ROPE, "alibi": config.position == "alibi"}
-    needed["rope_scaling"] = config.rope_scaling is not None
+    alibi = config.position == "alibi"
+    # What softmax attention adds to its scores is a decay of linear attention's.
+    decay = "alibi" if alibi and config.attention == "linear" else config.decay
+    alibi = alibi and config.attention != "linear"
+    angles = "selective" if config.position.startswith("selective") else "fixed"
+    needed = {"rope": config.position in ROPE, "rope_scaling": config.rope_scaling is not None, "alibi": alibi}
+    needed |= {"decay": decay != "none", "rope_angles": angles != "fixed"}
+    needed |= {"local_conv": config.local_conv > 0, "short_conv": config.short_conv > 0}
     return make_attention(
         config.attention,
         config.dim,
@@ -119,7 +142,11 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
         feature_map=config.feature_map,
         num_features=config.num_features,
         rope=ROPE.get(config.position, "none"),
-        alibi=config.position == "alibi",
+        alibi=alibi,
+        decay=decay,
+        rope_angles=angles,
+        local_conv=config.local_conv,
+        short_conv=config.short_conv,
         denominator=config.denominator,
         rope_base=config.rope_base,
         rope_scaling=config.rope_scaling,
@@ -315,8 +342,8 @@ class Encoder(nn.Module):
 class EncoderDecoder(nn.Module):
     """A sequence-to-sequence model: an :class:`Encoder`, and a causal decoder that reads its output in every block.
 
-    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions and no linear
-    biases: source and target positions are not on one axis.
+    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions, decays or
+    convolutions: source and target positions are not on one axis.
 
     Args:
         config: the shape of encoder and decoder; ``layers`` each.
@@ -328,6 +355,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = Encoder(config)
         of_distance = config.position in (*ROPE, "alibi")
         across = replace(config, position="none", rope_scaling=None) if of_distance else config
+        across = replace(across, decay="none", local_conv=0, short_conv=0)
         self.blocks = nn.ModuleList(
             Block(
                 config,

@@ -78,6 +78,7 @@ def plugins(comparison: Path) -> list[dict[str, str]]:
     return json.loads((comparison / "comparison.json").read_text())["plugins"]
 
 
+@pytest.mark.slow
 def test_an_installed_package_adds_a_map_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
     variants = "squareplus-rope-after,windowed-rope-before,squareplus-none"
     words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants, "--out", "out"]
@@ -90,6 +91,7 @@ def test_an_installed_package_adds_a_map_a_kernel_and_data_and_the_record_names_
     assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 3
 
 
+@pytest.mark.slow
 def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed, tmp_path):
     variants = "squareplus-fast,squareplus-rope-after"
     words = ["run", "convergence", *SMOKE, "--data", "backwards", "--variants", variants, "--out", "out"]
@@ -101,6 +103,7 @@ def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sources, tmp_path):
     shutil.copytree(sources / "my_rope", tmp_path / "my_rope")
     plugin = ("--plugin", "my_rope.plugin")
@@ -123,6 +126,7 @@ def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sourc
     assert now["sha256"] != origin["sha256"]
 
 
+@pytest.mark.slow
 def test_what_was_only_looked_at_or_took_part_in_another_comparison_is_not_on_record(installed, tmp_path):
     words = [*SMOKE, "--out", "out", "--variants"]
     code = (

@@ -18,7 +18,9 @@ FINDINGS = {
 CONVERGENCE = PAGES[PROJECT / "docs/findings/convergence.md"]
 SPEED = PAGES[PROJECT / "docs/speed.md"]
 BLOCKS = [
-    pytest.param(block, id=f"{path.name}-{number}", marks=[pytest.mark.slow] if "compare(" in block else [])
+    pytest.param(
+        block, id=f"{path.name}-{number}", marks=[pytest.mark.slow, pytest.mark.full] if "compare(" in block else []
+    )
     for path, text in PAGES.items()
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 ]

@@ -71,7 +71,9 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
     runs = gains(curves, summary, comparison)
-    shown = replace(comparison, variants=[v for v in comparison.variants if v.baseline != v.name])
+    kernels = {variant.kernel for variant in comparison.variants if variant.name in runs}  # with something to compare
+    variants = [v for v in comparison.variants if v.baseline != v.name and v.kernel in kernels]
+    shown = replace(comparison, variants=variants)
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
     scale = _vertical_range(runs, finished_seeds(summary), 0)

@@ -5,6 +5,7 @@ variants with and without it were trained, else which variant is the best.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -25,6 +26,8 @@ class Findings(NamedTuple):
     """as in summary.csv"""
     rows: Mapping[str, Row]
     """the claims that were judged on it, by key"""
+    root: Path
+    """of what else was measured"""
 
     def estimate(self, variant: str, metric: str) -> Estimate:
         """Of a row of the summary; of none, with n = 0."""
@@ -95,21 +98,21 @@ def answer(found: Findings) -> str:
     return " ".join(filter(None, [_what_rope_changes(found), best(found)]))
 
 
-def setting(comparison: Comparison) -> str:
-    """The data, models and seeds behind the numbers, on one line."""
+def setting(comparison: Comparison, measured: str = "") -> str:
+    """The data, models and seeds behind the numbers, on one line; ``measured`` is ``Study.measured``."""
     if not comparison.variants:
         machine = comparison.machine
         device = machine.get("device", "cpu")
         return f"Preset {comparison.preset}, measured on {machine.get('cpu', 'a CPU') if device == 'cpu' else device}."
-    config, seeds = comparison.config, len(comparison.seeds)
+    config, seeds, layers = comparison.config, len(comparison.seeds), comparison.config.get("layers", "?")
     tokens = config["steps"] * comparison.tokens_per_step
     words = [
-        f"Test {comparison.objective.quantity} on {listed(data.called for data in comparison.data)}",
+        f"{measured or f'Test {comparison.objective.quantity}'} on {listed(data.called for data in comparison.data)}",
         "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
         f"{_round(tokens)} tokens of training",
-        f"models of {config.get('layers', '?')} layers and width {config.get('dim', '?')}",
+        f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
     ]
-    intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 else ""
+    intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""
     return f"{', '.join(words)}{intervals}."
 
 
@@ -174,7 +177,8 @@ def best(found: Findings) -> str:
     if nearest is not None:
         kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"
         apart = abs(found.final(nearest.name).mean - found.final(first.name).mean)
-        said += f"; the best {kind}, {in_words(nearest)}, is {apart:.2f} behind"
+        behind = f"{apart:.2f} behind" if apart >= 0.005 else "equal to two digits"
+        said += f"; the best {kind}, {in_words(nearest)}, is {behind}"
     elif len(ranking) > 1:
         worst = "highest" if better == "lowest" else "lowest"
         said += f", {in_words(ranking[-1])} {worst} ({found.final(ranking[-1].name).mean:.3g})"

@@ -1,6 +1,7 @@
 """The claims of all studies, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from experiments.report.render import template
 from experiments.study import Study
 
 STYLES = dict(zip(VERDICTS, ("bold green", "bold red", "bold yellow", "dim"), strict=True))
+FIRST_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z])")
 
 
 class Result(NamedTuple):
@@ -122,7 +124,7 @@ def count(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def print_claims(console: Console, sections: list[Section], summary: bool) -> None:
-    """Print what each comparison answered and the counts; without ``summary`` every claim and the rule before them."""
+    """Print the first sentence of each answer; without ``summary`` all of it, every claim and the rule."""
     if not summary:
         for section in sections:
             console.print(_table(section))
@@ -137,7 +139,9 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
             verdicts = ", ".join(f"{number} {verdict}" for verdict, number in mine.items() if number)
             if mine[NOT_RUN]:
                 missing.append(result.command)
-            grid.add_row(Text(result.reference, style="bold"), Text(visible(f"{result.answer} [{verdicts}]".strip())))
+            begins = result.answer and FIRST_SENTENCE.split(result.answer, maxsplit=1)[0]
+            said = begins if summary and begins else f"{result.answer} [{verdicts}]".strip()
+            grid.add_row(Text(result.reference, style="bold"), Text(visible(said)))
     console.print(grid)
     if missing and not summary:
         console.print("\nWhat is not run is made by:")

@@ -42,7 +42,7 @@ class Evidence(NamedTuple):
         finished, planned = int(tested["n"].sum()), int(tested["planned"].sum())
         if planned and not finished:
             return "No run has finished yet."
-        found = Findings(self.comparison, self.summary, {row.claim.key: row for row in self.rows})
+        found = Findings(self.comparison, self.summary, {row.claim.key: row for row in self.rows}, self.root)
         said: str = resolve(self.study.answer or answer)(found)
         return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
 

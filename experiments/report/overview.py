@@ -71,7 +71,7 @@ def _card(evidence: Evidence, main: dict[str, Any] | None) -> Card:
         evidence.root.name,
         study.said(study.question),
         evidence.answer,
-        setting(comparison),
+        setting(comparison, study.measured),
         _lines(interactive(evidence.curves, evidence.summary, comparison, MOST_LINES)),
         main,
         bool(comparison.variants),

@@ -23,7 +23,19 @@ def template(name: str) -> jinja2.Template:
     environment.filters["code"] = _markdown_code
     environment.filters["code_block"] = lambda text: "{0}\n{1}\n{0}".format(_fence(text, 3), text)
     environment.filters["number"] = lambda value: f"{value:,}"
+    environment.filters["plain"] = plain
     return environment.get_template(name)
+
+
+def plain(value: object) -> object:
+    """A setting as a person would write it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(each)}" for name, each in value.items()) or "-"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(plain(each)) for each in value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def _escape_markdown(text: object) -> str:

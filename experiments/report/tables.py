@@ -1,6 +1,8 @@
 """The main table of a comparison, and how its runs ended."""
 
+import re
 import textwrap
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +19,36 @@ from experiments.records.schema import Comparison
 
 NOTHING = "-"
 NO_BASELINE = " was not run"
+ANY = (-inf, inf)
 
 
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
     metrics: Any = summary.set_index(["variant", "metric"])
     objective, names = comparison.objective, {variant.name for variant in comparison.variants}
+    baselines = {variant.baseline for variant in comparison.variants}
+    is_share = objective.metric == "accuracy"  # it cannot leave 0 to 1, and so its interval does not
     rows = []
     for variant in comparison.variants:
         name, baseline = variant.name, variant.baseline
         test: Any = metrics.loc[name, f"test_{objective.metric}"]
-        if objective.metric == "accuracy":  # it cannot leave 0 to 1, and so its interval does not
-            test = test.where(~test.index.isin(["low", "high"]), test[["low", "high"]].astype(float).clip(0, 1))
-        steps: Any = metrics.loc[name, "steps_to_baseline"]
-        if baseline == name:
+        if baseline in names - {name}:
+            minus = metrics.loc[name, f"test_{objective.metric}_minus_baseline"]
+            difference = _with_interval(minus, "+.4f", (-1, 1) if is_share else ANY)
+        elif name in baselines:
             difference = "baseline"
-        elif baseline in names:
-            difference = _with_interval(metrics.loc[name, f"test_{objective.metric}_minus_baseline"], "+.4f")
         else:
             difference = f"{baseline}{NO_BASELINE}"
+        reached = NOTHING if baseline == name else _steps(metrics.loc[name, "steps_to_baseline"])
         speed, table = metrics.loc[name, "tokens_per_second"]["mean"], variant.position_parameters
         counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
         rows.append(
             {
                 "variant": name,
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
-                f"test {objective.quantity}": _with_interval(test, ".3f"),
+                f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
                 "minus baseline": difference,
-                "steps to baseline's final validation loss": NOTHING if baseline == name else _steps(steps),
+                **({} if is_share else {"steps to baseline's final validation loss": reached}),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
                 "not finished": f"{', '.join(counts)}: {test['reasons']}" if counts else "",
@@ -73,9 +77,34 @@ def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str
     flat = table.map(lambda cell: str(cell).replace("\n", " "))
     if form == "latex":
         styled = flat.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
-        return styled.to_latex(hrules=True, column_format="lrrr")
+        return re.sub(r"(?<=[ \[])-(?=\d)", "$-$", styled.to_latex(hrules=True, column_format="lrrr"))
     rows = [list(flat.columns), ["---", "---:", "---:", "---:"], *flat.to_numpy().tolist()]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def how_to_read(table: pd.DataFrame, summary: pd.DataFrame) -> str:
+    """What the numbers of a main table are, as far as it has them."""
+    says = ["n counts finished seeds."]
+    if summary["low"].notna().any():
+        says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
+    if "minus baseline" in table:
+        says.append(
+            "A difference is taken seed by seed from the baseline: the same kernel without positions or, for a setting "
+            "behind @, the variant without it."
+        )
+    if "tokens/s" in table:
+        says.append("tokens/s is the mean of the runs' medians.")
+    return " ".join(says)
+
+
+def notes_in_words(comparison: Comparison) -> list[str]:
+    """The notes of a comparison; those of older versions in the words of this one."""
+    taken = r"continued with another comparison's cells: (\d+) were taken over that other code trained \((.*)\)"
+    words = r"\1 runs were taken over from another comparison, where other code trained them (\2)."
+    return [
+        re.sub(taken, words, note).replace("unevenly over the arms", "for some variants more than for others")
+        for note in comparison.notes
+    ]
 
 
 def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> tuple[int, list[dict[Any, Any]]]:
@@ -117,11 +146,12 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     return table
 
 
-def _with_interval(row: "pd.Series[Any]", pattern: str) -> str:
+def _with_interval(row: "pd.Series[Any]", pattern: str, limits: tuple[float, float] = ANY) -> str:
     if pd.isna(row["mean"]):
         return NOTHING
     mean = format(row["mean"], pattern)
-    return mean if pd.isna(row["low"]) else f"{mean}\n[{format(row['low'], pattern)}, {format(row['high'], pattern)}]"
+    low, high = (format(min(max(row[end], limits[0]), limits[1]), pattern) for end in ("low", "high"))
+    return mean if pd.isna(row["low"]) else f"{mean}\n[{low}, {high}]"
 
 
 def _steps(row: "pd.Series[Any]") -> str:
@@ -129,4 +159,4 @@ def _steps(row: "pd.Series[Any]") -> str:
         return NOTHING
     if row["reached"] < row["n"]:
         return f"reached by {row['reached']} of {row['n']}"
-    return _with_interval(row, ".0f")
+    return _with_interval(row, ".0f", (0, inf))

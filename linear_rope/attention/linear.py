@@ -2,23 +2,21 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_choice, check_padding_mask
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
-from linear_rope.functional.causal_autograd import stream_with_state
-from linear_rope.functional.chunked import prefix_sums
-from linear_rope.functional.linear_attention import linear_attention, make_mapping
+from linear_rope.functional.linear_attention import linear_attention, prepare, with_state
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.rotated_features import Denominator, Mapping, Rope
+from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
 from linear_rope.functional.terms import attention_output, full_precision
+from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
-from linear_rope.tracing import is_eager
 
 
 class LinearAttentionState(NamedTuple):
@@ -27,10 +25,12 @@ class LinearAttentionState(NamedTuple):
     Attributes:
         sums: the state of the recurrence.
         position: (B,) int64, position of the next token.
+        carried: by rotation and convolutions.
     """
 
     sums: State
     position: Tensor
+    carried: Carried = Carried()
 
 
 class LinearRoPEAttention(RoPEAttention):
@@ -55,6 +55,13 @@ class LinearRoPEAttention(RoPEAttention):
         redraw_every: training-mode forward passes between redraws of the random features; None draws once. The count
             and the features are part of the state dict.
         seed: of the random features, which come from a generator of their own.
+        decay: how much of the past each head keeps at each token: "none" all of it; "fixed", "alibi" and "retnet" a
+            share that is the head's; "gate" one that the token decides; or a :class:`Decay`, see
+            :mod:`linear_rope.positions.decay`. A token keeps exp(−slope) with "alibi", which is ALiBi.
+        rope_angles: "fixed" are RoPE's; "selective" those that the tokens decide, or a :class:`SelectiveRotation`.
+        local_conv: tokens in a weighted sum of values that is added to the heads' output (LePE, arXiv 2405.16605);
+            0 for none.
+        short_conv: tokens in a weighted sum of queries, keys and values that is added to each; 0 for none.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -77,8 +84,14 @@ class LinearRoPEAttention(RoPEAttention):
         dropout: float = 0.0,
         redraw_every: int | None = None,
         seed: int = 0,
+        decay: str | Decay = "none",
+        rope_angles: str | SelectiveRotation = "fixed",
+        local_conv: int = 0,
+        short_conv: int = 0,
     ) -> None:
-        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling)
+        super().__init__(
+            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
+        )
         check_choice("rope", rope, ("after", "before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
         check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
@@ -110,6 +123,7 @@ class LinearRoPEAttention(RoPEAttention):
             raise ValueError(
                 f'head_dim is {self.head_dim}, but rope="before" rotates pairs of channels; give an even number'
             )
+        self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
 
     def forward(
         self,
@@ -122,13 +136,11 @@ class LinearRoPEAttention(RoPEAttention):
             self.feature_map.maybe_redraw()
         return super().forward(x, context, key_padding_mask, positions)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Tensor:
+    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         return linear_attention(
-            q,
-            k,
-            v,
+            projected.q,
+            projected.k,
+            projected.v,
             feature_map=self.feature_map,
             rope=self.rope,
             denominator=self.denominator,
@@ -137,15 +149,15 @@ class LinearRoPEAttention(RoPEAttention):
             positions=positions,
             rope_base=self.rope_base,
             rope_scaling=self.rope_scaling,
+            log_decay=projected.log_decay,
+            angles=projected.angles,
         )
 
-    def _mapping(
-        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Mapping:
-        return make_mapping(
-            q,
-            k,
-            v,
+    def _inputs(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Inputs:
+        return prepare(
+            projected.q,
+            projected.k,
+            projected.v,
             feature_map=self.feature_map,
             rope=self.rope,
             denominator=self.denominator,
@@ -153,6 +165,8 @@ class LinearRoPEAttention(RoPEAttention):
             positions=positions,
             rope_base=self.rope_base,
             rope_scaling=self.rope_scaling,
+            log_decay=projected.log_decay,
+            angles=projected.angles,
         )
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, LinearAttentionState]:
@@ -167,16 +181,11 @@ class LinearRoPEAttention(RoPEAttention):
         """
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        q, k, v = self._project(*without_padding(x, None, key_padding_mask))
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         with full_precision(x.device):
-            mapping = self._mapping(q, k, v, key_padding_mask, None)
-            if is_eager(q, k, v) and not torch.is_grad_enabled():
-                y, sums = stream_with_state(mapping, q, k, v)
-            else:
-                terms = mapping.terms(q, k, v)
-                prefix, sums = prefix_sums(terms)
-                y = attention_output(prefix, terms.query_scale).to(v.dtype)
-        return self._merge(y), LinearAttentionState(sums, next_position(x, key_padding_mask))
+            y, sums = with_state(self._inputs(projected, key_padding_mask, None))
+        y = self._merge(y.to(projected.v.dtype), projected.local)
+        return y, LinearAttentionState(sums, next_position(x, key_padding_mask), projected.carried)
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
         """One token more, in time and memory that do not depend on how many came before.
@@ -189,12 +198,12 @@ class LinearRoPEAttention(RoPEAttention):
             (B, 1, dim), and the state for the next step.
         """
         self._check_step(x, "step", batch=state.position.shape[0])
-        q, k, v = self._project(x, x)
+        projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
-            terms = self._mapping(q, k, v, None, state.position.unsqueeze(-1)).terms(q, k, v)
+            terms = self._inputs(projected, None, state.position.unsqueeze(-1)).terms()
             sums = add_key(state.sums, terms, 0)
-            y = attention_output(read_state(terms, sums), terms.query_scale).to(v.dtype)
-        return self._merge(y), LinearAttentionState(sums, state.position + 1)
+            y = attention_output(read_state(terms, sums), terms.query_scale).to(projected.v.dtype)
+        return self._merge(y, projected.local), LinearAttentionState(sums, state.position + 1, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"

@@ -1,14 +1,54 @@
 """What every attention module shares: projections, heads, argument checks."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
+from linear_rope.positions.decay import Decay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.selective import SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
+
+
+class Carried(NamedTuple):
+    """What rotation and convolutions carry from token to token; None where there is none.
+
+    Attributes:
+        phase: (B, H, width / 2) float64, Φ of :mod:`linear_rope.positions.selective`.
+        speeds: (B, 3, H·width/2), the last inputs of its convolution.
+        short: (B, short_conv − 1, 3·H·D), the last queries, keys and values.
+        local: (B, local_conv − 1, H·D), the last values.
+    """
+
+    phase: Tensor | None = None
+    speeds: Tensor | None = None
+    short: Tensor | None = None
+    local: Tensor | None = None
+
+
+class Projected(NamedTuple):
+    """What a kernel attends with.
+
+    Attributes:
+        q: (B, H, N, D).
+        k, v: (B, H, K, D).
+        log_decay: (B, H, N), or None.
+        angles: (B, H, N, width / 2), or None for those of the positions.
+        local: (B, N, H·D), added to the output of the heads; or None.
+        carried: after the last token.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None
+    angles: Tensor | None
+    local: Tensor | None
+    carried: Carried
 
 
 class RoPEAttention(nn.Module):
@@ -24,6 +64,9 @@ class RoPEAttention(nn.Module):
         bias: bool,
         dropout: float,
         rope_scaling: RopeScaling | None = None,
+        decay: str | Decay = "none",
+        local_conv: int = 0,
+        short_conv: int = 0,
     ) -> None:
         super().__init__()
         if dim < 1 or heads < 1:
@@ -47,11 +90,33 @@ class RoPEAttention(nn.Module):
         self.value = nn.Linear(dim, width, bias=bias)
         self.out = nn.Linear(width, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
+        self.decay = make_decay(decay, dim, heads)
+        self.rotation: SelectiveAngles | None = None
+        self.rotation_convolution: ShortConvolution | None = None
+        for name, window in (("local_conv", local_conv), ("short_conv", short_conv)):
+            if window < 0 or window == 1:
+                raise ValueError(f"{name} is {window}; give 2 or more, or 0 for none")
+        self.local = ShortConvolution(width, local_conv, causal=causal) if local_conv else None
+        self.short = ShortConvolution(3 * width, short_conv, causal=causal) if short_conv else None
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Tensor:
-        """(B, H, N, D) queries, (B, H, K, D) keys and values → (B, H, N, D)."""
+    def _rotate_by(self, angles: str | SelectiveRotation, rope: str, width: int) -> None:
+        """Take RoPE's angles, or those that the tokens decide, for ``width`` channels of each head."""
+        if angles == "fixed":
+            return
+        settings = SelectiveRotation() if angles == "selective" else angles
+        if not isinstance(settings, SelectiveRotation):
+            raise ValueError(f'rope_angles is {angles!r}; give "fixed", "selective" or a SelectiveRotation')
+        if rope == "none":
+            raise ValueError(f'rope_angles is {angles!r}, but rope is "none"; give a rope, or rope_angles="fixed"')
+        if self.rope_scaling is not None:
+            raise ValueError(
+                f"rope_scaling is {self.rope_scaling}, but selective angles are not of positions; leave it out"
+            )
+        self.rotation = SelectiveAngles(settings, self.dim, self.heads, width, self.rope_base)
+        self.rotation_convolution = ShortConvolution(self.heads * width // 2, 4, causal=self.causal)
+
+    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        """→ (B, H, N, Dv), for values of any width."""
         raise NotImplementedError
 
     def forward(
@@ -85,12 +150,17 @@ class RoPEAttention(nn.Module):
                 raise ValueError("context was given, but the attention is causal; make it with causal=False")
         source = x if context is None else context
         check_padding_mask(key_padding_mask, *source.shape[:2])
-        q, k, v = self._project(*without_padding(x, context, key_padding_mask))
+        if context is not None and (self.decay or self.rotation or self.local or self.short):
+            raise ValueError(
+                "context was given, but decay, selective angles and convolutions go along one sequence; make the "
+                "attention without them"
+            )
+        projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
             # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
             positions = (token_positions(x.shape[1], None, x.device), k_positions)
-        return self._merge(self._attend(q, k, v, key_padding_mask, positions))
+        return self._merge(self._attend(projected, key_padding_mask, positions), projected.local)
 
     def attention_weights(
         self, x: Tensor, key_padding_mask: Tensor | None = None, positions: Positions | None = None
@@ -102,10 +172,11 @@ class RoPEAttention(nn.Module):
         """
         check_sequences("x", x, self.dim)
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        q, k, _ = self._project(*without_padding(x, None, key_padding_mask))
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
-        identity = torch.eye(x.shape[1], dtype=q.dtype, device=x.device).expand(*q.shape[:2], -1, -1)
-        return self._attend(q, k, identity, key_padding_mask, positions)
+        identity = torch.eye(x.shape[1], dtype=projected.q.dtype, device=x.device)
+        identity = identity.expand(*projected.q.shape[:2], -1, -1)
+        return self._attend(projected._replace(v=identity), key_padding_mask, positions)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The whole prompt (B, N, dim) at once: its output, and the state that :meth:`step` goes on from."""
@@ -115,13 +186,37 @@ class RoPEAttention(nn.Module):
         """One token (B, 1, dim) more: its output, and the state for the next step."""
         raise NotImplementedError
 
-    def _project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        projected = (self.query(x), self.key(source), self.value(source))
-        q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in projected)
-        return q, k, v
+    def project(
+        self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
+    ) -> Projected:
+        """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.
 
-    def _merge(self, y: Tensor) -> Tensor:
-        return self.dropout(self.out(rearrange(y, "b h n d -> b n (h d)")))
+        Tokens are zero at padding.
+        """
+        phase, speeds, short, local = before or Carried()
+        q, k, v = self.query(x), self.key(source), self.value(source)
+        if self.short is not None:
+            together = _unpadded(torch.cat((q, k, v), dim=-1), key_padding_mask)
+            q, k, v = (together + self.short(together, key_padding_mask, short)).chunk(3, dim=-1)
+            short = self.short.window(together, key_padding_mask, short)
+        added = None
+        if self.local is not None:
+            values = _unpadded(v, key_padding_mask)
+            added = self.local(values, key_padding_mask, local)
+            local = self.local.window(values, key_padding_mask, local)
+        angles = None
+        if self.rotation is not None and self.rotation_convolution is not None:
+            inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
+            convolved = inputs + self.rotation_convolution(inputs, key_padding_mask, speeds)
+            speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
+            angles, phase = self.rotation(x, convolved, key_padding_mask, phase)
+        log_decay = None if self.decay is None else self.decay(x)
+        q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in (q, k, v))
+        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
+
+    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
+        y = rearrange(y, "b h n d -> b n (h d)")
+        return self.dropout(self.out(y if local is None else y + local))
 
     def _check_step(self, x: Tensor, method: str, batch: int | None = None) -> None:
         check_sequences("x", x, self.dim)
@@ -149,3 +244,8 @@ def next_position(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
     if key_padding_mask is None:
         return torch.full((x.shape[0],), x.shape[1], device=x.device)
     return (~key_padding_mask).sum(-1)
+
+
+def _unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """``x`` (B, N, C) with zeros at padding, where a bias may have put something."""
+    return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0)

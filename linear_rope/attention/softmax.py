@@ -6,11 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.functional.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
+from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotate, rotations
+from linear_rope.positions.rotary import rotate, rotation_of, rotations
+from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 
 
@@ -21,12 +24,16 @@ class KeyValueCache(NamedTuple):
         k, v: (B, H, K, D), keys already rotated.
         key_padding_mask: (B, K) bool, True at padding, or None.
         position: (B,) int64, position of the next token.
+        faded: (B, H, K) float64, the sum of ln a up to each key, ∞ for keys before a reset; None without decay.
+        carried: by rotation and convolutions.
     """
 
     k: Tensor
     v: Tensor
     key_padding_mask: Tensor | None
     position: Tensor
+    faded: Tensor | None = None
+    carried: Carried = Carried()
 
 
 class SoftmaxRoPEAttention(RoPEAttention):
@@ -47,6 +54,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
+        decay, rope_angles, local_conv, short_conv: as in :class:`LinearRoPEAttention`. ln a_t summed from a key to the
+            query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
+            2503.02130). It makes a bias of B·H·N·K numbers.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -65,24 +75,37 @@ class SoftmaxRoPEAttention(RoPEAttention):
         rope_scaling: RopeScaling | None = None,
         bias: bool = False,
         dropout: float = 0.0,
+        decay: str | Decay = "none",
+        rope_angles: str | SelectiveRotation = "fixed",
+        local_conv: int = 0,
+        short_conv: int = 0,
     ) -> None:
-        super().__init__(dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling)
+        super().__init__(
+            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
+        )
         check_choice("rope", rope, ("before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
         if rope == "before" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
         if alibi and rope != "none":
             raise ValueError(f'rope is {rope!r}, but alibi tells positions by itself; give rope="none" with alibi=True')
+        if alibi and decay != "none":
+            raise ValueError(f'decay is {decay!r}, but alibi is a decay too; give decay="alibi" or another, not both')
         self.rope = rope
         self.alibi = alibi
+        self._rotate_by(rope_angles, rope, self.head_dim)
 
     def _rotate(
-        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
     ) -> tuple[Tensor, Tensor]:
+        q, k = projected.q, projected.k
         check_positions(positions, q, k)
         if self.rope == "none":
             return q, k
         dtype = torch.promote_types(q.dtype, torch.float32)
+        if projected.angles is not None:
+            turn = rotation_of(projected.angles).to(dtype)
+            return rotate(q.to(dtype), turn).to(q.dtype), rotate(k.to(dtype), turn).to(k.dtype)
         q_rotation, k_rotation = rotations(
             q,
             k,
@@ -96,16 +119,18 @@ class SoftmaxRoPEAttention(RoPEAttention):
         )
         return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Tensor:
-        bias = self._bias(q, k, key_padding_mask, positions)
-        q, k = self._rotate(q, k, key_padding_mask, positions)
-        return softmax_attention(q, k, v, causal=self.causal, key_padding_mask=key_padding_mask, bias=bias)
+    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        bias = self._bias(projected, key_padding_mask, positions)
+        q, k = self._rotate(projected, key_padding_mask, positions)
+        return softmax_attention(q, k, projected.v, causal=self.causal, key_padding_mask=key_padding_mask, bias=bias)
 
     def _bias(
-        self, q: Tensor, k: Tensor, key_padding_mask: Tensor | None, positions: Positions | None
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
     ) -> Tensor | None:
+        """What is added to the scores, broadcastable to (B, H, N, K)."""
+        q, k = projected.q, projected.k
+        if projected.log_decay is not None:
+            return fading(_without_padding(projected.log_decay, key_padding_mask)).to(q.dtype)
         if not self.alibi:
             return None
         return alibi_bias(*aligned_positions(q, k, positions, key_padding_mask), self.heads, dtype=q.dtype)
@@ -114,27 +139,47 @@ class SoftmaxRoPEAttention(RoPEAttention):
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
         self._check_step(x, "prefill")
         check_padding_mask(key_padding_mask, *x.shape[:2])
-        q, k, v = self._project(*without_padding(x, None, key_padding_mask))
-        bias = self._bias(q, k, key_padding_mask, None)
-        q, k = self._rotate(q, k, key_padding_mask, None)
-        y = self._merge(softmax_attention(q, k, v, causal=True, key_padding_mask=key_padding_mask, bias=bias))
-        return y, KeyValueCache(k, v, key_padding_mask, next_position(x, key_padding_mask))
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        bias = self._bias(projected, key_padding_mask, None)
+        q, k = self._rotate(projected, key_padding_mask, None)
+        y = softmax_attention(q, k, projected.v, causal=True, key_padding_mask=key_padding_mask, bias=bias)
+        sums = None
+        if projected.log_decay is not None:
+            sums, segment = faded(_without_padding(projected.log_decay, key_padding_mask))
+            sums = sums.masked_fill(segment < segment[..., -1:], torch.inf)
+        cache = KeyValueCache(
+            k, projected.v, key_padding_mask, next_position(x, key_padding_mask), sums, projected.carried
+        )
+        return self._merge(y, projected.local), cache
 
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
         self._check_step(x, "step", batch=state.position.shape[0])
-        q, k, v = self._project(x, x)
-        q, k = self._rotate(q, k, None, state.position.unsqueeze(-1))
+        projected = self.project(x, x, None, state.carried)
+        q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
-        k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, v), dim=-2)
-        # Of the keys' positions the new token's own is the last.
-        k_positions = token_positions(k.shape[-2], mask, x.device)
-        bias = self._bias(q, k, None, (state.position.unsqueeze(-1), k_positions))
+        k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, projected.v), dim=-2)
+        bias, sums = None, None
+        if projected.log_decay is not None and state.faded is not None:
+            new, reset = faded(projected.log_decay)
+            sums = torch.cat((state.faded.masked_fill(reset > 0, torch.inf), state.faded[..., -1:] + new), dim=-1)
+            bias = (sums[..., -1:] - sums).unsqueeze(-2).to(q.dtype)
+        elif self.alibi:
+            # Of the keys' positions the new token's own is the last.
+            k_positions = token_positions(k.shape[-2], mask, x.device)
+            at = (state.position.unsqueeze(-1), k_positions)
+            bias = self._bias(projected._replace(k=k), None, at)
         y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask, bias=bias)
-        return self._merge(y), KeyValueCache(k, v, mask, state.position + 1)
+        cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
+        return self._merge(y, projected.local), cache
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"
+
+
+def _without_padding(log_decay: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """Nothing is forgotten at padding."""
+    return log_decay if key_padding_mask is None else log_decay.masked_fill(key_padding_mask[:, None], 0)
 
 
 def softmax_attention(

@@ -3,21 +3,22 @@
 Axis names: B batch, H heads, N queries, K keys, D head width, M features.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.checks import check_padding_mask, check_sequences
 from linear_rope.features.favor import FavorPlus
+from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
-from linear_rope.positions.rotary import apply_rope
+from linear_rope.positions.rotary import apply_rope, rotate, rotation_of
 from linear_rope.positions.tokens import Positions, align_positions, token_positions
 
 
@@ -73,12 +74,18 @@ def attention_matrices(
         visible = _visible(attention, x, key_padding_mask, context)
         if not visible.any():
             raise ValueError("key_padding_mask is True everywhere; give one that leaves a key to see")
-        q, k = _queries_and_keys(attention, x, key_padding_mask, context)
+        projected = _projected(attention, x, key_padding_mask, context)
+        q, k, angles = projected.q, projected.k, projected.angles
         q_positions, k_positions = _positions(x, key_padding_mask, positions, context)
+        scaling = attention.rope_scaling
+
+        def turned(x: Tensor, at: Tensor) -> Tensor:
+            if angles is not None:
+                return rotate(x, rotation_of(angles).to(x.dtype))
+            return apply_rope(x, at, base=attention.rope_base, scaling=scaling)
+
         if attention.rope == "before":
-            scaling = attention.rope_scaling
-            q = apply_rope(q, q_positions, base=attention.rope_base, scaling=scaling)
-            k = apply_rope(k, k_positions, base=attention.rope_base, scaling=scaling)
+            q, k = turned(q, q_positions), turned(k, k_positions)
             tempered = not isinstance(attention, LinearRoPEAttention) or isinstance(attention.feature_map, FavorPlus)
             if scaling is not None and tempered:
                 q, k = q * scaling.magnitude, k * scaling.magnitude
@@ -86,6 +93,11 @@ def attention_matrices(
         if isinstance(attention, SoftmaxRoPEAttention) and attention.alibi:
             at = (align_positions(q_positions, q), align_positions(k_positions, k))
             scores = scores + alibi_bias(*at, attention.heads, dtype=q.dtype)
+        between = None
+        if projected.log_decay is not None:
+            between = fading(projected.log_decay).to(q.dtype)
+            visible = visible & between.isfinite()
+            scores = scores + between
         scores = scores.masked_fill(~visible, torch.finfo(q.dtype).min)
         softmax = scores.softmax(-1) * visible
         if not isinstance(attention, LinearRoPEAttention):
@@ -104,22 +116,43 @@ def attention_matrices(
             positions=(q_positions, k_positions),
             rope_base=attention.rope_base,
             rope_scaling=None if attention.rope == "before" else attention.rope_scaling,
+            log_decay=projected.log_decay,
+            angles=angles if attention.rope == "after" else None,
             implementation="reference",
         )
-        kernel, denominator = _kernel(attention, q, k, visible, (q_positions, k_positions))
+        after = attention.rope == "after" and attention.denominator == "rotated"
+        kernel, denominator = _kernel(
+            attention,
+            q,
+            k,
+            visible,
+            between,
+            (lambda q, k: (turned(q, q_positions), turned(k, k_positions))) if after else None,
+        )
         return AttentionMatrices(weights, kernel, softmax, denominator, visible)
 
 
 def _kernel(
-    attention: LinearRoPEAttention, q: Tensor, k: Tensor, visible: Tensor, positions: tuple[Tensor, Tensor]
+    attention: LinearRoPEAttention,
+    q: Tensor,
+    k: Tensor,
+    visible: Tensor,
+    between: Tensor | None,
+    turned: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The kernel's normalised rows and the denominator of the attention."""
+    """The kernel's normalised rows and the denominator of the attention, whose features are ``turned``.
+
+    ``between`` (B, H, N, K) is added to the logarithm of each pair's weight.
+    """
     (q_values, _), (k_values, key_scale) = attention.feature_map.queries(q), attention.feature_map.keys(k)
     # Every key's own scale, relative to the largest that the query sees; a query's own scale cancels in its row.
     factor = visible.to(q.dtype)
     if key_scale is not None:
-        scale = key_scale.mT.masked_fill(~visible, torch.finfo(q.dtype).min)
+        scale = key_scale.mT if between is None else key_scale.mT + between
+        scale = scale.masked_fill(~visible, torch.finfo(q.dtype).min)
         factor = (scale - scale.amax(-1, keepdim=True)).exp() * visible
+    elif between is not None:
+        factor = between.exp() * visible
     largest_query = q_values.abs().amax(-1)
     largest_key = (k_values.abs().amax(-1).unsqueeze(-2) * factor).amax(-1)
 
@@ -128,30 +161,26 @@ def _kernel(
     denominator: Tensor | None = row_sums
     if attention.denominator == "none":
         denominator = None
-    elif attention.denominator == "rotated" and attention.rope == "after":
-        rotated_q, rotated_k = (
-            apply_rope(values, at, base=attention.rope_base, scaling=attention.rope_scaling)
-            for values, at in zip((q_values, k_values), positions, strict=True)
-        )
+    elif turned is not None:
+        rotated_q, rotated_k = turned(q_values, k_values)
         denominator = ((rotated_q @ rotated_k.mT) * factor).sum(-1)
     if denominator is not None:
         denominator = denominator / (largest_query * largest_key)
     return kernel / torch.where(row_sums == 0, 1, row_sums).unsqueeze(-1), denominator
 
 
-def _queries_and_keys(
+def _projected(
     attention: RoPEAttention, x: Tensor, key_padding_mask: Tensor | None, context: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """(B, H, N, D) and (B, H, K, D), projected in the module's own dtype, then float32 or better."""
+) -> Projected:
+    """What the attention attends with: projected in the module's own dtype, then float32 or better."""
     dtype = next(attention.query.parameters()).dtype  # a wrapped projection may have no .weight
-    x = x.to(dtype)
-    source = x if context is None else context.to(dtype)
-    if key_padding_mask is not None:
-        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
-    q = attention.query(source if context is None else x)
-    q, k = (rearrange(y, "b n (h d) -> b h n d", h=attention.heads) for y in (q, attention.key(source)))
+    x, source = without_padding(x.to(dtype), None if context is None else context.to(dtype), key_padding_mask)
+    projected = attention.project(x, source, key_padding_mask)
     dtype = torch.promote_types(dtype, torch.float32)
-    return q.to(dtype), k.to(dtype)
+    log_decay = projected.log_decay
+    if log_decay is not None and key_padding_mask is not None:
+        log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
+    return projected._replace(q=projected.q.to(dtype), k=projected.k.to(dtype), log_decay=log_decay)
 
 
 def _positions(

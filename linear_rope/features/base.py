@@ -5,10 +5,14 @@ The exponentials of FAVOR+ overflow or vanish, so a map returns its features in 
 by that of other positions: nothing leaks from the future, and one token mapped alone gives what it gives in a batch.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+# take(name, shape, like) is uninitialised memory for ``out=``; a name is one piece of memory.
+Take = Callable[[str, Sequence[int], Tensor], Tensor]
 
 
 class Features(NamedTuple):
@@ -16,19 +20,43 @@ class Features(NamedTuple):
 
     Attributes:
         values: (..., M), non-negative.
-        log_scale: (..., 1), a constant for autograd; None where it would be zero everywhere.
+        log_scale: (..., 1); None where it would be zero everywhere.
     """
 
     values: Tensor
     log_scale: Tensor | None
 
 
+class Formula(Protocol):
+    """A map and its derivative, written by hand: the causal operator maps a stretch at a time, in memory used again."""
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        """Map ``x`` (..., D), contiguous, into the buffer ``name``."""
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        """The gradient of ``x`` from that of the values and, where there is one, of the scale, which is
+        Σ values · grad_values because it multiplies them all; overwrites ``values`` and ``grad_values``."""
+
+
+class FormulaCall(NamedTuple):
+    """Which formula an operator is to use, in what an operator can take.
+
+    Attributes:
+        name: of :data:`linear_rope.features.registry.FORMULAS`.
+        constant: a tensor that has no gradient, or None.
+        numbers: settings.
+    """
+
+    name: str
+    constant: Tensor | None
+    numbers: list[float]
+
+
 class FeatureMap(nn.Module):
     """A positive map of queries and keys; subclass it and define :meth:`features` to add one.
 
     ``queries`` and ``keys`` are what attention calls. Called as a module it gives φ(x) itself, which may overflow.
-    A map is a function of each position by itself and of its own parameters and buffers, without random numbers:
-    causal attention maps stretches of a sequence one after another, and once more in the backward pass.
+    A map is a function of each position by itself; ordinary autograd differentiates it.
 
     Args:
         head_dim: D, or None where any D will do.
@@ -43,6 +71,10 @@ class FeatureMap(nn.Module):
     def features(self, x: Tensor) -> Features:
         """Map ``x`` (..., D), float32 or float64."""
         raise NotImplementedError
+
+    def formula(self) -> FormulaCall | None:
+        """A derivative by hand, which keeps no features for the backward pass; None leaves it to autograd."""
+        return None
 
     def count(self, head_dim: int) -> int:
         """M for vectors of width ``head_dim``."""

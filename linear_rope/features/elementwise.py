@@ -1,8 +1,10 @@
 """Feature maps of each channel by itself, without random numbers."""
 
+import torch
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features
+from linear_rope.features.base import FeatureMap, Features, FormulaCall, Take
+from linear_rope.features.pairs import of_pairs, pairs, unpaired
 
 # elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
 # make, and the gradients that are divided by it, are ordinary float32 numbers.
@@ -31,6 +33,26 @@ class EluPlusOne(FeatureMap):
         values = x.clamp(SMALLEST_EXPONENT, 0).exp() + x.relu()
         return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
 
+    def formula(self) -> FormulaCall | None:
+        return FormulaCall("elu+1", None, [self.paired]) if type(self) is EluPlusOne else None
+
+
+class EluFormula:
+    """:class:`EluPlusOne` by hand."""
+
+    def __init__(self, paired: float) -> None:
+        self.paired = bool(paired)
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        out = take(unpaired(name) if self.paired else name, x.shape, x)
+        values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=out).exp_().add_(x.relu())
+        return Features(pairs(values, name, take) if self.paired else values, None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        if self.paired:
+            values, grad_values = of_pairs(values, grad_values)
+        return grad_values.mul_(values.clamp_(max=1)).masked_fill_(x < SMALLEST_EXPONENT, 0)
+
 
 class ReluFeatures(FeatureMap):
     """φ(x) = relu(x) + ε; M = D. ε keeps a denominator away from zero and a gradient defined.
@@ -47,6 +69,22 @@ class ReluFeatures(FeatureMap):
     def features(self, x: Tensor) -> Features:
         return Features(x.relu() + self.eps, None)
 
+    def formula(self) -> FormulaCall | None:
+        return FormulaCall("relu", None, [self.eps]) if type(self) is ReluFeatures else None
+
+
+class ReluFormula:
+    """:class:`ReluFeatures` by hand."""
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        return Features(torch.clamp(x, min=0, out=take(name, x.shape, x)).add_(self.eps), None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        return grad_values.mul_(x > 0)
+
 
 class GivenFeatures(FeatureMap):
     """φ(x) = x, for queries and keys that are features already: non-negative, and not all zero; M = D.
@@ -60,3 +98,19 @@ class GivenFeatures(FeatureMap):
 
     def features(self, x: Tensor) -> Features:
         return Features(x, None)
+
+    def formula(self) -> FormulaCall | None:
+        return GIVEN if type(self) is GivenFeatures else None
+
+
+class GivenFormula:
+    """:class:`GivenFeatures` by hand."""
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        return Features(x, None)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        return grad_values
+
+
+GIVEN = FormulaCall("given", None, [])

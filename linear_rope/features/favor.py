@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features
+from linear_rope.features.base import FeatureMap, Features, FormulaCall, Take
+from linear_rope.features.pairs import of_pairs, pairs, unpaired
 from linear_rope.tracing import in_backward_pass
 
 
@@ -84,13 +85,18 @@ class FavorPlus(FeatureMap):
         projected = scaled @ self.omega.to(x.dtype).T
         if self.hyperbolic:
             projected = torch.cat((projected, -projected), dim=-1)
-        largest = projected.detach().amax(-1, keepdim=True)
+        largest = projected.amax(-1, keepdim=True)
         half_norm = scaled.square().sum(-1, keepdim=True) / 2
-        # The scale is a constant for autograd, so |x'|²/2 keeps its gradient in the values, where it adds zero.
-        values = (projected - (largest + (half_norm - half_norm.detach()))).exp() + self.eps
+        values = (projected - largest).exp() + self.eps
         if self.paired:
             values = values.repeat_interleave(2, dim=-1)
-        return Features(values, largest - half_norm.detach() - math.log(self.num_features) / 2)
+        return Features(values, largest - half_norm - math.log(self.num_features) / 2)
+
+    def formula(self) -> FormulaCall | None:
+        # A subclass may map in another way.
+        if type(self) is not FavorPlus or self.omega.requires_grad:
+            return None
+        return FormulaCall("favor+", self.omega, [self.hyperbolic, self.paired, self.eps])
 
     def redraw(self, draw: int) -> None:
         """Replace the random features by draw number ``draw`` (0 is the one made at construction).
@@ -129,6 +135,51 @@ class FavorPlus(FeatureMap):
         generator = torch.Generator().manual_seed(_mix(self.seed, draw))
         rows = self.num_features // 2 if self.hyperbolic or self.paired else self.num_features
         return gaussian_rows(rows, self.head_dim, orthogonal=self.orthogonal, generator=generator).float()
+
+
+class FavorFormula:
+    """:class:`FavorPlus` by hand: with h = ωx' and m = max h, values exp(h − m) + ε and a scale m − |x'|²/2 − ln M / 2.
+
+    Args:
+        omega: (rows, D).
+        hyperbolic, paired, eps: see :class:`FavorPlus`.
+    """
+
+    def __init__(self, omega: Tensor, hyperbolic: float, paired: float, eps: float) -> None:
+        self.hyperbolic = bool(hyperbolic)
+        self.paired = bool(paired)
+        self.eps = eps
+        self.scale = omega.shape[-1] ** -0.5
+        self.projection = omega * omega.shape[-1] ** -0.25
+
+    def features(self, x: Tensor, name: str, take: Take) -> Features:
+        rows = x.view(-1, x.shape[-1])
+        projection = self.projection
+        if self.hyperbolic:
+            projection = torch.cat((projection, -projection))
+        shape = (*x.shape[:-1], projection.shape[0])
+        out = take(unpaired(name) if self.paired else name, shape, x)
+        values = torch.mm(rows, projection.T, out=out.view(rows.shape[0], -1)).view(shape)
+        largest = values.amax(-1, keepdim=True)
+        values.sub_(largest).exp_().add_(self.eps)
+        half_norm = x.square().sum(-1, keepdim=True) * (self.scale / 2)
+        if self.paired:
+            values = pairs(values, name, take)
+        return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
+
+    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
+        if self.paired:
+            values, grad_values = of_pairs(values, grad_values)
+        # ε stays where it is when h moves with its maximum m: of exp(h − m) + ε only the scale's m is left to it.
+        of_eps = grad_values.sum(-1, keepdim=True).mul_(self.eps)
+        largest = values.argmax(-1, keepdim=True)
+        grad = grad_values.mul_(values.sub_(self.eps))
+        grad.scatter_add_(-1, largest, of_eps)
+        total = grad.sum(-1, keepdim=True)
+        if self.hyperbolic:
+            plus, minus = grad.chunk(2, dim=-1)
+            grad = plus - minus
+        return (grad @ self.projection).addcmul_(x, total, value=-self.scale)
 
 
 def default_num_features(head_dim: int) -> int:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from inspect import signature
 
+import torch
+
 from linear_rope.entry_points import find_by_name
-from linear_rope.features.base import FeatureMap
-from linear_rope.features.elementwise import EluPlusOne, ReluFeatures
-from linear_rope.features.favor import FavorPlus
+from linear_rope.features.base import FeatureMap, Formula, FormulaCall
+from linear_rope.features.elementwise import EluFormula, EluPlusOne, GivenFormula, ReluFeatures, ReluFormula
+from linear_rope.features.favor import FavorFormula, FavorPlus
 
 ENTRY_POINTS = "linear_rope.feature_maps"
 """the group under which packages name a FeatureMap of (head_dim, num_features), or what makes one"""
@@ -22,8 +24,22 @@ FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
 }
 """called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
 
+FORMULAS: dict[str, Callable[..., Formula]] = {
+    "favor+": FavorFormula,
+    "elu+1": EluFormula,
+    "relu": ReluFormula,
+    "given": GivenFormula,
+}
+"""derivatives by hand; called with the constant, if any, and the numbers of a FormulaCall"""
+
 RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in signature(make).parameters)
 """the names of those with random features"""
+
+
+def make_formula(call: FormulaCall, dtype: torch.dtype) -> Formula:
+    """The formula of a call, computed in ``dtype``."""
+    constants = () if call.constant is None else (call.constant.to(dtype),)
+    return FORMULAS[call.name](*constants, *call.numbers)
 
 
 def find_feature_map(name: str, *, otherwise: str = "") -> Callable[..., FeatureMap]:

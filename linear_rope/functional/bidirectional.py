@@ -1,11 +1,17 @@
-"""Every query sees every key: one state for all, in time and memory linear in the length."""
+"""Every query sees every key, in time and memory linear in the length."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from linear_rope.functional.recurrent import State, read_state
 from linear_rope.functional.terms import Sums, Terms
 
 
 def bidirectional(terms: Terms) -> Sums:
-    """The sums of :mod:`linear_rope.functional.terms` without a causal mask."""
+    """The sums of :mod:`linear_rope.functional.terms` without a causal mask and without decay: one state for all."""
     return read_state(terms, sum_keys(terms))
 
 
@@ -13,7 +19,7 @@ def sum_keys(terms: Terms) -> State:
     """The state after all keys, in one matrix product; what a recurrence over them ends with."""
     k, denominator_k, stabiliser = terms.k, terms.denominator_k, None
     if terms.key_scale is not None:
-        stabiliser = terms.key_scale.amax(-1, keepdim=True)
+        stabiliser = terms.key_scale.detach().amax(-1, keepdim=True)
         factor = (terms.key_scale - stabiliser).exp().unsqueeze(-1)
         k = k * factor
         denominator_k = None if denominator_k is None else denominator_k * factor
@@ -21,3 +27,63 @@ def sum_keys(terms: Terms) -> State:
     if terms.has_denominator:
         normaliser = (k if denominator_k is None else denominator_k).sum(-2)
     return State(k.mT @ terms.v, normaliser, stabiliser)
+
+
+class Attended(NamedTuple):
+    """One causal pass.
+
+    Attributes:
+        output: (B, H, N, D).
+        total: (B, H, N) the denominators, or None.
+        scale: (B, H, N) c_i, or None.
+    """
+
+    output: Tensor
+    total: Tensor | None
+    scale: Tensor | None
+
+
+def two_passes(terms: Terms, attend: Callable[[Terms], Attended]) -> Tensor:
+    """The output with decay, by |L_i − L_j|: the keys up to each query, then those after it, from the end."""
+    first, second = attend(terms), attend(_from_the_end(terms))
+    second = Attended(*(None if x is None else x.flip(2) for x in second))  # type: ignore[arg-type]
+    if first.total is None or second.total is None:
+        return first.output + second.output
+    shares = [first.total, second.total]
+    if first.scale is not None and second.scale is not None:
+        scale = torch.maximum(first.scale, second.scale)
+        shares = [
+            total * (own - scale).exp().to(total.dtype)
+            for total, own in zip(shares, (first.scale, second.scale), strict=True)
+        ]
+    total = shares[0] + shares[1]
+    sees_none = total == 0
+    mean = first.output * shares[0].unsqueeze(-1) + second.output * shares[1].unsqueeze(-1)
+    return mean * torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, total)).unsqueeze(-1)
+
+
+def _from_the_end(terms: Terms) -> Terms:
+    """The sequence backwards, with every key one place later, so that a query sees the keys after it only.
+
+    Between query i and key j > i lie the decays of the tokens i + 1 to j; that of j itself goes to its key.
+    """
+    assert terms.log_decay is not None
+    of_keys = {"k": terms.k, "denominator_k": terms.denominator_k, "v": terms.v, "log_decay": terms.log_decay}
+    key_scale, smallest = terms.key_scale, torch.finfo(terms.k.dtype).min
+    if key_scale is None:
+        kept = terms.log_decay.exp().to(terms.k.dtype).unsqueeze(-1)
+        of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
+    else:
+        key_scale = (key_scale + terms.log_decay).clamp(min=smallest)
+        key_scale = torch.cat((torch.full_like(key_scale[..., :1], smallest), key_scale.flip(2)[:, :, :-1]), dim=2)
+    later = {name: None if x is None else _later(x) for name, x in of_keys.items()}
+    of_queries = {
+        name: None if x is None else x.flip(2)
+        for name, x in (("q", terms.q), ("denominator_q", terms.denominator_q), ("query_scale", terms.query_scale))
+    }
+    return terms._replace(key_scale=key_scale, **later, **of_queries)  # type: ignore[arg-type]
+
+
+def _later(x: Tensor) -> Tensor:
+    """Backwards, one place later, zero in the first place."""
+    return torch.cat((torch.zeros_like(x[:, :, :1]), x.flip(2)[:, :, :-1]), dim=2)

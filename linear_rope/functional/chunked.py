@@ -11,89 +11,58 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.functional.bidirectional import bidirectional
+from linear_rope.features.base import Take
 from linear_rope.functional.normaliser import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
 from linear_rope.functional.normaliser import normaliser_gradients, normaliser_sums
 from linear_rope.functional.recurrent import State
 from linear_rope.functional.stabiliser import (
     ChunkFactors,
+    Scales,
+    block_scales,
+    chunk_factors,
     increment_gradients,
-    mask_factors,
-    running_maximum,
-    scale_factors,
     state_after,
     state_gradient,
     states_before,
 )
-from linear_rope.functional.terms import Sums, TermGradients, Terms
-from linear_rope.functional.workspace import Take, fresh
+from linear_rope.functional.terms import Sums, Terms
 
 CHUNK_SIZE = 64
-
-
 # More chunks make the product that carries states along, which is quadratic in their number, a tenth of the work.
 BLOCK_CHUNKS = 16
 
 
-class Saved(NamedTuple):
-    """What the backward pass of a block needs besides its terms.
+class TermGradients(NamedTuple):
+    """The gradients of the fields of :class:`~linear_rope.functional.terms.Terms` that have one."""
 
-    Attributes:
-        weights: (G, C, C), masked and scaled.
-        memory, normaliser, stabiliser: the state before the block; None where there is none.
-    """
-
-    weights: Tensor
-    memory: Tensor | None
-    normaliser: Tensor | None
-    stabiliser: Tensor | None
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
 
 
-def chunked(terms: Terms, *, causal: bool) -> Sums:
-    """The sums of :mod:`linear_rope.functional.terms` in time linear in the length, differentiated by autograd."""
-    return prefix_sums(terms)[0] if causal else bidirectional(terms)
-
-
-def prefix_sums(terms: Terms) -> tuple[Sums, State]:
-    """The causal sums, and the state after the last key."""
-    state = None
-    parts = []
-    for at in blocks(terms.q.shape[-2]):
-        sums, state, _ = block_sums(terms_at(terms, at), state)
-        parts.append(sums)
-    assert state is not None
-    numerators, denominators, stabilisers = zip(*parts, strict=True)
-    denominator = torch.cat(denominators, dim=-1) if terms.has_denominator else None
-    stabiliser = torch.cat(stabilisers, dim=-1) if terms.key_scale is not None else None
-    return Sums(torch.cat(numerators, dim=-2), denominator, stabiliser), state
-
-
-def blocks(length: int, chunks: int = BLOCK_CHUNKS) -> list[slice]:
-    """Blocks of up to ``chunks`` whole chunks; what is left over is a block of one shorter chunk."""
-    whole, step = length - length % CHUNK_SIZE, min(chunks, BLOCK_CHUNKS) * CHUNK_SIZE
+def blocks(length: int) -> list[slice]:
+    """Blocks of up to 16 whole chunks; what is left over is a block of one shorter chunk."""
+    whole, step = length - length % CHUNK_SIZE, BLOCK_CHUNKS * CHUNK_SIZE
     stretches = [slice(start, min(start + step, whole)) for start in range(0, whole, step)]
     return stretches if whole == length else [*stretches, slice(whole, length)]
 
 
-def terms_at(terms: Terms, at: slice) -> Terms:
-    """The terms of some positions."""
-    sliced = {name: x[:, :, at] for name, x in terms._asdict().items() if isinstance(x, Tensor)}
-    return terms._replace(**sliced)  # type: ignore[arg-type]
-
-
-def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[Sums, State, Saved]:
+def block_sums(terms: Terms, state: State | None, take: Take) -> tuple[Sums, State, Tensor]:
     """Sum over the keys of a block and those in ``state``; L is a multiple of C, or the only chunk is shorter.
 
-    The sums and what is saved are fresh memory, the rest may be buffers.
+    Returns:
+        The sums, the state after the block, and the weights inside chunks (G, C, C); fresh memory, not buffers.
     """
     batch, heads, length, features = terms.q.shape
     size = min(CHUNK_SIZE, length)
-    before, stabiliser = _stabilisers(terms, None if state is None else state.stabiliser)
-    factors = _factors(terms, before, stabiliser, size)
+    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser)
+    factors = chunk_factors(scales, length, size, terms.q)
     q, k, v = _chunks(terms.q, size), _chunks(terms.k, size), _chunks(_values(terms), size)
     width = v.shape[-1]
 
-    weights = torch.bmm(q, k.mT) * factors.pairs
+    weights = torch.bmm(q, k.mT).mul_(factors.pairs)
     carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
     increments = _increments(k, v, factors, take)
     states = states_before(increments, factors, carried, take("states", increments.shape, k))
@@ -109,31 +78,35 @@ def block_sums(terms: Terms, state: State | None, take: Take = fresh) -> tuple[S
         memory, normaliser = memory[..., :-1], memory[..., -1]
     elif terms.denominator_q is not None and terms.denominator_k is not None:
         size = _normaliser_size(length)
-        factors = _factors(terms, before, stabiliser, size)
+        factors = chunk_factors(scales, length, size, terms.q)
         carried = None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1)
         denominator, normaliser = normaliser_sums(
             _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried, take
         )
         denominator = denominator.view(batch, heads, length)
         normaliser = normaliser.view(batch, heads, features)
-    after = State(memory, normaliser, None if stabiliser is None else stabiliser[..., -1:])
-    saved = Saved(weights, *((None, None, None) if state is None else state))
-    return Sums(sums, denominator, stabiliser), after, saved
+    scale = _scale(terms, scales)
+    return (
+        Sums(sums, denominator, scale),
+        State(memory, normaliser, None if scale is None else scale[..., -1:]),
+        weights,
+    )
 
 
 def block_gradients(
     terms: Terms,
-    saved: Saved,
+    weights: Tensor,
+    state: State | None,
     grad_numerator: Tensor,
     grad_denominator: Tensor | None,
     grad_after: State | None,
-    take: Take = fresh,
+    take: Take,
 ) -> tuple[TermGradients, State]:
     """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
     batch, heads, length, features = terms.q.shape
     size = min(CHUNK_SIZE, length)
-    before, stabiliser = _stabilisers(terms, saved.stabiliser)
-    factors = _factors(terms, before, stabiliser, size)
+    scales = block_scales(terms.key_scale, terms.log_decay, None if state is None else state.stabiliser)
+    factors = chunk_factors(scales, length, size, terms.q)
     q, k, v = _chunks(terms.q, size), _chunks(terms.k, size), _chunks(_values(terms), size)
     width = v.shape[-1]
     grad_sums = grad_numerator
@@ -143,7 +116,6 @@ def block_gradients(
     grad_sums = _chunks(grad_sums, size)
     grad_read = grad_sums if factors.query is None else grad_sums * factors.query
     scaled_v = v if factors.key is None else v * factors.key
-    state = None if saved.memory is None else State(saved.memory, saved.normaliser, saved.stabiliser)
     carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
     increments = _increments(k, v, factors, take)
     states = states_before(increments, factors, carried, take("states", increments.shape, k))
@@ -164,7 +136,8 @@ def block_gradients(
     grad_v = torch.bmm(k, grad_increments)
     if factors.key is not None:
         grad_v.mul_(factors.key)
-    grad_v = grad_v.baddbmm_(saved.weights.mT, grad_sums).view(batch, heads, length, width)
+    grad_v = grad_v.baddbmm_(weights.mT, grad_sums).view(batch, heads, length, width)
+    grad_q, grad_k = grad_q.view(terms.q.shape), grad_k.view(terms.k.shape)
 
     grad_normaliser = grad_denominator_q = grad_denominator_k = None
     if _shares_weights(terms):
@@ -177,19 +150,25 @@ def block_gradients(
         grad_denominator_q, grad_denominator_k, grad_normaliser = normaliser_gradients(
             _chunks(terms.denominator_q, size),
             _chunks(terms.denominator_k, size),
-            _factors(terms, before, stabiliser, size),
-            None if saved.normaliser is None else saved.normaliser.flatten(0, 1),
+            chunk_factors(scales, length, size, terms.q),
+            None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1),
             grad_denominator.reshape(-1, size),
             carried,
             take,
         )
-        grad_denominator_q = grad_denominator_q.reshape(terms.q.shape)
-        grad_denominator_k = grad_denominator_k.reshape(terms.k.shape)
+        grad_denominator_q = grad_denominator_q.view(terms.q.shape)
+        grad_denominator_k = grad_denominator_k.view(terms.k.shape)
         grad_normaliser = grad_normaliser.view(batch, heads, features)
-    gradients = TermGradients(
-        grad_q.reshape(terms.q.shape), grad_k.reshape(terms.k.shape), grad_v, grad_denominator_q, grad_denominator_k
-    )
+    gradients = TermGradients(grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k)
     return gradients, State(grad_memory, grad_normaliser, None)
+
+
+def _scale(terms: Terms, scales: Scales | None) -> Tensor | None:
+    """c_i, (B, H, L), as seen from each position; None for zero."""
+    if scales is None or terms.key_scale is None:
+        return None
+    scale = scales.query if scales.faded is None else scales.query + scales.faded
+    return scale.view(terms.key_scale.shape)
 
 
 def _increments(k: Tensor, v: Tensor, factors: ChunkFactors, take: Take) -> Tensor:
@@ -219,21 +198,6 @@ def _memory(terms: Terms, state: State) -> Tensor:
 
 def _normaliser_size(length: int) -> int:
     return NORMALISER_CHUNK_SIZE if length % NORMALISER_CHUNK_SIZE == 0 else length
-
-
-def _stabilisers(terms: Terms, before: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """The stabiliser before the block (B, H, 1), and c_i (B, H, L)."""
-    if terms.key_scale is None:
-        return None, None
-    if before is None:
-        before = torch.full_like(terms.key_scale[..., :1], torch.finfo(terms.key_scale.dtype).min)
-    return before, running_maximum(terms.key_scale, before)
-
-
-def _factors(terms: Terms, before: Tensor | None, stabiliser: Tensor | None, size: int) -> ChunkFactors:
-    if terms.key_scale is None or before is None or stabiliser is None:
-        return mask_factors(terms.q.shape[-2], size, terms.q)
-    return scale_factors(terms.key_scale, stabiliser, before, size)
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:

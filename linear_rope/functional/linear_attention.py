@@ -1,29 +1,22 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice, check_padding_mask
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
-from linear_rope.functional.causal_autograd import stream
-from linear_rope.functional.chunked import chunked
-from linear_rope.functional.recurrent import recurrent
+from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
+from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
-from linear_rope.functional.rotated_features import Denominator, Mapping, Rope
-from linear_rope.functional.terms import Sums, attention_output, full_precision
+from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
+from linear_rope.functional.terms import Terms, attention_output, full_precision
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotations
+from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
-from linear_rope.tracing import is_eager
 
-IMPLEMENTATIONS: dict[str, Callable[..., Sums]] = {
-    "reference": reference,
-    "chunked": chunked,
-    "recurrent": recurrent,
-}
+IMPLEMENTATIONS = ("reference", "chunked", "recurrent")
 
 
 def linear_attention(
@@ -39,6 +32,8 @@ def linear_attention(
     positions: Positions | None = None,
     rope_base: float = 10000.0,
     rope_scaling: RopeScaling | None = None,
+    log_decay: Tensor | None = None,
+    angles: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
     """Linear attention, with rotary positions after the feature map (RoFormer, arXiv 2104.09864, eq. 19).
@@ -47,7 +42,8 @@ def linear_attention(
 
         out_m = Σ_n (R_m φ(q_m))ᵀ (R_n φ(k_n)) v_n  /  Σ_n φ(q_m)ᵀ φ(k_n)
 
-    The weights can be negative and need not sum to one.
+    The weights can be negative and need not sum to one. With a decay, the weight of key n is multiplied by
+    Π_{n<t≤m} a_t, above and below; where a query sees later keys too, by Π_{m<t≤n} a_t.
 
     Args:
         q: (B, H, N, D) queries, any floating dtype.
@@ -66,10 +62,14 @@ def linear_attention(
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`.
+        log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞ forgets what came
+            before token t. It counts as 0 at padding.
+        angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
+            the last two may be 1.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
             positions with a state of constant size), or "auto", which is "chunked". The causal chunked form keeps
-            nothing as wide as the features for its backward pass, and can be differentiated once; the others, and
-            "chunked" under torch.compile and torch.func, as often as one likes.
+            nothing as wide as the features of the built-in maps for its backward pass, and can be differentiated
+            once, in reverse; the others as one likes.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
@@ -82,12 +82,8 @@ def linear_attention(
         raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
-    name = "chunked" if implementation == "auto" else implementation
-    if q.shape[0] == 0 or q.shape[1] == 0:
-        # Nothing to attend to or from, which the definition has no trouble with.
-        name = "reference"
     with full_precision(q.device):
-        mapping = make_mapping(
+        inputs = prepare(
             q,
             k,
             v,
@@ -98,14 +94,43 @@ def linear_attention(
             positions=positions,
             rope_base=rope_base,
             rope_scaling=rope_scaling,
+            log_decay=log_decay,
+            angles=angles,
         )
-        if name == "chunked" and causal and is_eager(q, k, v):
-            return stream(mapping, q, k, v)
-        terms = mapping.terms(q, k, v)
-        return attention_output(IMPLEMENTATIONS[name](terms, causal=causal), terms.query_scale).to(v.dtype)
+        if implementation in ("auto", "chunked"):
+            return (causal_operator(inputs.call()).output if causal else _both_ways(inputs)).to(v.dtype)
+        terms = inputs.terms()
+        if implementation == "recurrent" and terms.log_decay is not None and not causal:
+            return two_passes(terms, _attend_recurrently).to(v.dtype)
+        sums = (reference if implementation == "reference" else recurrent)(terms, causal=causal)
+        return attention_output(sums, terms.query_scale).to(v.dtype)
 
 
-def make_mapping(
+def with_state(inputs: Inputs) -> tuple[Tensor, State]:
+    """The causal output, and the state after the last position."""
+    result = causal_operator(inputs.call())
+    normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
+    return result.output, State(result.memory, normaliser, stabiliser)
+
+
+def _both_ways(inputs: Inputs) -> Tensor:
+    terms = inputs.terms()
+    if terms.log_decay is None:
+        return attention_output(bidirectional(terms), terms.query_scale)
+
+    def attend(terms: Terms) -> Attended:
+        result = causal_operator(call_of_terms(terms, inputs.denominator))
+        return Attended(result.output, *(x if x.numel() else None for x in (result.total, result.scale)))
+
+    return two_passes(terms, attend)
+
+
+def _attend_recurrently(terms: Terms) -> Attended:
+    sums = recurrent(terms, causal=True)
+    return Attended(attention_output(sums, terms.query_scale), sums.denominator, sums.scale)
+
+
+def prepare(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -117,8 +142,10 @@ def make_mapping(
     positions: Positions | None,
     rope_base: float,
     rope_scaling: RopeScaling | None,
-) -> Mapping:
-    """What turns these queries, keys and values into terms; the arguments are those of :func:`linear_attention`."""
+    log_decay: Tensor | None,
+    angles: Tensor | None,
+) -> Inputs:
+    """The inputs of any implementation; the arguments are those of :func:`linear_attention`."""
     check_choice("rope", rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
     check_base("rope_base", rope_base)
@@ -135,19 +162,61 @@ def make_mapping(
             _check_even(width, "the number of features", rope, "num_features")
         # A temperature of softmax is for what estimates softmax.
         tempered = rope == "before" and isinstance(feature_map, FavorPlus)
-        q_rotation, k_rotation = rotations(
-            q,
-            k,
-            positions,
-            key_padding_mask,
-            width=width,
-            base=rope_base,
-            dtype=dtype,
-            scaling=rope_scaling,
-            magnitude=rope_scaling.magnitude if rope_scaling and tempered else 1.0,
+        magnitude = rope_scaling.magnitude if rope_scaling and tempered else 1.0
+        if angles is not None:
+            q_rotation = k_rotation = _given_rotation(angles, q, width, dtype, magnitude)
+        else:
+            q_rotation, k_rotation = rotations(
+                q,
+                k,
+                positions,
+                key_padding_mask,
+                width=width,
+                base=rope_base,
+                dtype=dtype,
+                scaling=rope_scaling,
+                magnitude=magnitude,
+            )
+    elif angles is not None:
+        raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
+    _check_decay(log_decay, q, k)
+    if log_decay is not None and key_padding_mask is not None:
+        log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
+    if log_decay is not None and log_decay.device.type != "mps":
+        log_decay = log_decay.double()
+    padding = None
+    if key_padding_mask is not None:
+        padding = key_padding_mask[:, None, :, None]
+        # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    return Inputs(q, k, v, feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation, log_decay)
+
+
+def _given_rotation(angles: Tensor, q: Tensor, width: int, dtype: torch.dtype, magnitude: float) -> Tensor:
+    batch, heads, length, _ = q.shape
+    if (
+        not isinstance(angles, Tensor)
+        or angles.dim() != 4
+        or angles.shape[2:] != (length, width // 2)
+        or any(given not in (1, needed) for given, needed in zip(angles.shape, (batch, heads), strict=False))
+    ):
+        came = tuple(angles.shape) if isinstance(angles, Tensor) else type(angles).__name__
+        raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
+    turn = rotation_of(angles).to(dtype)
+    return turn if magnitude == 1 else turn * magnitude
+
+
+def _check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:
+    if log_decay is None:
+        return
+    if q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"log_decay was given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are not on one "
+            "axis to fade along; give no log_decay"
         )
-    padding = None if key_padding_mask is None else key_padding_mask[:, None, :, None]
-    return Mapping(feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation)
+    if not isinstance(log_decay, Tensor) or log_decay.shape != q.shape[:3] or not log_decay.is_floating_point():
+        came = tuple(log_decay.shape) if isinstance(log_decay, Tensor) else type(log_decay).__name__
+        raise ValueError(f"log_decay is {came}; give a floating-point tensor of shape {tuple(q.shape[:3])}, ln a ≤ 0")
 
 
 def _check_even(width: int, what: str, rope: str, argument: str) -> None:

@@ -9,6 +9,7 @@ Axis names: S = B·H sequences and heads, n chunks a sequence, G = S·n, C chunk
 import torch
 from torch import Tensor
 
+from linear_rope.features.base import Take
 from linear_rope.functional.stabiliser import (
     ChunkFactors,
     increment_gradients,
@@ -16,7 +17,6 @@ from linear_rope.functional.stabiliser import (
     state_gradient,
     states_before,
 )
-from linear_rope.functional.workspace import Take
 
 CHUNK_SIZE = 16
 

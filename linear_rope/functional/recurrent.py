@@ -12,9 +12,9 @@ class State(NamedTuple):
     """The running sums over the keys seen so far.
 
     Attributes:
-        memory: (B, H, M, D), Σ_j exp(g_j − c) k_j v_jᵀ.
-        normaliser: (B, H, M), Σ_j exp(g_j − c) k'_j; None without a denominator.
-        stabiliser: (B, H, 1), the running maximum c = max g_j; None without key scales.
+        memory: (B, H, M, D), Σ_j exp(g_j + L − L_j − c) k_j v_jᵀ, L being that of the last key.
+        normaliser: (B, H, M), Σ_j exp(g_j + L − L_j − c) k'_j; None without a denominator.
+        stabiliser: (B, H, 1), c, the largest of these exponents; None without key scales.
     """
 
     memory: Tensor
@@ -27,23 +27,27 @@ def empty_state(terms: Terms) -> State:
     batch, heads, _, features = terms.k.shape
     stabiliser = None
     if terms.key_scale is not None:
-        stabiliser = terms.k.new_full((batch, heads, 1), torch.finfo(terms.k.dtype).min)
+        stabiliser = torch.full_like(terms.key_scale[..., :1], torch.finfo(terms.k.dtype).min)
     normaliser = terms.k.new_zeros(batch, heads, features) if terms.has_denominator else None
     return State(terms.k.new_zeros(batch, heads, features, terms.v.shape[-1]), normaliser, stabiliser)
 
 
 def add_key(state: State, terms: Terms, index: int) -> State:
-    """The state with key ``index`` of ``terms`` added, rescaled if that key is the largest so far."""
+    """The state faded by token ``index`` of ``terms``, with its key added."""
     k, v = terms.k[:, :, index], terms.v[:, :, index]
     denominator_k = k if terms.denominator_k is None else terms.denominator_k[:, :, index]
     memory, normaliser, stabiliser = state
+    log_kept = None if terms.log_decay is None else terms.log_decay[:, :, index, None]
     if stabiliser is not None and terms.key_scale is not None:
         key_scale = terms.key_scale[:, :, index, None]
-        largest = torch.maximum(stabiliser, key_scale)
-        decay, factor = (stabiliser - largest).exp(), (key_scale - largest).exp()
-        k, denominator_k, stabiliser = k * factor, denominator_k * factor, largest
-        memory = memory * decay.unsqueeze(-1)
-        normaliser = None if normaliser is None else normaliser * decay
+        before = stabiliser if log_kept is None else stabiliser + log_kept
+        stabiliser = torch.maximum(before, key_scale).detach()
+        log_kept, factor = before - stabiliser, (key_scale - stabiliser).exp().to(k.dtype)
+        k, denominator_k = k * factor, denominator_k * factor
+    if log_kept is not None:
+        kept = log_kept.exp().to(k.dtype)
+        memory = memory * kept.unsqueeze(-1)
+        normaliser = None if normaliser is None else normaliser * kept
     memory = memory + k.unsqueeze(-1) * v.unsqueeze(-2)
     normaliser = None if normaliser is None else normaliser + denominator_k
     return State(memory, normaliser, stabiliser)
@@ -69,11 +73,11 @@ def recurrent(terms: Terms, *, causal: bool) -> Sums:
     for index in range(terms.k.shape[-2]):
         state = add_key(state, terms, index)
         rows.append(read_state(query_at(terms, index), state))
-    numerators, denominators, stabilisers = zip(*rows, strict=True)
+    numerators, denominators, scales = zip(*rows, strict=True)
     return Sums(
         torch.cat(numerators, dim=-2),
         torch.cat(denominators, dim=-1) if terms.has_denominator else None,
-        torch.cat(stabilisers, dim=-1) if terms.key_scale is not None else None,
+        torch.cat(scales, dim=-1) if terms.key_scale is not None else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from linear_rope.functional.decay import fading
 from linear_rope.functional.terms import Sums, Terms
 
 
@@ -12,13 +13,19 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
     if causal:
         visible = visible.tril()
 
-    stabiliser = None
+    exponent = None if terms.key_scale is None else terms.key_scale.unsqueeze(-2)
+    if terms.log_decay is not None:
+        between = fading(terms.log_decay)
+        exponent = between if exponent is None else between + exponent
+    scale = None
     factor = visible.to(terms.q.dtype)
-    if terms.key_scale is not None:
-        scale = terms.key_scale.unsqueeze(-2).expand(*terms.key_scale.shape[:-1], queries, keys)
-        scale = scale.masked_fill(~visible, -torch.inf)
-        stabiliser = scale.amax(-1)
-        factor = (scale - stabiliser.unsqueeze(-1)).exp()
+    if exponent is not None:
+        exponent = exponent.masked_fill(~visible, -torch.inf)
+        if terms.key_scale is not None:
+            # Finite also where no key is seen, so that nothing is −∞ − (−∞).
+            scale = exponent.detach().amax(-1).clamp(min=torch.finfo(terms.q.dtype).min)
+            exponent = exponent - scale.unsqueeze(-1)
+        factor = exponent.to(terms.q.dtype).exp()
 
     weights = (terms.q @ terms.k.mT) * factor
     denominator = None
@@ -26,4 +33,4 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
         denominator = ((terms.denominator_q @ terms.denominator_k.mT) * factor).sum(-1)
     elif terms.has_denominator:
         denominator = weights.sum(-1)
-    return Sums(weights @ terms.v, denominator, stabiliser)
+    return Sums(weights @ terms.v, denominator, scale)

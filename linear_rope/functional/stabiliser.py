@@ -1,23 +1,70 @@
-"""The stabiliser's factors exp(g_j − c_i), split into what happens inside a chunk and what between chunks.
+"""The factors exp(g_j + L_i − L_j − c_i) of a block, split into what happens inside a chunk and what between chunks.
+
+With scales g the stabiliser c_i is the running maximum of the exponents; without, it is zero: what fades is at most 1.
+Exponents are relative to the position before the block, s_j = g_j − L_j and c_i − L_i, and are subtracted in float64
+before they are rounded.
 
 Axis names: B batch, H heads, S = B·H, L positions of a block, C chunk size, n = L / C, G = S·n, W width of a state.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from linear_rope.functional.decay import faded, segmented_maximum
+
+
+class Scales(NamedTuple):
+    """Exponents of a block, relative to the position before it.
+
+    Attributes:
+        key: (S, L), s_j.
+        query: (S, L), c_i − L_i, at least s_j for every j ≤ i of its segment.
+        before: (S, 1), c of the state before the block.
+        faded: (S, L), L_i; None without decay.
+        segment: (S, L), resets up to each position; None without decay.
+    """
+
+    key: Tensor
+    query: Tensor
+    before: Tensor
+    faded: Tensor | None
+    segment: Tensor | None
+
+
+def block_scales(key_scale: Tensor | None, log_decay: Tensor | None, before: Tensor | None) -> Scales | None:
+    """The exponents of a block from key scales and decays (B, H, L) and the state's stabiliser (B, H, 1).
+
+    None where there are neither.
+    """
+    if key_scale is not None:
+        key_scale = key_scale.flatten(0, 1)
+        smallest = torch.finfo(key_scale.dtype).min
+        before = key_scale.new_full((key_scale.shape[0], 1), smallest) if before is None else before.flatten(0, 1)
+    if log_decay is None:
+        if key_scale is None or before is None:
+            return None
+        return Scales(key_scale, torch.maximum(key_scale.cummax(-1).values, before), before, None, None)
+    sums, segment = faded(log_decay.flatten(0, 1))
+    if key_scale is None or before is None:
+        return Scales(-sums, -sums, torch.zeros_like(sums[:, :1]), sums, segment)
+    key = key_scale - sums
+    # The state is a key more, at the front of the first segment.
+    front, first = torch.cat((before.to(key.dtype), key), dim=-1), torch.cat((segment[:, :1] * 0, segment), dim=-1)
+    return Scales(key, segmented_maximum(front, first)[:, 1:], before.to(key.dtype), sums, segment)
 
 
 class ChunkFactors(NamedTuple):
     """Constants for autograd, all at most 1. Those that are None are 1.
 
     Attributes:
-        pairs: (G, C, C), exp(g_j − c_i) for j ≤ i, zero for later keys; (C, C) without key scales.
+        pairs: (G, C, C), exp(s_j − c_i) for j ≤ i of the same segment, else zero; (C, C) without scales.
         query: (G, C, 1), exp(c_begin − c_i): how a query reads the state before its chunk.
-        key: (G, C, 1), exp(g_j − c_end): how a key enters what its chunk adds to the state.
+        key: (G, C, 1), exp(s_j − c_end): how a key enters what its chunk adds to the state.
         carry: (S, n, n), exp(c_end_j − c_begin_i) for chunks j < i, else zero: the states before chunks from what
-            chunks add; (n, n) without key scales.
+            chunks add; (n, n) without scales.
         before: (S, n, 1), exp(c_block − c_begin): how the state before the block fades until each chunk.
         after: (S, 1, n), exp(c_end_j − c_end): what is left of each chunk after the block.
         kept: (S, 1), exp(c_block − c_end): what is left of the state before the block.
@@ -32,45 +79,53 @@ class ChunkFactors(NamedTuple):
     kept: Tensor | None
 
 
-def mask_factors(length: int, size: int, like: Tensor) -> ChunkFactors:
-    """The factors where keys have no scales: what comes later does not count."""
+def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -> ChunkFactors:
+    """The factors of a block of ``length`` positions in chunks of ``size``, which divides it; of ``like``'s dtype."""
     chunks = length // size
-    pairs = torch.ones(size, size, dtype=like.dtype, device=like.device).tril_()
-    carry = torch.ones(chunks, chunks, dtype=like.dtype, device=like.device).tril_(-1)
-    return ChunkFactors(pairs, None, None, carry, None, None, None)
+    later = torch.ones(size, size, dtype=torch.bool, device=like.device).triu_(1)
+    not_before = torch.ones(chunks, chunks, dtype=torch.bool, device=like.device).triu_()
+    if scales is None:
+        return ChunkFactors(1 - later.to(like.dtype), None, None, 1 - not_before.to(like.dtype), None, None, None)
+    key, query = _Exponents(scales.key, scales.segment), _Exponents(scales.query, scales.segment)
+    key, query = (x.map(lambda x: x.unflatten(1, (-1, size))) for x in (key, query))
+    end = query.map(lambda x: x[:, :, -1])
+    before = _Exponents(scales.before, None if end.segment is None else torch.zeros_like(end.segment[:, :1]))
+    begin = before.joined(end.map(lambda x: x[:, :-1]))
+    last = end.map(lambda x: x[:, -1:])
 
+    def factor(of: _Exponents, to: _Exponents, hidden: Tensor | None = None) -> Tensor:
+        exponent = (of.value - to.value).to(like.dtype)
+        if hidden is not None:
+            exponent.masked_fill_(hidden, -torch.inf)
+        if of.segment is not None and to.segment is not None:
+            exponent.masked_fill_(of.segment != to.segment, -torch.inf)
+        return exponent.exp_()
 
-def scale_factors(key_scale: Tensor, stabiliser: Tensor, block: Tensor, size: int) -> ChunkFactors:
-    """The factors of a block.
-
-    Args:
-        key_scale: (B, H, L), g_j.
-        stabiliser: (B, H, L), c_i.
-        block: (B, H, 1), c before the block.
-        size: C; divides L.
-    """
-    length = key_scale.shape[-1]
-    scale, stabiliser = key_scale.reshape(-1, length // size, size), stabiliser.reshape(-1, length // size, size)
-    block = block.reshape(-1, 1)
-    end = stabiliser[:, :, -1]
-    begin = torch.cat((block, end[:, :-1]), dim=1)
-    pairs = scale.reshape(-1, 1, size) - stabiliser.reshape(-1, size, 1)
-    carry = end.unsqueeze(1) - begin.unsqueeze(2)
-    last = end[:, -1:]
     return ChunkFactors(
-        pairs=pairs.add_(_minus_infinity_above(size, 1, pairs)).exp_(),
-        query=(begin.unsqueeze(2) - stabiliser).exp_().reshape(-1, size, 1),
-        key=(scale - end.unsqueeze(2)).exp_().reshape(-1, size, 1),
-        carry=carry.add_(_minus_infinity_above(length // size, 0, carry)).exp_(),
-        before=(block - begin).exp_().unsqueeze(2),
-        after=(end - last).exp_().unsqueeze(1),
-        kept=(block - last).exp_(),
+        pairs=factor(key.map(lambda x: x.unsqueeze(2)), query.map(lambda x: x.unsqueeze(3)), later).flatten(0, 1),
+        query=factor(begin.map(lambda x: x.unsqueeze(2)), query).view(-1, size, 1),
+        key=factor(key, end.map(lambda x: x.unsqueeze(2))).view(-1, size, 1),
+        carry=factor(end.map(lambda x: x.unsqueeze(1)), begin.map(lambda x: x.unsqueeze(2)), not_before),
+        before=factor(before, begin).unsqueeze(2),
+        after=factor(end, last).unsqueeze(1),
+        kept=factor(before, last),
     )
 
 
-def running_maximum(key_scale: Tensor, block: Tensor) -> Tensor:
-    """c_i = max(c before the block, max_{j ≤ i} g_j), (B, H, L)."""
-    return torch.maximum(key_scale.cummax(-1).values, block)
+class _Exponents(NamedTuple):
+    """Exponents and the segments that they belong to: those of different segments do not meet."""
+
+    value: Tensor
+    segment: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "_Exponents":
+        return _Exponents(function(self.value), None if self.segment is None else function(self.segment))
+
+    def joined(self, after: "_Exponents") -> "_Exponents":
+        segment = None
+        if self.segment is not None and after.segment is not None:
+            segment = torch.cat((self.segment, after.segment), dim=1)
+        return _Exponents(torch.cat((self.value, after.value), dim=1), segment)
 
 
 def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None, out: Tensor | None) -> Tensor:

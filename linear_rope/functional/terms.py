@@ -2,12 +2,13 @@
 
 Axis names: B batch, H heads, N queries, K keys, M features, D value width.
 
-    numerator_i   = Σ_j  (q_iᵀ k_j) · exp(g_j − c_i) · v_j
-    denominator_i = Σ_j  (q'_iᵀ k'_j) · exp(g_j − c_i)
+    numerator_i   = Σ_j  (q_iᵀ k_j) · exp(g_j + L_i − L_j − c_i) · v_j
+    denominator_i = Σ_j  (q'_iᵀ k'_j) · exp(g_j + L_i − L_j − c_i)
 
 q and k are mapped (and, with RoPE after the map, rotated); q' and k' are those of the denominator (unrotated in
-RoFormer eq. 19). g_j is the logarithm of key j's own scale, c_i = max g_j over the keys that query i sees: the
-stabiliser is causal, every factor is at most 1, and c_i cancels in the quotient.
+RoFormer eq. 19). g_j is the logarithm of key j's own scale. L_i = Σ_{t ≤ i} ln a_t, where a_t in [0, 1] is what the
+past keeps at token t; both directions of a sequence fade, by −|L_i − L_j|. c_i is the largest exponent among the keys
+that query i sees (of g_j alone with a scale, zero without): every factor is at most 1, and c_i cancels in the quotient.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +29,7 @@ class Terms(NamedTuple):
         has_denominator: False for denominator="none".
         query_scale: (B, H, N) logarithm of each query's scale, or None; it matters where nothing cancels it.
         key_scale: (B, H, K) logarithm g_j of each key's scale, the most negative number at padding; or None.
-        mapped_q, mapped_k: the features before a rotation after the map.
+        log_decay: (B, H, N) ln a_t ≤ 0, zero at padding; or None for a_t = 1.
     """
 
     q: Tensor
@@ -39,30 +40,19 @@ class Terms(NamedTuple):
     has_denominator: bool
     query_scale: Tensor | None
     key_scale: Tensor | None
-    mapped_q: Tensor
-    mapped_k: Tensor
-
-
-class TermGradients(NamedTuple):
-    """The gradients of the fields of :class:`Terms` that have one."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
+    log_decay: Tensor | None
 
 
 class Sums(NamedTuple):
     """Attributes:
     numerator: (B, H, N, D).
     denominator: (B, H, N), or None.
-    stabiliser: c_i, (B, H, N) or broadcastable to it, or None without key scales.
+    scale: c_i, (B, H, N) or broadcastable to it, a constant for autograd; None for zero.
     """
 
     numerator: Tensor
     denominator: Tensor | None
-    stabiliser: Tensor | None
+    scale: Tensor | None
 
 
 # Without a denominator nothing cancels the exponentials; beyond e^60 they are cut off, so that they stay finite.
@@ -83,10 +73,11 @@ def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:
 
 def output_gain(sums: Sums, query_scale: Tensor | None) -> Tensor | None:
     """What the numerator is multiplied by, (B, H, N, 1), or None for 1."""
-    _, denominator, stabiliser = sums
+    _, denominator, scale = sums
     if denominator is not None:
         sees_none = denominator == 0
         return torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, denominator)).unsqueeze(-1)
-    if stabiliser is None or query_scale is None:
+    scales = [x for x in (scale, query_scale) if x is not None]
+    if not scales:
         return None
-    return (stabiliser + query_scale).clamp(max=LARGEST_LOG_SCALE).exp().unsqueeze(-1)
+    return sum(scales[1:], start=scales[0]).clamp(max=LARGEST_LOG_SCALE).exp().to(sums.numerator.dtype).unsqueeze(-1)

@@ -1,27 +1,19 @@
 """Memory that is used again from block to block and from call to call.
 
 Fresh memory of a few megabytes costs a CPU several times as long as the arithmetic on it: the system hands it out page
-by page, and nothing of it is in a cache. Buffers are of the size of one block; those that are larger than what a cache
-could hold anyway are not kept.
+by page, and nothing of it is in a cache. Buffers are of the size of one block.
 """
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-# take(name, shape, like) is a buffer for ``out=``, or None for fresh memory. A name is one piece of memory.
-Take = Callable[[str, Sequence[int], Tensor], Tensor | None]
+from linear_rope.features.base import Take
 
-
-def fresh(name: str, shape: Sequence[int], like: Tensor) -> None:
-    """No buffer: operations return new tensors, which autograd and compilers can follow."""
-    return None
-
-
-LARGEST_KEPT = 2**24  # elements
+LARGEST_KEPT = 2**24  # elements of all buffers; more than a cache could hold anyway
 
 
 class Workspace:
@@ -34,8 +26,6 @@ class Workspace:
         """The buffer of that name, uninitialised, of the dtype and device of ``like``."""
         elements = math.prod(shape)
         buffer = self._buffers.get((name, like.dtype))
-        if elements > LARGEST_KEPT:
-            return torch.empty(*shape, dtype=like.dtype, device=like.device)
         if buffer is None or buffer.numel() < elements:
             # Outlives an inference mode that it may have been made in.
             with torch.inference_mode(False):
@@ -43,15 +33,22 @@ class Workspace:
             self._buffers[name, like.dtype] = buffer
         return buffer[:elements].view(*shape)
 
-
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.workspace = Workspace()
-
-
-_of_thread = _OfThread()
+    def elements(self) -> int:
+        """Of all buffers."""
+        return sum(buffer.numel() for buffer in self._buffers.values())
 
 
-def workspace(device: torch.device) -> Workspace:
-    """This thread's workspace; on a GPU, whose allocator keeps memory itself, a new one."""
-    return _of_thread.workspace if device.type == "cpu" else Workspace()
+_free: list[Workspace] = []
+
+
+@contextmanager
+def borrowed(device: torch.device) -> Iterator[Take]:
+    """A workspace for one call, and for no other at the same time. One is kept for the next call."""
+    # list.pop and list.append are atomic. A GPU's allocator keeps memory itself.
+    try:
+        own = _free.pop() if device.type == "cpu" else Workspace()
+    except IndexError:
+        own = Workspace()
+    yield own.take
+    if device.type == "cpu" and not _free and own.elements() <= LARGEST_KEPT:
+        _free.append(own)

@@ -59,10 +59,11 @@ class NTKAware(RopeScaling):
 class YaRN(RopeScaling):
     """NTK-by-parts with a temperature (Peng et al. 2023, arXiv 2309.00071, sections 3.2 and 3.4).
 
-    Pairs that turn ``beta`` times or more within the original length are left alone, those that turn ``alpha`` times or
-    less are slowed by s, and between them is a ramp. Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q
-    and k before softmax, or before FAVOR+, which estimates it. Other maps, and RoPE after a map, have no exponential of
-    a score for a temperature to act on: there it is left out.
+    Pairs that turn ``beta`` times or more within the original length are left alone, those that turn ``alpha``
+    times or less are slowed by s, and between them is a ramp, linear in the pair's number as in the authors' code.
+    Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q and k before softmax, or before FAVOR+, which
+    estimates it. Other maps, and RoPE after a map, have no exponential of a score for a temperature to act on:
+    there it is left out.
     """
 
     original_length: int
@@ -80,9 +81,20 @@ class YaRN(RopeScaling):
             raise ValueError(f"alpha is {self.alpha} and beta {self.beta}; give 0 or more, and a larger beta")
 
     def scale(self, frequencies: Tensor) -> Tensor:
-        rotations = self.original_length * frequencies / (2 * math.pi)
-        kept = ((rotations - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
-        return (1 - kept) * frequencies / self.factor + kept * frequencies
+        pairs = len(frequencies)
+        first, last = 0, pairs - 1
+        if pairs > 1:
+            # The logarithm of what a pair turns falls evenly from pair to pair.
+            slowing = math.log(frequencies[0] / frequencies[1])
+
+            def number(rotations: float) -> float:
+                return math.log(self.original_length / (2 * math.pi * rotations)) / slowing if rotations else math.inf
+
+            first = max(0, math.floor(number(self.beta)))
+            last = math.ceil(min(number(self.alpha), 2 * pairs - 1))
+        numbers = torch.arange(pairs, dtype=frequencies.dtype, device=frequencies.device)
+        slowed = ((numbers - first) / max(last - first, 1e-3)).clamp(0, 1)
+        return slowed * frequencies / self.factor + (1 - slowed) * frequencies
 
     @property
     def magnitude(self) -> float:

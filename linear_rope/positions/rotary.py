@@ -67,7 +67,7 @@ def rope_rotation(
     frequencies = rope_frequencies(width, base=base, device=positions.device, scaling=scaling)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
-    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+    return rotation_of(angles)
 
 
 def rope_table(
@@ -93,6 +93,11 @@ def rope_table(
     )
     table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
     return table.flatten(0, 1)[:length].unflatten(-1, (-1, 2))
+
+
+def rotation_of(angles: Tensor) -> Tensor:
+    """Cosine and sine of angles (...), (..., 2)."""
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
 def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: Tensor | None = None) -> Tensor:

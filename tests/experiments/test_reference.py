@@ -16,8 +16,10 @@ from experiments.studies.registry import STUDIES
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
 
+QUICK = ("convergence", "convergence-imdb", "copying", "mask")
 
-@pytest.mark.parametrize("name", COMPARISONS)
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in COMPARISONS])
 def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, name):
     # The figures are made and not drawn: nothing here looks at them, and drawing takes most of the time.
     def save_nothing(figure, directory, stem):

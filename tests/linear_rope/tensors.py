@@ -15,7 +15,7 @@ from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInt
 from linear_rope.features import Features
 from linear_rope.functional import IMPLEMENTATIONS, linear_attention
 
-FORMS = tuple(IMPLEMENTATIONS)
+FORMS = IMPLEMENTATIONS
 FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]

@@ -32,7 +32,12 @@ ALL: dict[str, dict[str, Any]] = {
     "paired": {"feature_map": "favor+paired"},
     "elu+1, paired": {"feature_map": "elu+1+paired", "num_features": None},
     "relu, no denominator": {"feature_map": "relu", "num_features": None, "denominator": "none"},
+    "elu+1-alibi": {**ELU, "position": "alibi"},
+    "elu+1-selective-after, gate": {**ELU, "position": "selective-after", "decay": "gate", "local_conv": 4},
+    "favor+-selective-before, fixed": {"position": "selective-before", "decay": "fixed"},
+    "softmax-selective, gate": {**SOFTMAX, "position": "selective-before", "decay": "gate", "short_conv": 4},
 }
+ADDED = (".positions.", ".decay.", ".local.", ".short.", ".rotation")
 
 
 def config(name: str, **options: Any) -> ModelConfig:
@@ -59,9 +64,9 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
     torch.manual_seed(1)
     for name in ALL:
         other = dict(kind(config(name)).named_parameters())
-        extra = {key for key in other if key.endswith("positions.table.weight")}
+        extra = {key for key in other if any(part in key for part in ADDED)}
         assert other.keys() - extra == first.keys()
-        assert bool(extra) == (ALL[name].get("position") == "learned")
+        assert bool(extra) == (ALL[name].get("position") == "learned" or "selective" in name)
         for key, parameter in first.items():
             assert_identical(other[key], parameter)
     reseeded = dict(kind(config("favor+-rope-after", seed=1)).named_parameters())

@@ -24,7 +24,10 @@ DIM, HEADS, LENGTH, SHORT = 8, 2, 70, 20
 # A compiler takes seconds for each: one of them always, over a whole chunk and a shorter one.
 SLOW = [("favor+", "after", "inductor"), ("elu+1", "after", "aot_eager")]
 SLOW += [(name, rope, "aot_eager") for name in ("favor+", "elu+1") for rope in ("before", "none")]
-COMPILED = [("favor+", "after", "aot_eager"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+COMPILED = [
+    ("favor+", "after", "aot_eager"),
+    *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.full]) for case in SLOW),
+]
 
 
 def make(**options: Any) -> LinearRoPEAttention:

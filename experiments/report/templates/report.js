@@ -50,7 +50,7 @@
       box.parentElement.querySelector("b").textContent = curve ? curve.mean.at(-1).toFixed(2) : ""
     }
     figure.querySelector("#lines p").textContent = `last ${chosen("split") === "train" ? "training" : "validation"} value`
-    figure.querySelector(".shaded").hidden = !banded
+    for (const note of figure.querySelectorAll(".shaded")) note.hidden = !banded
     const [low, high, last] = range((names.length ? names : Object.keys(curves)).map((name) => curves[name]), axis)
     plot.y_range.setv({start: low, end: high})
     plot.x_range.setv({start: 0, end: last})

@@ -2,6 +2,7 @@
 
 from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings
+from experiments.studies.decay.measure import SCORES
 
 
 def answer(found: Findings) -> str:
@@ -11,11 +12,18 @@ def answer(found: Findings) -> str:
     steeper, compared = found.supported("-steeper")
     if trained:
         said.append(
-            f"In trained models it does: attention falls with distance in {falls} of {trained} variants with RoPE, and "
-            f"more steeply than without positions in {steeper} of {compared}."
+            f"In trained models {'it does' if falls == trained else 'not always'}: attention falls with distance in "
+            f"{falls} of {trained} variants with RoPE, and more steeply than without positions in {steeper} of "
+            f"{compared}."
         )
     if found.verdict("gaussian-flat") == SUPPORTED:
         said.append("RoPE alone does not bring it: with random queries and keys there is no decay.")
     if found.verdict("not-monotone-128") == SUPPORTED:
-        said.append("A key equal to its query scores less at distance 128 than at 256.")
+        scores = SCORES.read(found.root)
+        assert scores is not None  # the claim is of them
+        near, far = (scores[scores["distance"] == distance]["equal"].mean() for distance in (128, 256))
+        said.append(
+            "For a key equal to its query the score falls, and it is not monotone: "
+            f"{near:.2f} at distance 128, {far:.2f} at 256."
+        )
     return " ".join(said)

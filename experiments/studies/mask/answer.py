@@ -1,5 +1,6 @@
 """The answer of the mask study."""
 
+from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings
 
 
@@ -8,9 +9,12 @@ def answer(found: Findings) -> str:
     unit, said = found.comparison.objective.unit, []
     after, before, none = (found.size(f"{which}-100") for which in ("after", "before", "none"))
     if after and before and none:
+        more = found.rows["before-100"].estimate.mean > found.rows["after-100"].estimate.mean
+        is_clear = SUPPORTED in (found.verdict("after-100"), found.verdict("new-features-after"))
+        depends = f"Yes, and with RoPE before the map {'more' if more else 'less'} so" if is_clear else "Not shown"
         said.append(
-            f"Features drawn anew every 100 steps cost {none} {unit} without positions, {after} with RoPE after the "
-            f"map and {before} with RoPE before it."
+            f"{depends}: features drawn anew every 100 steps cost {after} {unit} with RoPE after the map, {before} "
+            f"with RoPE before it and {none} without positions."
         )
     if found.size("new-features-after"):
         said.append(

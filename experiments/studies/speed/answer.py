@@ -1,19 +1,76 @@
 """The answer of the speed study."""
 
+from math import inf
+
 from experiments.report.answer import Findings
+from experiments.studies.speed.records import read_config, read_records
+from experiments.studies.speed.results import MIB, Results, size_crossings
+from experiments.studies.speed.study import DIRECTIONS, SOFTMAX, after
 
 
 def answer(found: Findings) -> str:
-    """How fast linear attention is at the longest length, and what RoPE adds to a step."""
-    operation, module = (found.size(key, ".2g") for key in ("operation-faster", "module-faster"))
-    said = []
-    if operation and module:
-        said.append(
-            f"At the longest length measured the operation is {operation} times and the whole module {module} times as "
-            "fast as softmax attention."
-        )
-    costs = {side: [f"{kernel}-rope-{side}-cost" for kernel in ("favor+", "elu+1")] for side in ("before", "after")}
-    after, before = (found.range(costs[side], ".0%") for side in ("after", "before"))
-    if after and before:
-        said.append(f"RoPE adds {after} to a training step after the feature map, {before} before it.")
-    return " ".join(said)
+    """From which length on the module with RoPE pays, in time and in memory, and what RoPE adds to a step."""
+    records = read_records(found.root)
+    if not records:
+        return ""
+    results = Results(records, read_config(found.comparison))
+    return " ".join(filter(None, [_time(found, results), _memory(results), _rope(found, results)]))
+
+
+def _time(found: Findings, results: Results) -> str:
+    """From where on it is faster in both passes."""
+    features = results.config.num_features
+    crossings = {each.direction: each.length for each in results.time_crossings("module", [_pair(results)])}
+    starts, longest = [], 0
+    for direction in DIRECTIONS["module"]:
+        by_length = results.speedups("module", direction, *_pair(results))
+        if by_length:
+            always = all(speedup.low > 1 for speedup in by_length.values())
+            starts.append(min(by_length) if always else crossings.get(direction, inf))
+            longest = max(by_length)
+    if not starts:
+        return ""
+    where = f"From about {_rounded(max(starts))} tokens on" if max(starts) < inf else f"Up to {longest:,} tokens not"
+    times = found.size("module-faster", ".1f")
+    fast = f"; at {longest:,} it is {times} times as fast as softmax attention" if times and max(starts) < inf else ""
+    return f"{where} in time (FAVOR+ with RoPE after its map, {features} features{fast})."
+
+
+def _memory(results: Results) -> str:
+    table = results.memory_table
+    table = table[table["topic"] == "module"]
+    ours, other = _pair(results)
+    sizes = table.pivot(index="length", columns="case", values="extra").reindex(columns=[ours, other]).dropna() / MIB
+    if sizes.empty:
+        return ""
+    crossings = size_crossings(table, "extra", [(ours, other)])
+    if (sizes[ours] > sizes[other]).all():
+        said = "In memory never: softmax attention needs less at every measured length"
+    elif (sizes[ours] < sizes[other]).all():
+        said = "In memory at every measured length softmax attention needs more"
+    elif crossings:
+        said = f"In memory from about {_rounded(crossings[0].length)} tokens on, where softmax attention needs more"
+    else:
+        said = "In memory not at the longest"
+    mine, theirs = (f"{size:,.0f}" if size >= 10 else f"{size:.2g}" for size in sizes.iloc[-1])
+    return f"{said} ({theirs} against {mine} MiB at {sizes.index[-1]:,})."
+
+
+def _rope(found: Findings, results: Results) -> str:
+    """With its intervals, which are wide."""
+    costs = [(side, found.rows.get(f"favor+-rope-{side}-cost")) for side in ("after", "before")]
+    said = [
+        f"{side} the FAVOR+ map {cost.estimate.mean:.0%} [{cost.estimate.low:.0%}, {cost.estimate.high:.0%}]"
+        for side, cost in costs
+        if cost and cost.estimate.has_interval
+    ]
+    length = max(results.config.position_lengths)
+    return f"At {length:,} tokens RoPE adds to a training step: {', '.join(said)}." if said else ""
+
+
+def _pair(results: Results) -> tuple[str, str]:
+    return after(results.config.num_features), SOFTMAX
+
+
+def _rounded(length: float) -> str:
+    return f"{float(f'{length:.2g}'):,.0f}"

@@ -119,7 +119,9 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
     assert set(first) <= set(second)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
     out = tmp_path / "stopped"
     command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--steps", "100000"]
@@ -155,6 +157,7 @@ def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     assert "failed" in (out / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_peer_runs_in_the_same_comparison(tmp_path):
     out = tmp_path / "peer"
     assert quick_run(out, "--variants", "favor+-rope-before,performer-pytorch") == 0
@@ -164,6 +167,7 @@ def test_the_peer_runs_in_the_same_comparison(tmp_path):
     assert "performer-pytorch against" not in report
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(tmp_path, capsys):
     out = tmp_path / "locked"
     assert quick_run(out, "--variants", "softmax-none") == 0
@@ -189,6 +193,7 @@ def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
         assert "layers (3 there, 1 now)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bfloat16_redraw_and_rotated_denominator_run(tmp_path):
     out = tmp_path / "options"
     options = ["--precision", "bfloat16", "--redraw-every", "2", "--denominator", "rotated", "--heads", "1"]
@@ -206,6 +211,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to_the_end(tmp_path):
     odd = "a  b\n<b>'c'\\ \udcff"
     text, out = tmp_path / f"{odd}.txt", tmp_path / odd

@@ -335,6 +335,7 @@ class TestImdb:
         assert whole(imdb.load(data_dir, None, reviews=COUNTS)).count(b"!") == 6
 
     @pytest.mark.slow
+    @pytest.mark.full
     @pytest.mark.skipif(
         not (REAL_DATA and imdb.find(REAL_DATA)), reason="LINEAR_ROPE_DATA names no directory with imdb"
     )

@@ -67,7 +67,7 @@ def test_a_run_left_running_by_a_dead_run_or_without_its_test_figure_is_run_agai
     assert metrics_rows(metrics) == whole
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.5])
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(tmp_path, training, seconds):
     out = tmp_path / "out"
     arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]

@@ -70,7 +70,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "there")
 
 
-@pytest.mark.parametrize("place", ["pytestconfig", "elsewhere"])
+@pytest.mark.parametrize("place", ["pytestconfig", pytest.param("elsewhere", marks=pytest.mark.slow)])
 def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
     request.getfixturevalue(place)
     out = tmp_path / "out"
@@ -81,6 +81,7 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place
     assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("elsewhere")
 def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
     command = tmp_path / "linear-rope"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -62,7 +63,7 @@ def accuracies(**means):
         for metric, value in (("test_accuracy", mean), ("test_accuracy_minus_baseline", gain)):
             spread = {"low": value - 0.01, "high": value + 0.01, "std": 0.01}
             rows.append({"variant": name, "metric": metric, "n": 3, "mean": value} | spread)
-    return Findings(comparison, pd.DataFrame(rows), {})
+    return Findings(comparison, pd.DataFrame(rows), {}, Path())
 
 
 def test_of_an_accuracy_more_is_better():
@@ -73,17 +74,30 @@ def test_of_an_accuracy_more_is_better():
     assert text.startswith("RoPE raises the accuracy of softmax attention by 0.50")
     assert "RoPE lowers the accuracy of FAVOR+ by 0.10 (after its feature map)" in text
     assert "Softmax attention with RoPE ends highest, at 1" in text
-    words = resolve(STUDIES["recall"].answer)(found)
-    assert words == (
+    assert resolve(STUDIES["recall"].answer)(found) == (
+        "Not with FAVOR+: FAVOR+ with RoPE after its feature map gives 30% of the answers right, against 40% without "
+        "positions. Softmax attention with RoPE gives 100%."
+    )
+    assert resolve(STUDIES["copying"].answer)(found) == (
         "Softmax attention with RoPE gives 100% of the answers right, the best linear variant, FAVOR+ without "
         "positions, 40%."
     )
 
 
+def test_looking_up_is_answered_at_the_comparisons_own_width():
+    wide = {"elu+1-none": 0.25, "elu+1-rope-after": 0.52, NONE: 0.26, AFTER: 0.25, "softmax-rope": 0.998}
+    found = accuracies(**wide, **{"elu+1-rope-before@dim=32": 0.9})
+    assert resolve(STUDIES["recall"].answer)(found) == (
+        "Perhaps with elu+1, but 3 seeds do not settle it: elu+1 with RoPE after its feature map gives 52% of the "
+        "answers right, against 25% without positions. FAVOR+ (25%) stays near guessing. Softmax attention with RoPE "
+        "gives 99.8%."
+    )
+
+
 @pytest.mark.parametrize("name", STUDIES)
-def test_of_nothing_measured_no_sentence_is_begun(name):
+def test_of_nothing_measured_no_sentence_is_begun(name, tmp_path):
     empty = pd.DataFrame(columns=["variant", "metric", "n", "mean", "low", "high", "std"])
-    assert resolve(STUDIES[name].answer or answer)(Findings(make_record(experiment=name), empty, {})) == ""
+    assert resolve(STUDIES[name].answer or answer)(Findings(make_record(experiment=name), empty, {}, tmp_path)) == ""
 
 
 @pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.answer])

@@ -48,7 +48,7 @@ def printed(capsys, *arguments):
             [
                 *(r"\begin{tabular}{lrrr}", r"\toprule", r"variant & n & test bits per byte & minus baseline \\"),
                 *(r"\midrule", r"elu+1-none & 3 & 4.500 [2.016, 6.984] & baseline \\"),
-                r"elu+1-rope-after & 3 & 4.300 [2.064, 6.536] & -0.2000 [-0.4484, +0.0484] \\",
+                r"elu+1-rope-after & 3 & 4.300 [2.064, 6.536] & $-$0.2000 [$-$0.4484, +0.0484] \\",
                 *(r"\bottomrule", r"\end{tabular}"),
             ],
         ),
@@ -116,12 +116,13 @@ def test_a_summary_of_the_claims_fits_a_terminal(make_reference, capsys):
     )
     lines = output.splitlines()
     assert status == 0
-    assert len(lines) <= 60
+    assert len(lines) <= 40
     assert max(map(len, lines)) <= 120
     assert "RoPE lowers the loss of FAVOR+ by 0.30" in " ".join(output.split())
     assert re.fullmatch(r"Claims: \d+ supported, .*\d+ not run", lines[-1])
 
 
+@pytest.mark.slow
 def test_two_processes_write_equal_pages(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "one", "elu+1-none", 1, steps=40)
     made = []

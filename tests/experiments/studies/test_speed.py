@@ -75,6 +75,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     assert "The variants" not in (smoke / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_run_measures_only_what_is_missing_and_a_third_nothing(smoke, tmp_path, capsys):
     """The notes are those of now: a peer that is installed meanwhile is no longer missing."""
     root = tmp_path / "killed"
@@ -136,6 +137,7 @@ def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_fails_is_dropped_and_noted_until_it_succeeds(tmp_path, monkeypatch, capsys):
     root = tmp_path / "failing"
     build = cases.build

@@ -2,11 +2,13 @@
 
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, NTKAware, SoftmaxRoPEAttention, apply_rope
+from linear_rope.attention import RoPEAttention
 from linear_rope.diagnostics import AttentionCollapseWarning, diagnose, statistics
 from linear_rope.features import Features
 from tests.linear_rope.tensors import random
@@ -200,3 +202,23 @@ def test_a_table_has_a_line_for_every_measure():
     assert "smallest denominator   -" in lines
     assert "denominators ≤ 0       -" in lines
     assert "collapse               none" in lines
+
+
+@pytest.mark.parametrize("kernel", ["favor+", "elu+1", "softmax"])
+@pytest.mark.parametrize("rope", ["before", "after"])
+def test_decays_and_selective_angles_are_in_what_is_measured(kernel: str, rope: str) -> None:
+    """The weights are those of the module, and softmax measured against itself has no error."""
+    torch.manual_seed(0)
+    additions: dict[str, Any] = dict(decay="gate", rope_angles="selective", local_conv=3, short_conv=2, causal=True)
+    module: RoPEAttention
+    if kernel == "softmax":
+        module = SoftmaxRoPEAttention(8, 2, **additions).double()
+    else:
+        module = LinearRoPEAttention(8, 2, feature_map=kernel, rope=rope, **additions).double()
+    x = random(2, 9, 8)
+    weights = module.attention_weights(x).detach()
+    measured = diagnose(module, x)
+    assert measured.negative_share == pytest.approx(float((weights < 0).sum() / (2 * 2 * 45)))
+    assert measured.row_sums.mean == pytest.approx(float(weights.sum(-1).mean()))
+    if kernel == "softmax":
+        assert measured.kernel_error == 0

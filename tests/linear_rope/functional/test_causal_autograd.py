@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from linear_rope import FavorPlus, FeatureMap, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, linear_attention
+from linear_rope.features import Features
 from tests.linear_rope.tensors import (
     HEADS,
     MAPS,
     SETTINGS,
     D,
+    Learned,
     M,
     assert_identical,
     assert_near,
@@ -55,13 +57,10 @@ def test_second_derivatives_are_right_or_refused(exact_map: FeatureMap, form: st
     def attend(*qkv: Tensor) -> Tensor:
         return linear_attention(*qkv, feature_map=exact_map, causal=True, implementation=form)
 
-    refused = ""
-    try:
-        torch.autograd.grad(attend(*qkv).sum(), qkv[:1], create_graph=True)
-    except RuntimeError as error:
-        refused = str(error)
-    if refused and form != "reference":
-        assert 'implementation="reference"' in refused
+    if form == "chunked":
+        (grad,) = torch.autograd.grad(attend(*qkv).sum(), qkv[:1], create_graph=True)
+        with pytest.raises(RuntimeError, match='implementation="reference"'):
+            torch.autograd.grad(grad.sum(), qkv[0])
     else:
         assert torch.autograd.gradgradcheck(attend, qkv, fast_mode=True, atol=1e-5)
 
@@ -81,6 +80,9 @@ def test_function_transforms_equal_autograd(name: str, rope: str) -> None:
 
     each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*map(torch.stack, zip(*pairs, strict=True)))
     assert_near(torch.cat([x.flatten(1) for x in each], dim=1), torch.stack(expected))
+    with pytest.raises(RuntimeError, match="jvp"):
+        torch.func.jvp(loss, tuple(pairs[0]), tuple(pairs[1]))
+    options["implementation"] = "reference"
     _, along = torch.func.jvp(loss, tuple(pairs[0]), tuple(pairs[1]))
     assert_near(along, torch.cat([x.flatten() for x in pairs[1]]) @ expected[0])
 
@@ -161,3 +163,74 @@ def test_an_empty_batch_gives_an_empty_output(feature_map: FeatureMap, causal: b
     assert output.shape == (0, HEADS, 7, D)
     output.sum().backward()
     assert all(x.grad is not None and x.grad.shape == x.shape for x in qkv)
+
+
+@pytest.mark.parametrize("rope", ["after", "before", "none"])
+def test_a_hook_on_a_parameter_of_one_s_own_map_fires_once(rope: str) -> None:
+    feature_map, calls = Learned(), []
+
+    def double(grad: Tensor) -> Tensor:
+        calls.append(grad)
+        return grad * 2
+
+    qkv = leaves(1, 1100)
+    y = linear_attention(*qkv, feature_map=feature_map, rope=rope, causal=True)
+    (expected,) = torch.autograd.grad(y.sum(), feature_map.weight, retain_graph=True)
+    feature_map.weight.register_hook(double)
+    y.sum().backward()
+    assert len(calls) == 1
+    assert_near(feature_map.weight.grad, expected * 2)
+
+
+@pytest.mark.parametrize("rope", ["after", "before"])
+def test_positions_have_gradients(form: str, rope: str) -> None:
+    qkv, positions = random_qkv(1, HEADS, 9), torch.arange(9.0, dtype=torch.float64).requires_grad_()
+
+    def attend(positions: Tensor) -> Tensor:
+        options = dict(feature_map=EluPlusOne(), rope=rope, causal=True, implementation=form)
+        return linear_attention(*qkv, positions=positions, **options)
+
+    assert torch.autograd.gradcheck(attend, (positions,), atol=1e-6)
+
+
+class Recursive(FeatureMap):
+    """A user's map that calls attention itself."""
+
+    def features(self, x: Tensor) -> Features:
+        mixed = linear_attention(x, x, x, feature_map=EluPlusOne(), rope="none", causal=True)
+        return Features(nn.functional.softplus(mixed) + 0.1, None)
+
+
+def test_a_map_or_a_hook_may_call_attention() -> None:
+    qkv = leaves(1, 100)
+    options = dict(feature_map=Recursive(), causal=True)
+    expected = outputs_and_gradients(qkv, implementation="reference", **options)
+    assert_near(outputs_and_gradients(qkv, **options), expected)
+    y = linear_attention(*qkv, feature_map=FavorPlus(D, M), causal=True)
+    plain = torch.autograd.grad(y.sum(), qkv, retain_graph=True)
+    for x in qkv:
+        x.register_hook(lambda grad: grad + 0 * linear_attention(*qkv, feature_map=FavorPlus(D, M), causal=True).sum())
+    assert_identical(torch.autograd.grad(y.sum(), qkv), plain)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_traced_attention_is_right_in_two_threads() -> None:
+    feature_map = FavorPlus(D, M)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return linear_attention(q, k, v, feature_map=feature_map, causal=True)
+
+    traced = torch.jit.trace(attend, tuple(random_qkv(2, HEADS, 100)), check_trace=False)
+    inputs = [random_qkv(2, HEADS, 100, seed=seed) for seed in range(2)] * 20
+    with ThreadPoolExecutor(2) as pool:
+        for found, qkv in zip(pool.map(lambda qkv: traced(*qkv), inputs), inputs, strict=True):
+            assert_near(found, attend(*qkv))
+
+
+def test_gradients_can_be_batched() -> None:
+    qkv = leaves(1, 9)
+    y = linear_attention(*qkv, feature_map=FavorPlus(D, M).double(), causal=True)
+    upstream = random(3, *y.shape, seed=99)
+    batched = torch.autograd.grad(y, qkv, upstream, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, qkv, each, retain_graph=True) for each in upstream]
+    assert_near(batched, [torch.stack(parts) for parts in zip(*one_by_one, strict=True)])

@@ -47,17 +47,25 @@ def test_ntk_is_another_base_with_the_fastest_kept_and_the_slowest_divided(width
         torch.testing.assert_close(scaled, other, rtol=1e-13, atol=0)
 
 
-def test_yarn_is_its_formula() -> None:
-    """Section 3.2: γ(r) is 0 below α, 1 above β and linear between; r = L·θ / 2π; θ' = (1 − γ)·θ/s + γ·θ."""
-    length, factor, alpha, beta = 256, 8.0, 1.0, 32.0
-    plain = rope_frequencies(64)
-    turns = length * plain / (2 * math.pi)
-    kept = torch.where(turns > beta, 1, torch.where(turns < alpha, 0, (turns - alpha) / (beta - alpha)))
-    assert {float(gamma.clamp(0.001, 0.999)) for gamma in kept} > {0.001, 0.999}
-    expected = (1 - kept) * plain / factor + kept * plain
+@pytest.mark.parametrize(("length", "base"), [(256, 10000.0), (2048, 10000.0), (64, 500.0)])
+def test_yarn_is_the_authors_code(length: int, base: float) -> None:
+    """Of jquesnelle/yarn: the ramp is linear in the pair's number, from where pairs turn β times to where they turn α
+    times, rounded outwards."""
+    width, factor, alpha, beta = 64, 32.0, 1.0, 32.0
+
+    def number(rotations: float) -> float:
+        return width * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = max(math.floor(number(beta)), 0), min(math.ceil(number(alpha)), width - 1)
+    expected = []
+    for pair in range(width // 2):
+        slowed = min(max((pair - low) / (high - low), 0.0), 1.0)
+        plain = base ** (-2 * pair / width)
+        expected.append(slowed * plain / factor + (1 - slowed) * plain)
     scaling = YaRN(factor, original_length=length)
-    torch.testing.assert_close(rope_frequencies(64, scaling=scaling), expected, rtol=1e-14, atol=0)
-    assert scaling.magnitude == 0.1 * math.log(8) + 1
+    actual = rope_frequencies(width, base=base, scaling=scaling)
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert scaling.magnitude == 0.1 * math.log(32) + 1
 
 
 @pytest.mark.parametrize("rope", ["after", "before"])

@@ -1,0 +1,59 @@
+"""Short causal convolutions of each channel by itself, which skip padding."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ShortConvolution(nn.Module):
+    """A weighted sum over the last tokens, and over the next ones where attention looks ahead; zero at the start.
+
+    Args:
+        channels: C.
+        width: tokens looked back upon, the present one among them; 2 or more.
+        causal: not the tokens that follow; otherwise as many as before.
+    """
+
+    def __init__(self, channels: int, width: int, *, causal: bool) -> None:
+        super().__init__()
+        if width < 2:
+            raise ValueError(f"the width of a convolution is {width}; give 2 or more, or 0 for none")
+        self.width = width
+        self.causal = causal
+        self.weight = nn.Parameter(torch.zeros(channels, width if causal else 2 * width - 1))
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, before: Tensor | None = None) -> Tensor:
+        """(B, N, C) → (B, N, C).
+
+        Args:
+            x: zero at padding.
+            key_padding_mask: (B, N) bool, True at padding: neighbours are the nearest tokens that are none.
+            before: (B, width − 1, C) the tokens before the first; default zeros.
+        """
+        if key_padding_mask is not None:
+            order = key_padding_mask.to(torch.int8).argsort(dim=-1, stable=True).unsqueeze(-1).expand_as(x)
+            together = self._convolved(x.gather(1, order), before)
+            return torch.zeros_like(x).scatter(1, order, together).masked_fill(key_padding_mask.unsqueeze(-1), 0)
+        return self._convolved(x, before)
+
+    def _convolved(self, x: Tensor, before: Tensor | None) -> Tensor:
+        past = self.width - 1
+        weight = self.weight.to(x.dtype)
+        if before is not None:
+            padded = torch.cat((before.to(x.dtype), x), dim=1).mT
+        else:
+            padded = F.pad(x.mT, (past, 0 if self.causal else past))
+        return F.conv1d(padded, weight.unsqueeze(1), groups=x.shape[-1]).mT
+
+    def window(self, x: Tensor, key_padding_mask: Tensor | None, before: Tensor | None = None) -> Tensor:
+        """(B, width − 1, C), the last tokens of ``x`` that are no padding, zeros where there are fewer."""
+        past = self.width - 1
+        if key_padding_mask is not None:
+            # Padding to the front, the rest in order.
+            order = (~key_padding_mask).to(torch.int8).argsort(dim=-1, stable=True)
+            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0).gather(1, order.unsqueeze(-1).expand_as(x))
+        before = x.new_zeros(x.shape[0], past, x.shape[2]) if before is None else before.to(x.dtype)
+        return torch.cat((before, x), dim=1)[:, -past:]
+
+    def extra_repr(self) -> str:
+        return f"channels={self.weight.shape[0]}, width={self.width}, causal={self.causal}"

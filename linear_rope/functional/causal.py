@@ -1,0 +1,407 @@
+"""Causal linear attention block after block, from the inputs, so that nothing as wide as the features is kept.
+
+Forward maps a block of positions, sums it and keeps the output, the weights inside its chunks and the state before it.
+Backward goes through the blocks from the last to the first, maps each again and differentiates it by hand. With blocks
+of L positions it keeps O(D + C + M·D/L) numbers for each position and head, and the rotations, M for each position.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.features.base import Formula, FormulaCall, Take
+from linear_rope.features.registry import make_formula
+from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
+from linear_rope.functional.recurrent import State
+from linear_rope.functional.terms import Sums, Terms, output_gain
+from linear_rope.functional.workspace import borrowed
+from linear_rope.positions.rotary import rotate
+
+# Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
+BLOCK_ELEMENTS = {"cpu": 2**20}
+OTHER_BLOCK_ELEMENTS = 2**25
+
+
+class Call(NamedTuple):
+    """One call of the operator; B batch, H heads, N positions, D and Dv widths, M features.
+
+    Attributes:
+        q, k: (B, H, N, D) what the formula maps.
+        v: (B, H, N, Dv).
+        denominator_q, denominator_k: (B, H, N, M) of the denominator, where q and k are features that were rotated.
+        query_scale, key_scale: (B, H, N) logarithms of the scales of given features.
+        log_decay: (B, H, N) ln a_t ≤ 0.
+        padding: (B, 1, N, 1) bool.
+        q_rotation, k_rotation: of the features, (1 or B, 1, N, M / 2, 2).
+        memory, normaliser, stabiliser: the state before the first position, as in State.
+        constant, numbers, formula: of a FormulaCall.
+        denominator: "unrotated", "rotated" or "none".
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
+    query_scale: Tensor | None
+    key_scale: Tensor | None
+    log_decay: Tensor | None
+    padding: Tensor | None
+    q_rotation: Tensor | None
+    k_rotation: Tensor | None
+    memory: Tensor | None
+    normaliser: Tensor | None
+    stabiliser: Tensor | None
+    constant: Tensor | None
+    numbers: Sequence[float]
+    formula: str
+    denominator: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What everything is computed in: float32, or float64 for float64 inputs."""
+        dtype = torch.promote_types(self.q.dtype, self.k.dtype)
+        return torch.promote_types(torch.promote_types(dtype, self.v.dtype), torch.float32)
+
+    @property
+    def features(self) -> int:
+        """M."""
+        if self.constant is not None:
+            return (1 + any(map(bool, self.numbers[:2]))) * self.constant.shape[0]
+        return self.q.shape[-1] * (2 if self.formula == "elu+1" and self.numbers[0] else 1)
+
+    def make_formula(self) -> Formula:
+        """The feature map."""
+        return make_formula(FormulaCall(self.formula, self.constant, list(self.numbers)), self.dtype)
+
+
+class Result(NamedTuple):
+    """What the operator returns; what there is not is an empty tensor.
+
+    Attributes:
+        output: (B, H, N, Dv), the quotient, or the sum where there is no denominator.
+        total: (B, H, N) the denominators.
+        scale: (B, H, N) c_i of :mod:`linear_rope.functional.terms`.
+        memory, normaliser, stabiliser: the state after the last position.
+        weights: (B, H, N, C) inside chunks, for the backward pass.
+        memories, normalisers, stabilisers: the state before each block but the first, (blocks, B, H, ...).
+    """
+
+    output: Tensor
+    total: Tensor
+    scale: Tensor
+    memory: Tensor
+    normaliser: Tensor
+    stabiliser: Tensor
+    weights: Tensor
+    memories: Tensor
+    normalisers: Tensor
+    stabilisers: Tensor
+
+
+def empty_result(call: Call, *, keep: bool) -> Result:
+    """Memory for a result, which is also its shape for compilers."""
+    batch, heads, length, _ = call.q.shape
+    width, features, dtype = call.v.shape[-1], call.features, call.dtype
+    has_total = call.denominator != "none"
+    has_scale = call.key_scale is not None or call.formula == "favor+"
+    exact = torch.float64 if call.log_decay is not None and call.q.device.type != "mps" else dtype
+
+    def new(*shape: int, exists: bool = True, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
+
+    # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
+    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
+    return Result(
+        # In this layout merging the heads copies nothing.
+        output=new(batch, length, heads, width).transpose(1, 2),
+        total=new(batch, heads, length, exists=has_total),
+        scale=new(batch, heads, length, exists=has_scale, dtype=exact),
+        memory=new(batch, heads, features, width),
+        normaliser=new(batch, heads, features, exists=has_total),
+        stabiliser=new(batch, heads, 1, exists=has_scale, dtype=exact),
+        weights=new(batch, heads, length, CHUNK_SIZE, exists=keep),
+        memories=new(later, batch, heads, features, width, exists=keep),
+        normalisers=new(later, batch, heads, features, exists=keep and has_total),
+        stabilisers=new(later, batch, heads, 1, exists=keep and has_scale, dtype=exact),
+    )
+
+
+class Region(NamedTuple):
+    """Some sequences, heads and positions: an index of (B, H, N, ·)."""
+
+    batch: slice
+    heads: slice
+    positions: slice
+
+
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; ``keep`` what :func:`differentiate` needs."""
+    result, formula = empty_result(call, keep=keep), call.make_formula()
+    with borrowed(call.q.device) as take:
+        for batch, heads in _groups(call):
+            state = _state_at(call, batch, heads)
+            for number, positions in enumerate(blocks(call.q.shape[2])):
+                at = Region(batch, heads, positions)
+                if keep and number and state is not None:
+                    _put_state(
+                        (result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads)
+                    )
+                terms, _ = _terms(call, formula, at, take)
+                sums, state, weights = block_sums(terms, state, take)
+                gain = output_gain(sums, terms.query_scale)
+                torch.mul(sums.numerator, 1 if gain is None else gain, out=result.output[at])
+                if sums.denominator is not None:
+                    result.total[at] = sums.denominator
+                if sums.scale is not None:
+                    result.scale[at] = sums.scale
+                if keep:
+                    _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
+            assert state is not None
+            _put_state((result.memory, result.normaliser, result.stabiliser), state, (batch, heads))
+    return result
+
+
+class Gradients(NamedTuple):
+    """Of the fields of :class:`Call` with these names; None where there is no such field, or it has no gradient."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
+    query_scale: Tensor | None
+    key_scale: Tensor | None
+    log_decay: Tensor | None
+    memory: Tensor | None
+    normaliser: Tensor | None
+
+
+def empty_gradients(call: Call) -> Gradients:
+    """Memory for gradients."""
+    inputs = {name: getattr(call, name) for name in Gradients._fields}
+    return Gradients(**{name: None if x is None else torch.empty_like(x) for name, x in inputs.items()})  # type: ignore[arg-type]
+
+
+def differentiate(
+    call: Call,
+    result: Result,
+    grad_output: Tensor | None,
+    grad_total: Tensor | None,
+    grad_memory: Tensor | None,
+    grad_normaliser: Tensor | None,
+) -> Gradients:
+    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    if grad_output is None:
+        grad_output = torch.zeros_like(result.output)
+    gradients, formula = empty_gradients(call), call.make_formula()
+    exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if _has_exponents(call) else None
+    back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
+    stretches = list(enumerate(blocks(call.q.shape[2])))
+    with borrowed(call.q.device) as take:
+        for batch, heads in _groups(call):
+            after = None
+            if grad_memory is not None:
+                after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
+            for number, positions in reversed(stretches):
+                at = Region(batch, heads, positions)
+                state = _state_before(call, result, number, batch, heads)
+                terms, mapped = _terms(call, formula, at, take)
+                total = result.total[at] if terms.has_denominator else None
+                output, grad_sums = result.output[at], grad_output[at].to(call.dtype)
+                scale = result.scale[at] if result.scale.numel() else None
+                gain = output_gain(Sums(output, total, scale), terms.query_scale)
+                if gain is not None:
+                    grad_sums = grad_sums * gain
+                of_total = None
+                if terms.has_denominator:
+                    of_total = -(grad_sums * output).sum(-1)
+                    if grad_total is not None:
+                        of_total += grad_total[at]
+                weights = _weights_at(result.weights, at).flatten(0, 2)
+                of_terms, after = block_gradients(terms, weights, state, grad_sums, of_total, after, take)
+                if exponents is not None:
+                    exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
+                _put_inputs(gradients, back, formula, mapped, of_terms, at)
+            assert after is not None
+            if gradients.memory is not None:
+                gradients.memory[batch, heads] = after.memory
+            if gradients.normaliser is not None and after.normaliser is not None:
+                gradients.normaliser[batch, heads] = after.normaliser
+    if exponents is not None:
+        last = _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
+        _put_exponents(gradients, call, exponents[0], exponents[1], last)
+    return gradients
+
+
+class _Mapped(NamedTuple):
+    """A block's inputs of the formula and its features before a rotation: (B, H, L, ·)."""
+
+    q_input: Tensor
+    k_input: Tensor
+    q: Tensor
+    k: Tensor
+
+
+def _terms(call: Call, formula: Formula, at: Region, take: Take) -> tuple[Terms, _Mapped]:
+    """What is summed over a block, in buffers."""
+    q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
+    (q_values, query_scale), (k_values, key_scale) = formula.features(q, "q", take), formula.features(k, "k", take)
+    query_scale = _scale_at(call.query_scale, query_scale, at)
+    key_scale = _scale_at(call.key_scale, key_scale, at)
+    padding = _padding_at(call, at)
+    if padding is not None:
+        k_values = k_values.masked_fill(padding, 0)
+        if key_scale is not None:
+            key_scale = key_scale.masked_fill(padding.squeeze(-1), torch.finfo(call.dtype).min)
+    mapped = _Mapped(q, k, q_values, k_values)
+    denominator_q, denominator_k = _part(call.denominator_q, *at), _part(call.denominator_k, *at)
+    if call.q_rotation is not None and call.k_rotation is not None:
+        if call.denominator == "unrotated":
+            denominator_q, denominator_k = q_values, k_values
+        q_values = _rotated(q_values, call.q_rotation, at, take("rotated q", q_values.shape, q))
+        k_values = _rotated(k_values, call.k_rotation, at, take("rotated k", k_values.shape, k))
+    terms = Terms(
+        q=q_values,
+        k=k_values,
+        v=v,
+        denominator_q=denominator_q,
+        denominator_k=denominator_k,
+        has_denominator=call.denominator != "none",
+        query_scale=query_scale,
+        key_scale=key_scale,
+        log_decay=_part(call.log_decay, *at),
+    )
+    return terms, mapped
+
+
+def _has_exponents(call: Call) -> bool:
+    return any(x is not None for x in (call.query_scale, call.key_scale, call.log_decay))
+
+
+def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
+    """The gradients (B, H, L) of each query's, and of each key's, own exponent.
+
+    What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
+    """
+    of_q, of_k = (terms.q * of.q).sum(-1), (terms.k * of.k).sum(-1)
+    for vector, gradient, total in (
+        (terms.denominator_q, of.denominator_q, of_q),
+        (terms.denominator_k, of.denominator_k, of_k),
+    ):
+        if vector is not None and gradient is not None:
+            total += (vector * gradient).sum(-1)
+    return of_q, of_k
+
+
+def _put_exponents(gradients: Gradients, call: Call, of_q: Tensor, of_k: Tensor, of_last: Tensor | float) -> None:
+    """The gradients of scales and decays; ``of_last`` (B, H) is that of the exponent of the last state."""
+    if gradients.query_scale is not None:
+        gradients.query_scale.copy_(of_q)
+    if gradients.key_scale is not None:
+        gradients.key_scale.copy_(of_k)
+    if gradients.log_decay is not None and call.log_decay is not None:
+        # ln a_t is in the weights of every key before t for every query from t on.
+        wide = torch.float32 if of_q.device.type == "mps" else torch.float64
+        from_here = (of_q.to(wide) - of_k).flip(-1).cumsum(-1).flip(-1)
+        from_here += of_last
+        gradients.log_decay.copy_(from_here.masked_fill_(call.log_decay.isneginf(), 0))
+
+
+def _dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
+    """(B, H, 1), or zero without a gradient."""
+    return 0.0 if grad is None else (grad * state).flatten(2).sum(-1, keepdim=True)
+
+
+def _put_inputs(
+    gradients: Gradients, back: Call, formula: Formula, mapped: _Mapped, of: TermGradients, at: Region
+) -> None:
+    """The gradients of what is mapped, of values and of a denominator's own features; overwrites its arguments.
+
+    Args:
+        back: the call, with rotations that turn the other way.
+    """
+    grad_q, grad_k, padding = of.q, of.k, _padding_at(back, at)
+    if back.q_rotation is not None and back.k_rotation is not None:
+        grad_q = _rotated(grad_q, back.q_rotation, at, grad_q)
+        grad_k = _rotated(grad_k, back.k_rotation, at, grad_k)
+    if of.denominator_q is not None and of.denominator_k is not None:
+        if gradients.denominator_q is not None and gradients.denominator_k is not None:
+            gradients.denominator_q[at], gradients.denominator_k[at] = of.denominator_q, of.denominator_k
+        else:
+            grad_q.add_(of.denominator_q)
+            grad_k.add_(of.denominator_k)
+    if padding is not None:
+        grad_k.masked_fill_(padding, 0)
+    gradients.q[at] = formula.gradient(mapped.q_input, mapped.q, grad_q)
+    gradients.k[at] = formula.gradient(mapped.k_input, mapped.k, grad_k)
+    gradients.v[at] = of.v
+
+
+def _rotated(x: Tensor, rotation: Tensor, at: Region, out: Tensor) -> Tensor:
+    # One for all sequences, or one each.
+    batch = slice(None) if rotation.shape[0] == 1 else at.batch
+    return rotate(x, rotation[batch, :, at.positions], out=out)
+
+
+def _inverse(rotation: Tensor | None) -> Tensor | None:
+    return None if rotation is None else torch.stack((rotation[..., 0], -rotation[..., 1]), dim=-1)
+
+
+def _part(x: Tensor | None, *at: slice) -> Tensor | None:
+    return None if x is None else x[at].contiguous()
+
+
+def _padding_at(call: Call, at: Region) -> Tensor | None:
+    return None if call.padding is None else call.padding[at.batch, :, at.positions]
+
+
+def _scale_at(given: Tensor | None, own: Tensor | None, at: Region) -> Tensor | None:
+    """The scale of given features, or the formula's own (B, H, L, 1)."""
+    return own.squeeze(-1) if own is not None else _part(given, *at)
+
+
+def _weights_at(weights: Tensor, at: Region) -> Tensor:
+    """(b, h, chunks, C, C), the weights inside the chunks of a region."""
+    length = at.positions.stop - at.positions.start
+    size = min(CHUNK_SIZE, length)
+    return weights[at][..., :size].unflatten(2, (-1, size))
+
+
+def _state_before(call: Call, result: Result, number: int, batch: slice, heads: slice) -> State | None:
+    """The state before block ``number``."""
+    if number == 0:
+        return _state_at(call, batch, heads)
+    memory, normaliser, stabiliser = (
+        x[number - 1, batch, heads] if x.numel() else None
+        for x in (result.memories, result.normalisers, result.stabilisers)
+    )
+    assert memory is not None
+    return State(memory, normaliser, stabiliser)
+
+
+def _state_at(call: Call, batch: slice, heads: slice) -> State | None:
+    if call.memory is None:
+        return None
+    return State(call.memory[batch, heads], _part(call.normaliser, batch, heads), _part(call.stabiliser, batch, heads))
+
+
+def _put_state(whole: Sequence[Tensor], state: State, index: tuple[int | slice, ...]) -> None:
+    for to, part in zip(whole, state, strict=True):
+        if part is not None:
+            to[index] = part
+
+
+def _groups(call: Call) -> list[tuple[slice, slice]]:
+    """The sequences and heads that are worked on together."""
+    batch, heads, length, _ = call.q.shape
+    if heads == 0:
+        return []
+    elements = BLOCK_ELEMENTS.get(call.q.device.type, OTHER_BLOCK_ELEMENTS)
+    rows = max(1, elements // (call.features * min(length, CHUNK_SIZE * BLOCK_CHUNKS)))
+    if rows < heads:
+        return [(slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)]
+    step = rows // heads
+    return [(slice(b, min(b + step, batch)), slice(0, heads)) for b in range(0, batch, step)]

@@ -1,0 +1,47 @@
+"""Sums of logarithmic decays, L_i = Σ_{t ≤ i} ln a_t, as precise at token 100,000 as at token 100.
+
+a_t = 0 is a reset: what came before is forgotten. Its logarithm is −∞, and −∞ − (−∞) is no number, so resets are
+counted apart, and keys count only for queries of the same segment between resets.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Faded(NamedTuple):
+    """Attributes:
+    sums: (..., N) float64 (float32 on devices without it), Σ of the finite ln a_t up to and with each position.
+    segment: (..., N) int64, the number of resets up to and with each position.
+    """
+
+    sums: Tensor
+    segment: Tensor
+
+
+def faded(log_decay: Tensor) -> Faded:
+    """The sums of ``log_decay`` (..., N), differentiable; no gradient reaches a reset."""
+    wide = torch.float32 if log_decay.device.type == "mps" else torch.float64
+    resets = log_decay.isneginf()
+    return Faded(log_decay.masked_fill(resets, 0).to(wide).cumsum(-1), resets.cumsum(-1))
+
+
+def fading(log_decay: Tensor) -> Tensor:
+    """−|L_i − L_j| for queries i and keys j, (..., N) → (..., N, N); −∞ where a reset lies between them."""
+    sums, segment = faded(log_decay)
+    between = sums.unsqueeze(-1) - sums.unsqueeze(-2)
+    # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
+    exponents = between.tril() - between.triu(1)
+    return exponents.masked_fill(segment.unsqueeze(-1) != segment.unsqueeze(-2), -torch.inf)
+
+
+def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:
+    """The running maximum of ``x`` (..., N) within its segment, over twice as many positions in each step."""
+    length, step = x.shape[-1], 1
+    while step < length:
+        same = segment[..., step:] == segment[..., :-step]
+        further = torch.where(same, x[..., :-step], -torch.inf)
+        x = torch.cat((x[..., :step], torch.maximum(x[..., step:], further)), dim=-1)
+        step *= 2
+    return x

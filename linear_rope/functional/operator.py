@@ -1,0 +1,183 @@
+"""The causal form as one operator, which compilers, transforms and tracers see as a whole.
+
+``torch.library`` gives it a shape without data and a rule for ``vmap``; its derivative is an operator too, so gradients
+can be batched and compiled, but not differentiated again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linear_rope.functional.causal import Call, Gradients, Result, attend, differentiate, empty_gradients, empty_result
+
+TENSORS = Call._fields[: Call._fields.index("numbers")]
+"""the fields of :class:`Call` that are a tensor or None"""
+
+
+def causal(call: Call) -> Result:
+    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
+    keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
+    # Compilers and tracers follow an operator, function transforms an autograd.Function.
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    apply = _forward if traced else _Causal.apply
+    return Result(*apply(*call, keep))
+
+
+_CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
+_CALL += ", float[] numbers, str formula, str denominator"
+_RESULT = ", ".join(f"Tensor {name}" for name in Result._fields)
+_GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
+
+
+@torch.library.custom_op(
+    "linear_rope::causal",
+    mutates_args=(),
+    schema=f"({_CALL}, bool keep) -> ({', '.join(['Tensor'] * len(Result._fields))})",
+)
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    *call, keep = arguments
+    return tuple(attend(Call(*call), keep=keep))
+
+
+@_forward.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    *call, keep = arguments
+    return tuple(empty_result(Call(*call), keep=keep))
+
+
+@torch.library.custom_op(
+    "linear_rope::causal_backward",
+    mutates_args=(),
+    schema=f"({_CALL}, {_RESULT}, {_GRADS}) -> ({', '.join(['Tensor'] * len(Gradients._fields))})",
+)
+def _backward(*arguments: Any) -> tuple[Tensor, ...]:
+    call, result, grads = _parts(arguments)
+    return _all_there(differentiate(call, result, *grads))
+
+
+@_backward.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return _all_there(empty_gradients(_parts(arguments)[0]))
+
+
+def _parts(arguments: tuple[Any, ...]) -> tuple[Call, Result, tuple[Tensor | None, ...]]:
+    split = len(Call._fields), len(Call._fields) + len(Result._fields)
+    return Call(*arguments[: split[0]]), Result(*arguments[split[0] : split[1]]), arguments[split[1] :]
+
+
+def _all_there(gradients: Gradients) -> tuple[Tensor, ...]:
+    """An operator returns no None."""
+    return tuple(gradients.q.new_empty(0) if x is None else x for x in gradients)
+
+
+def _batched(
+    operator: Callable[..., tuple[Tensor, ...]], names: tuple[str, ...], outputs: tuple[str, ...]
+) -> Callable[..., tuple[tuple[Tensor, ...], tuple[int | None, ...]]]:
+    """The rule of vmap: the new axis becomes part of the batch; maps with tensors of their own go one by one."""
+
+    def batch_axis(name: str) -> int:
+        return 1 if name in ("memories", "normalisers", "stabilisers") else 0
+
+    def fold(name: str, x: Any, axis: int | None, size: int) -> Any:
+        if (
+            not isinstance(x, Tensor)
+            or name == "constant"
+            or (axis is None and name.endswith("rotation") and x.shape[0] == 1)
+        ):
+            return x
+        if axis is None and x.shape == (0,):
+            return x
+        x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+        return x.movedim(0, batch_axis(name)).flatten(batch_axis(name), batch_axis(name) + 1)
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        size = info.batch_size
+        if in_dims[names.index("constant")] is not None:
+            each = []
+            for index in range(size):
+                chosen = [_select(x, axis, index) for x, axis in zip(arguments, in_dims, strict=True)]
+                each.append(operator(*chosen))
+            return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(outputs)
+        batch = arguments[0].shape[0] if in_dims[0] is None else arguments[0].movedim(in_dims[0], 0).shape[1]
+        folded = [fold(*each, size) for each in zip(names, arguments, in_dims, strict=True)]
+        found = operator(*folded)
+        unfolded = [
+            (x, None) if x.shape == (0,) else (x.unflatten(batch_axis(name), (size, batch)), batch_axis(name))
+            for name, x in zip(outputs, found, strict=True)
+        ]
+        tensors, axes = zip(*unfolded, strict=True)
+        return tensors, axes
+
+    return rule
+
+
+def _select(x: Any, axis: int | None, index: int) -> Any:
+    return x if axis is None else x.select(axis, index)
+
+
+_forward.register_vmap(_batched(_forward, (*Call._fields, "keep"), Result._fields))
+_backward.register_vmap(
+    _batched(
+        _backward,
+        (*Call._fields, *Result._fields, "grad_output", "grad_total", "grad_memory", "grad_normaliser"),
+        Gradients._fields,
+    )
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *ctx.rest, _ = inputs[len(TENSORS) :]
+    ctx.set_materialize_grads(False)
+    # All of it, so that a change in place before the backward pass is an error and not a wrong gradient.
+    ctx.save_for_backward(*inputs[: len(TENSORS)], *output)
+
+
+def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    tensors, output = saved[: len(TENSORS)], saved[len(TENSORS) :]
+    of = dict(zip(Result._fields, of_results, strict=True))
+    grads = (of["output"], of["total"], of["memory"], of["normaliser"])
+    # functorch always asks for a graph of the gradient; whether it is needed turns out later.
+    apply = _backward if torch.compiler.is_compiling() else _CausalBackward.apply
+    found = dict(zip(Gradients._fields, apply(*tensors, *ctx.rest, *output, *grads), strict=True))
+    by_input = (None if x is None else found.get(name) for name, x in zip(TENSORS, tensors, strict=True))
+    return *by_input, *[None] * (len(Call._fields) - len(TENSORS) + 1)
+
+
+_forward.register_autograd(_differentiate, setup_context=_setup_context)
+
+
+class _Causal(torch.autograd.Function):
+    generate_vmap_rule = True
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_differentiate)
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _forward(*arguments)
+        return results
+
+
+class _CausalBackward(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = _backward(*arguments)
+        return found
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        raise RuntimeError(_ONCE)
+
+
+_ONCE = (
+    "the causal chunked form of linear attention can be differentiated once; for second derivatives give "
+    'implementation="reference"'
+)

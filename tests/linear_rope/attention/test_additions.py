@@ -1,0 +1,171 @@
+"""Decays, selective angles and convolutions of the modules: decoding, padding, causality, gradients and refusals.
+
+That the function with ``log_decay`` and ``angles`` agrees with the oracle is in test_decay.py.
+"""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
+from linear_rope.attention import RoPEAttention
+from linear_rope.positions import FixedDecay, GatedDecay, SelectiveRotation
+from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused, in_steps, random, some_padding
+
+DIM, HEADS, LENGTH = 8, 2, 70
+KERNELS = {
+    "softmax": lambda **options: SoftmaxRoPEAttention(DIM, HEADS, **options),
+    "favor+": lambda **options: LinearRoPEAttention(DIM, HEADS, num_features=6, **options),
+    "elu+1": lambda **options: LinearRoPEAttention(DIM, HEADS, feature_map="elu+1", **options),
+}
+ADDITIONS: list[dict[str, Any]] = [{"decay": decay} for decay in ("fixed", "alibi", "retnet", "gate")]
+ADDITIONS += [
+    {"rope_angles": "selective"},
+    {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")},
+]
+ADDITIONS += [{"local_conv": 4}, {"short_conv": 3}]
+ADDITIONS += [{"decay": "gate", "rope_angles": "selective", "local_conv": 2, "short_conv": 4}]
+EVERY = pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ADDITIONS)))
+
+
+def make(kernel: str, *, causal: bool = True, **options: Any) -> RoPEAttention:
+    torch.manual_seed(0)
+    module = KERNELS[kernel](causal=causal, **options).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(module.parameters()):  # convolutions and gates begin with zeros
+            parameter.copy_(random(*parameter.shape, seed=seed) / 2)
+    return module
+
+
+@EVERY
+def test_prompt_and_steps_are_the_whole_sequence(kernel: str, options: dict[str, Any]) -> None:
+    module, x = make(kernel, **options), random(2, LENGTH, DIM)
+    for prompt in (1, 64, 66):
+        assert_near(in_steps(module, x, prompt), module(x))
+
+
+@EVERY
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_is_as_if_it_were_not_there(kernel: str, options: dict[str, Any], causal: bool) -> None:
+    module, x, mask = make(kernel, causal=causal, **options), random(2, LENGTH, DIM), some_padding(2, LENGTH)
+    poisoned = x.masked_fill(mask.unsqueeze(-1), 1e30)
+    y = module(poisoned, key_padding_mask=mask)
+    for sequence in range(2):
+        kept = ~mask[sequence]
+        assert_near(y[sequence, kept], module(x[sequence : sequence + 1, kept])[0])
+    if causal:
+        _, state = module.prefill(poisoned[:, :60], key_padding_mask=mask[:, :60])
+        stepped, _ = module.step(x[:, :1], state)
+        for sequence in range(2):
+            alone = torch.cat((x[sequence, :60][~mask[sequence, :60]], x[sequence, :1]))
+            assert_near(stepped[sequence, 0], module(alone[None])[0, -1])
+
+
+@EVERY
+def test_a_prefix_of_the_output_is_the_output_of_the_prefix(kernel: str, options: dict[str, Any]) -> None:
+    module, x = make(kernel, **options), random(2, LENGTH, DIM)
+    for length in (1, 33, 65):
+        assert_near(module(x)[:, :length], module(x[:, :length]))
+
+
+@EVERY
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_are_those_of_finite_differences(kernel: str, options: dict[str, Any], causal: bool) -> None:
+    module, x = make(kernel, causal=causal, **options), random(1, 5, DIM).requires_grad_()
+    names, parameters = zip(*module.named_parameters(), strict=True)
+
+    def forward(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x,))
+        return result
+
+    assert torch.autograd.gradcheck(forward, (x, *parameters), fast_mode=True, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_decoding_carries_on_after_beams_change_places(kernel: str) -> None:
+    module, x = make(kernel, **ADDITIONS[-1]), random(3, 9, DIM)
+    order = torch.tensor([2, 0, 0])
+    _, state = module.prefill(x[:, :8])
+    beams = torch.utils._pytree.tree_map(lambda part: None if part is None else part[order], state)
+    assert_near(module.step(x[order, 8:], beams)[0], module(x)[order, 8:])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_are_finite_for_large_and_strongly_gated_inputs(kernel: str, dtype: torch.dtype) -> None:
+    module = make(kernel, **ADDITIONS[-1]).to(dtype)
+    for norm in (1.0, 100.0, 10_000.0):
+        x = (random(2, 300, DIM) * norm).to(dtype).requires_grad_()
+        y = module(x)
+        y.sum().backward()
+        assert y.isfinite().all()
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+
+
+def test_alibi_of_softmax_is_the_decay_of_the_same_name() -> None:
+    x = random(2, LENGTH, DIM)
+    assert_near(make("softmax", rope="none", decay="alibi")(x), make("softmax", rope="none", alibi=True)(x))
+
+
+def test_selective_angles_begin_as_rope() -> None:
+    """With a projection of zero the speed is 1 at every token."""
+    module, plain = make("elu+1", rope_angles="selective"), make("elu+1")
+    assert module.rotation is not None
+    with torch.no_grad():
+        module.rotation.projections[-1].zero_()
+    plain.load_state_dict({name: x for name, x in module.state_dict().items() if not name.startswith("rotation")})
+    x = random(2, LENGTH, DIM)
+    assert_near(module(x), plain(x))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_without_additions_the_state_dict_is_what_it_was(kernel: str) -> None:
+    names = {name.split(".")[0] for name in make(kernel).state_dict()}
+    assert names <= {"query", "key", "value", "out", "feature_map"}
+    fixed, plain = make(kernel, decay="fixed"), make(kernel)
+    fixed.load_state_dict(plain.state_dict(), strict=True)
+
+
+def test_gates_and_fixed_decays_begin_as_they_say() -> None:
+    x = torch.zeros(1, 3, DIM)
+    kept = GatedDecay(DIM, 4)(x).exp()
+    torch.testing.assert_close(kept[0, :, 0], 1 - torch.tensor([2, 11 / 3, 16 / 3, 7]).neg().exp2())
+    tempered = GatedDecay(DIM, 4, temperature=16)(x)
+    torch.testing.assert_close(tempered.exp(), kept)
+    module = make("elu+1", decay=FixedDecay(torch.tensor([-0.5, -torch.inf])))
+    assert module(random(1, 5, DIM)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"decay": "slow"}, ["decay", "slow", "fixed"]),
+        ({"decay": GatedDecay(DIM, 3)}, ["decay", "3 heads", "2"]),
+        ({"rope_angles": "free"}, ["rope_angles", "free", "selective"]),
+        ({"rope_angles": "selective", "rope": "none"}, ["rope_angles", "rope"]),
+        ({"local_conv": 1}, ["local_conv", "1", "2"]),
+        ({"short_conv": -2}, ["short_conv", "-2"]),
+    ],
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_does_not_fit_is_refused(kernel: str, options: dict[str, Any], words: list[str]) -> None:
+    assert_refused(lambda: make(kernel, **options), words)
+
+
+@EVERY
+def test_a_context_is_refused(kernel: str, options: dict[str, Any]) -> None:
+    module = make(kernel, causal=False, **options)
+    assert_refused(lambda: module(random(2, 3, DIM), context=random(2, 3, DIM)), ["context", "decay"])
+
+
+def test_the_state_does_not_grow() -> None:
+    module, x = make("favor+", **ADDITIONS[-1]), random(1, 40, DIM)
+    sizes = []
+    for length in (10, 40):
+        _, state = module.prefill(x[:, :length])
+        sizes.append([part.shape for part in torch.utils._pytree.tree_leaves(state) if part is not None])
+    assert sizes[0] == sizes[1]
+    assert_identical(len(sizes[0]) > 4, True)

@@ -1,0 +1,196 @@
+"""Decays, resets and given angles: every form against the oracle, and the oracle against loops over pairs.
+
+Tolerances are those of test_linear_attention.py.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, apply_rope, linear_attention
+from linear_rope.positions.rotary import rope_frequencies
+from tests.linear_rope.tensors import (
+    FAST,
+    HEADS,
+    SETTINGS,
+    TOLERANCES,
+    D,
+    M,
+    assert_identical,
+    assert_near,
+    assert_refused,
+    outputs_and_gradients,
+    random,
+    random_qkv,
+    slow_positions,
+    some_padding,
+)
+
+CAUSAL = pytest.mark.parametrize("causal", [True, False])
+
+
+def some_decay(batch: int, length: int, *, resets: bool = False, strength: float = 0.3) -> Tensor:
+    """ln a ≤ 0, zero here and there, and with ``resets`` −∞ at every twentieth token or so."""
+    log_decay = -torch.nn.functional.softplus(random(batch, HEADS, length, seed=70)) * strength
+    log_decay[..., ::7] = 0
+    if resets:
+        log_decay[random(batch, HEADS, length, seed=71) > 1.6] = -torch.inf
+        log_decay[..., length // 2] = -torch.inf
+    return log_decay
+
+
+def with_decay(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, **options: Any) -> Tensor:
+    return linear_attention(q, k, v, log_decay=log_decay, **options)
+
+
+def by_definition(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, *, causal: bool, feature_map: FeatureMap
+) -> Tensor:
+    """Eq. 19 with Π a between the pair, one pair at a time."""
+    positions = torch.arange(q.shape[2])
+    plain_q, plain_k = feature_map(q), feature_map(k)
+    q, k = apply_rope(plain_q, positions), apply_rope(plain_k, positions)
+    rows = []
+    for m in range(q.shape[2]):
+        above, below = torch.zeros_like(v[:, :, 0]), torch.zeros_like(v[:, :, 0, :1])
+        for n in range(m + 1 if causal else q.shape[2]):
+            kept = log_decay[:, :, min(m, n) + 1 : max(m, n) + 1].exp().prod(-1, keepdim=True)
+            above = above + kept * (q[:, :, m] * k[:, :, n]).sum(-1, keepdim=True) * v[:, :, n]
+            below = below + kept * (plain_q[:, :, m] * plain_k[:, :, n]).sum(-1, keepdim=True)
+        rows.append(above / below)
+    return torch.stack(rows, dim=2)
+
+
+@CAUSAL
+def test_the_reference_is_the_definition(feature_map: FeatureMap, causal: bool) -> None:
+    options = dict(feature_map=feature_map, causal=causal)
+    inputs = [*random_qkv(2, HEADS, 7), some_decay(2, 7, resets=True)]
+    actual = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
+    expected = outputs_and_gradients(inputs, by_definition, **options)
+    assert_near(actual[0], expected[0])
+    # A product of zeros has a derivative by other means than its logarithm: compare where nothing is reset.
+    inputs[3] = some_decay(2, 7)
+    assert_near(
+        outputs_and_gradients(inputs, with_decay, implementation="reference", **options),
+        outputs_and_gradients(inputs, by_definition, **options),
+    )
+
+
+@CAUSAL
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("length", [1, 17, 257])
+@pytest.mark.parametrize("form", FAST)
+def test_every_form_gives_the_reference_s_values_and_gradients(
+    feature_map: FeatureMap, form: str, length: int, resets: bool, causal: bool
+) -> None:
+    inputs = [*random_qkv(2, HEADS, length), some_decay(2, length, resets=resets)]
+    for rope, denominator in SETTINGS if length < 257 else SETTINGS[:1]:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=causal)
+        options |= dict(key_padding_mask=some_padding(2, length))
+        options["positions"] = slow_positions(length) if denominator == "rotated" else None
+        expected = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
+        assert_near(outputs_and_gradients(inputs, with_decay, implementation=form, **options), expected)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("name", ["favor+", "elu+1"])
+def test_more_than_one_block_with_strong_and_weak_decays(name: str, resets: bool) -> None:
+    feature_map = FavorPlus(D, M).double() if name == "favor+" else EluPlusOne()
+    for strength in (1e-4, 0.1, 20.0):
+        inputs = [*random_qkv(1, HEADS, 2100), some_decay(1, 2100, resets=resets, strength=strength)]
+        options = dict(feature_map=feature_map, causal=True)
+        expected = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
+        assert_near(outputs_and_gradients(inputs, with_decay, **options), expected)
+        low = [x.float() for x in inputs]
+        assert_near(outputs_and_gradients(low, with_decay, **options), expected, 10 * TOLERANCES[torch.float32])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["favor+", "elu+1"])
+def test_the_hundred_thousandth_token_is_as_exact_as_the_hundredth(name: str, dtype: torch.dtype) -> None:
+    """At a = 1/2 what was 200 tokens ago counts 2^−200."""
+    length, last = 100_000, 200
+    feature_map = FavorPlus(D, M).double() if name == "favor+" else EluPlusOne()
+    q, k, v = (x.to(dtype) for x in random_qkv(1, HEADS, length))
+    log_decay = torch.full((1, HEADS, length), math.log(0.5), dtype=dtype)
+    options = dict(feature_map=feature_map, rope="none", causal=True)
+    y = linear_attention(q, k, v, log_decay=log_decay, **options)
+    tail = [x[:, :, -last:].double() for x in (q, k, v, log_decay)]
+    expected = with_decay(*tail, implementation="reference", **options)
+    assert_near(y[:, :, -50:].double(), expected[:, :, -50:], TOLERANCES[dtype])
+
+
+def test_decays_of_one_change_nothing(feature_map: FeatureMap) -> None:
+    qkv = random_qkv(2, HEADS, 150)
+    for rope, denominator in SETTINGS:
+        options = dict(feature_map=feature_map, rope=rope, denominator=denominator, causal=True)
+        options["positions"] = slow_positions(150) if denominator == "rotated" else None
+        plain = linear_attention(*qkv, **options)
+        assert_near(linear_attention(*qkv, log_decay=torch.zeros(2, HEADS, 150), **options), plain)
+
+
+@CAUSAL
+def test_resets_pack_sequences_that_do_not_see_each_other(feature_map: FeatureMap, causal: bool) -> None:
+    pieces = [5, 64, 1, 130]
+    qkv, starts = random_qkv(1, HEADS, sum(pieces)), [sum(pieces[:i]) for i in range(len(pieces))]
+    log_decay = torch.zeros(1, HEADS, sum(pieces), dtype=torch.float64)
+    log_decay[..., starts] = -torch.inf
+    options = dict(feature_map=feature_map, causal=causal)
+    packed = linear_attention(*qkv, log_decay=log_decay, **options)
+    for start, length in zip(starts, pieces, strict=True):
+        alone = linear_attention(*(x[:, :, start : start + length] for x in qkv), **options)
+        assert_near(packed[:, :, start : start + length], alone)
+
+
+@pytest.mark.parametrize("length", [5, 70])
+@CAUSAL
+def test_gradients_are_those_of_finite_differences(feature_map: FeatureMap, causal: bool, length: int) -> None:
+    """At default settings, ε included."""
+    inputs = [x.requires_grad_() for x in (*random_qkv(1, HEADS, length), some_decay(1, length))]
+    angles = random(1, HEADS, length, feature_map.count(D) // 2, seed=80).requires_grad_()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, angles: Tensor) -> Tensor:
+        # Through a function that stays at or below zero on both sides of zero.
+        log_decay = -log_decay.square()
+        return linear_attention(q, k, v, feature_map=feature_map, causal=causal, log_decay=log_decay, angles=angles)
+
+    assert torch.autograd.gradcheck(attend, (*inputs, angles), fast_mode=True, atol=1e-6, rtol=1e-5)
+
+
+@CAUSAL
+@pytest.mark.parametrize("rope", ["after", "before"])
+def test_given_angles_are_those_of_positions(feature_map: FeatureMap, rope: str, causal: bool) -> None:
+    positions = torch.arange(70) * 3
+    width = feature_map.count(D) if rope == "after" else D
+    angles = (positions[:, None] * rope_frequencies(width)).expand(1, 1, -1, -1)
+    qkv, options = random_qkv(2, HEADS, 70), dict(feature_map=feature_map, rope=rope, causal=causal)
+    expected = outputs_and_gradients(qkv, positions=positions, **options)
+    for given in (angles, angles.expand(2, HEADS, -1, -1), angles.expand(1, HEADS, -1, -1) + 6 * math.pi):
+        assert_near(outputs_and_gradients(qkv, angles=given, **options), expected)
+
+
+def test_no_later_token_reaches_an_earlier_output(feature_map: FeatureMap) -> None:
+    inputs = [*random_qkv(1, HEADS, 130), some_decay(1, 130, resets=True)]
+    before = with_decay(*inputs, feature_map=feature_map, causal=True)
+    for x in inputs:
+        x[:, :, 70:] = x[:, :, 70:].clamp(min=-3) * 2
+    assert_identical(with_decay(*inputs, feature_map=feature_map, causal=True)[:, :, :70], before[:, :, :70])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    q, k, v = random_qkv(2, HEADS, 5)
+    options = dict(feature_map=EluPlusOne())
+    assert_refused(
+        lambda: linear_attention(q, k, v, log_decay=torch.zeros(2, 5), **options), ["log_decay", "(2, 2, 5)"]
+    )
+    assert_refused(
+        lambda: linear_attention(q, k[:, :, :4], v[:, :, :4], log_decay=torch.zeros(2, 2, 5), **options),
+        ["log_decay", "5 queries"],
+    )
+    assert_refused(lambda: linear_attention(q, k, v, angles=torch.zeros(5, 2), **options), ["angles", "(2, 2, 5, 2)"])
+    assert_refused(
+        lambda: linear_attention(q, k, v, rope="none", angles=torch.zeros(2, 2, 5, 2), **options), ["angles", "none"]
+    )
