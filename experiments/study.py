@@ -27,7 +27,7 @@ class FigureEntry:
     title: str
     caption: str
     uses_data: bool = True
-    """whether it shows something of the comparison's data, which are then named beside it"""
+    """whether it shows something of the comparison's data; what is to know of them stands above all figures then"""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def panels_of(
 
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
-    names = label(", ".join(data.name for data in comparison.data), longest=60)
+    names = label(", ".join(data.called for data in comparison.data), longest=60)
     figure.suptitle(wrapped(f"{names}, {note}", 56), x=0.01, ha="left", fontsize=9, color=MUTED)
 
 

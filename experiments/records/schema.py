@@ -75,6 +75,11 @@ class DataRecord(Struct, kw_only=True):
     bytes: Natural
     splits: dict[str, Natural]
 
+    @property
+    def called(self) -> str:
+        """Its name; of a file of one's own, the file's."""
+        return self.source if self.name == "text" else self.name
+
 
 class ObjectiveRecord(Struct, kw_only=True, frozen=True):
     """What is trained, and the metric by which variants are compared, in its unit."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import SUPPORTED, Row
-from experiments.records.schema import Comparison, DataRecord, VariantRecord
+from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
@@ -107,18 +107,13 @@ def setting(comparison: Comparison, measured: str = "") -> str:
     config, seeds, layers = comparison.config, len(comparison.seeds), comparison.config.get("layers", "?")
     tokens = config["steps"] * comparison.tokens_per_step
     words = [
-        f"{measured or f'Test {comparison.objective.quantity}'} on {listed(map(_data, comparison.data))}",
+        f"{measured or f'Test {comparison.objective.quantity}'} on {listed(data.called for data in comparison.data)}",
         "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
         f"{_round(tokens)} tokens of training",
         f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
     ]
     intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""
     return f"{', '.join(words)}{intervals}."
-
-
-def _data(data: DataRecord) -> str:
-    """Its name; of a file of one's own, the file's."""
-    return data.source if data.name == "text" else data.name
 
 
 def _round(number: float) -> str:

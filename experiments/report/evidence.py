@@ -30,6 +30,12 @@ class Evidence(NamedTuple):
     """every claim of the study that is judged on a comparison of this name"""
 
     @property
+    def tables(self) -> list[str]:
+        """The files of those tables that have rows."""
+        found = {"curves.csv": self.curves, "summary.csv": self.summary}
+        return [name for name, table in found.items() if len(table)]
+
+    @property
     def answer(self) -> str:
         """The answer in a sentence or two, with its numbers; and how much of it is there yet."""
         tested = self.summary.drop_duplicates("variant")  # the first row of each tells of the test split

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
@@ -31,8 +31,6 @@ class Line(NamedTuple):
 
     name: str
     shown: bool
-    final: str
-    """where its line ends, as text"""
     light: str
     dark: str
     dashes: str
@@ -59,8 +57,10 @@ class Interactive(NamedTuple):
         return _script(self.curves)
 
 
-def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Interactive | None:
-    """The figure of a comparison's curves; None if nothing is recorded that could be drawn."""
+def interactive(
+    curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, at_once: int = AT_ONCE
+) -> Interactive | None:
+    """The figure of a comparison's curves, of which ``at_once`` may be shown at first; None if there is none."""
     seeds = finished_seeds(summary)
     data: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
@@ -76,12 +76,11 @@ def interactive(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
     first = next(iter(data.values()))["curves"]
     variants = [variant for variant in comparison.variants if variant.name in first]
     ends = {name: columns["mean"][-1] for name, columns in first.items()}
-    shown = _shown_first(variants, ends, comparison.objective.better)
+    shown = _shown_first(variants, ends, comparison.objective.better, at_once)
     lines = [
         Line(
             variant.name,
             variant.name in shown,
-            f"{ends[variant.name]:.2f}",
             colour(variant.kernel, variant.position),
             colour(variant.kernel, variant.position, DARK_PAPER),
             " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
@@ -127,8 +126,8 @@ def _curve(
     return {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
 
 
-def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str) -> set[str]:
-    if len(variants) <= AT_ONCE:
+def _shown_first(variants: list[VariantRecord], ends: dict[str, float], better: str, at_once: int) -> set[str]:
+    if len(variants) <= at_once:
         return {variant.name for variant in variants}
     sign = 1 if better == "lower" else -1
     best: dict[str, str] = {}
@@ -153,24 +152,17 @@ def _plot(lines: list[Line], curves: dict[str, dict[str, list[float]]], axes: di
         y_range=Range1d(),
         name="curves",
         output_backend="canvas",
+        background_fill_color=None,
+        border_fill_color=None,
     )
     empty: dict[str, Any] = {name: [] for name in ("x", "mean", "low", "high")}
-    drawn: list[Any] = []
     for line in lines:
         source = ColumnDataSource(empty, name=f"data {line.name}")
         look: Any = {"source": source, "visible": line.shown}
         plot.varea("x", "low", "high", fill_color=line.light, fill_alpha=0.13, name=f"band {line.name}", **look)
         dashes: Any = [int(length) for length in line.dashes.split()]
-        drawn.append(
-            plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
-        )
-    plot.add_tools(
-        HoverTool(
-            renderers=drawn,
-            tooltips=[("", "$name"), ("at", "@x{0,0}"), ("mean", "@mean{0.000} [@low{0.000}, @high{0.000}]")],
-            line_policy="nearest",
-        )
-    )
+        plot.line("x", "mean", line_color=line.light, line_width=2, line_dash=dashes, name=line.name, **look)
+    plot.xaxis.formatter = NumeralTickFormatter(format="0,0[.]0")
     plot.xaxis.axis_label = next(iter(axes.values()))
     plot.outline_line_color = None
     plot.xgrid.visible = False

@@ -1,6 +1,5 @@
 """The page over all comparisons of a directory: what each asked, its answer, a small picture, links."""
 
-import base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +9,15 @@ from experiments.records.files import check_link, write_atomically
 from experiments.records.record import read_comparison
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
-from experiments.report.interactive import AT_ONCE, Interactive, interactive
+from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
-from experiments.report.report import CURVES, check_places, remove_unfinished_reports, write
+from experiments.report.report import check_places, remove_unfinished_reports, write
 from experiments.study import Study
 
 WIDTH, HEIGHT = 280, 130
+MOST_LINES = 5
+LABEL = 12
+"""the height of a line's name"""
 
 
 class Card(NamedTuple):
@@ -26,11 +28,13 @@ class Card(NamedTuple):
     answer: str
     setting: str
     curves: list[dict[str, Any]]
-    """of a small picture of the curves: ``name``, ``short``, ``points``, ``label`` (its height), ``light``, ``dark``
-    and ``dashes`` of each; or none"""
-    picture: str
-    """else the main figure, a PNG in base64; or nothing"""
+    """of a small picture of the curves: ``name``, ``short``, ``points``, ``end`` (the last one's height), ``label``
+    (its name's), ``light``, ``dark`` and ``dashes`` of each; or none"""
+    main: dict[str, Any] | None
+    """else the main figure, if there is one, as a report has it"""
     has_table: bool
+    tables: list[str]
+    """the CSV files with rows"""
 
 
 def comparisons_in(directory: Path) -> list[Path]:
@@ -52,29 +56,26 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
         remove_unfinished_reports(root)
         check_places(root)
         evidence = read_evidence(root, studies[read_comparison(root).study])
-        say(str(write(evidence)))
-        cards.append(_card(evidence))
+        main = write(evidence)
+        say(str(root / "report.html"))
+        cards.append(_card(evidence, main))
     write_atomically(
         index, template("index.html").render(name=directory.resolve().name, cards=cards, size=(WIDTH, HEIGHT))
     )
     return index
 
 
-def _card(evidence: Evidence) -> Card:
+def _card(evidence: Evidence, main: dict[str, Any] | None) -> Card:
     study, comparison = evidence.study, evidence.comparison
-    shows_curves = study.main_figure in ("", CURVES)
-    live = interactive(evidence.curves, evidence.summary, comparison) if shows_curves else None
-    figure = evidence.root / "figures" / f"{study.main_figure}.png"
-    picture = base64.b64encode(figure.read_bytes()).decode() if live is None and figure.exists() else ""
-    question = study.said(study.question)
     return Card(
         evidence.root.name,
-        question,
+        study.said(study.question),
         evidence.answer,
         setting(comparison, study.measured),
-        _lines(live),
-        picture,
+        _lines(interactive(evidence.curves, evidence.summary, comparison, MOST_LINES)),
+        main,
         bool(comparison.variants),
+        evidence.tables,
     )
 
 
@@ -83,7 +84,7 @@ def _lines(live: Interactive | None) -> list[dict[str, Any]]:
     if live is None:
         return []
     curves: Any = next(iter(live.curves.values()))["curves"]
-    shown = [(line, curves[line.name]) for line in live.lines if line.shown][-AT_ONCE:]
+    shown = [(line, curves[line.name]) for line in live.lines if line.shown]
     last = max(curve["step"][-1] for _, curve in shown) or 1
     late = [y for _, curve in shown for x, y in zip(curve["step"], curve["mean"], strict=True) if x >= 0.15 * last]
     low, high = min(late), max(late)
@@ -92,12 +93,17 @@ def _lines(live: Interactive | None) -> list[dict[str, Any]]:
         return f"{x / last * WIDTH:.1f},{(high - y) / ((high - low) or 1) * (HEIGHT - 10) + 5:.1f}"
 
     lines: list[dict[str, Any]] = []
-    label = 0.0  # each below the one before
     for line, curve in sorted(shown, key=lambda each: -each[1]["mean"][-1]):
         points = [place(x, y) for x, y in zip(curve["step"], curve["mean"], strict=True)]
-        label = max(label + 12, float(points[-1].partition(",")[2]) + 4)
+        end = float(points[-1].partition(",")[2])
         look = {"light": line.light, "dark": line.dark, "dashes": line.dashes}
         lines.append(
-            look | {"name": line.name, "short": label_of(line.name, 18), "label": label, "points": " ".join(points)}
+            look | {"name": line.name, "short": label_of(line.name, 18), "end": end, "points": " ".join(points)}
         )
+    label = HEIGHT + LABEL - 2.0
+    for each in reversed(lines):  # each name above the one below it
+        label = each["label"] = min(label - LABEL, each["end"] + 4)
+    label = -2.0
+    for each in lines:  # and none above the picture
+        label = each["label"] = max(label + LABEL, each["label"])
     return lines

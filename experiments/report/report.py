@@ -51,11 +51,12 @@ def write_report(root: Path, study: Study) -> Path:
     not a comparison, one of its files is not as schema.py says, or something is in the way of what is written.
     """
     check_places(root)
-    return write(read_evidence(root, study))
+    write(read_evidence(root, study))
+    return root / "report.html"
 
 
-def write(evidence: Evidence) -> Path:
-    """The same of what was read already."""
+def write(evidence: Evidence) -> dict[str, Any] | None:
+    """The same of what was read already; return the main figure as the page has it, if there is one."""
     root, study, comparison = evidence.root, evidence.study, evidence.comparison
     curves, summary = evidence.curves, evidence.summary
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
@@ -65,8 +66,10 @@ def write(evidence: Evidence) -> Path:
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
         shown = [_shown(output, entry) for entry in entries]
+        main_figure = next((entry for entry in shown if entry.get("stem") == study.main_figure), None)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
+        queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
             **{each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")},
@@ -76,16 +79,18 @@ def write(evidence: Evidence) -> Path:
             "table": _rows(main),
             "below": f"{how_to_read(main, summary)} {study.said(study.table_note)}".strip(),
             "groups": _first_of_kernels(comparison),
-            "unfinished": unfinished_runs(root, comparison, curves),
+            "queued": queued,
+            "unfinished": unfinished,
             "notes": notes_in_words(comparison),
             "happenings": happenings(root, comparison),
             "claims": [row for row in evidence.rows if row.was_asked],
             "rule": RULE,
             "entries": shown,
-            "main": next((entry for entry in shown if entry.get("stem") == study.main_figure), None),
+            "used_data": [data for data in comparison.data if data.note and any(entry.uses_data for entry in entries)],
+            "main": main_figure,
             "live": interactive(curves, summary, comparison),
             "live_first": study.main_figure in ("", CURVES),
-            "tables": [*made, *sorted(tables)],
+            "tables": [*evidence.tables, *sorted(tables)],
             "repeatability": template("repeatability.txt").render(comparison=comparison),
             "environment": {"commit": comparison.git.commit, **comparison.machine, **comparison.versions},
             "program": "linear-rope" if comparison.command.startswith("linear-rope") else "python -m experiments",
@@ -97,7 +102,7 @@ def write(evidence: Evidence) -> Path:
         files = [path for path in output.rglob("*") if path.is_file() and path.parent.name != NARROW]
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
-    return root / "report.html"
+    return main_figure
 
 
 def check_places(root: Path) -> None:
@@ -141,7 +146,7 @@ def result_table(root: Path) -> Table:
 
 
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
-    words = {"title": entry.title, "caption": entry.caption, "uses_data": entry.uses_data}
+    words = {"title": entry.title, "caption": entry.caption}
     if isinstance(entry, TableEntry):
         return words | {"table": _rows(entry.table)}
     image, size = _picture(output / "figures" / f"{entry.stem}.png")

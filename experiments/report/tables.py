@@ -107,13 +107,16 @@ def notes_in_words(comparison: Comparison) -> list[str]:
     ]
 
 
-def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> list[dict[Any, Any]]:
-    """``variant``, ``seed``, ``state``, ``reason`` and ``log`` (its path) of every run that is not done."""
+def unfinished_runs(root: Path, comparison: Comparison, curves: pd.DataFrame) -> tuple[int, list[dict[Any, Any]]]:
+    """How many runs are queued, and of each that began and is not done its ``variant``, ``seed``, ``state``, ``reason``
+    and ``log`` (its path, or nothing).
+    """
     states = run_states(root, comparison, curves)
-    return [
-        run | {"reason": run["reason"] or "no reason recorded", "log": f"{run['variant']}/seed{run['seed']}/log.txt"}
-        for run in states[states["state"] != "done"].to_dict("records")
-    ]
+    runs = states[~states["state"].isin(["done", "queued"])].to_dict("records")
+    for run in runs:
+        log = f"{run['variant']}/seed{run['seed']}/log.txt"
+        run["log"] = log if (root / log).exists() else ""
+    return int((states["state"] == "queued").sum()), runs
 
 
 def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]]:

@@ -6,6 +6,8 @@
   const dark = matchMedia("(prefers-color-scheme: dark)")
   const figure = document.getElementById("live")
   const boxes = [...figure.querySelectorAll("input[type=checkbox]")]
+  const tip = figure.querySelector("output")
+  const MOST_BANDS = 8 // of more, none can be told from the others
   figure.hidden = false
   let view
   try {
@@ -33,23 +35,55 @@
     return [low - margin, high + margin, last]
   }
 
+  const shown = () => boxes.filter((box) => box.checked).map((box) => box.value)
+
   const draw = () => {
     const {curves, quantity} = data[chosen("split")]
     const axis = chosen("axis")
-    for (const [name, curve] of Object.entries(curves)) {
-      part(`data ${name}`).data = {x: curve[axis], mean: curve.mean, low: curve.low, high: curve.high}
+    const names = shown().filter((name) => name in curves)
+    const banded = names.length <= MOST_BANDS
+    for (const box of boxes) {
+      const [name, curve] = [box.value, curves[box.value]]
+      part(name).visible = names.includes(name)
+      part(`band ${name}`).visible = banded && names.includes(name)
+      if (curve) part(`data ${name}`).data = {x: curve[axis], mean: curve.mean, low: curve.low, high: curve.high}
+      box.parentElement.querySelector("b").textContent = curve ? curve.mean.at(-1).toFixed(2) : ""
     }
-    const [low, high, last] = range(Object.values(curves), axis)
+    figure.querySelector("#lines p").textContent = `last ${chosen("split") === "train" ? "training" : "validation"} value`
+    for (const note of figure.querySelectorAll(".shaded")) note.hidden = !banded
+    const [low, high, last] = range((names.length ? names : Object.keys(curves)).map((name) => curves[name]), axis)
     plot.y_range.setv({start: low, end: high})
     plot.x_range.setv({start: 0, end: last})
     plot.below[0].axis_label = document.querySelector("input[name=axis]:checked").dataset.label
     plot.left[0].axis_label = quantity
+    tip.hidden = true
+  }
+
+  // What the line nearest to the pointer is, and its value there.
+  const tell = ({x, y}) => {
+    const {curves} = data[chosen("split")]
+    const axis = chosen("axis")
+    const points = shown().filter((name) => name in curves).map((name) => {
+      const curve = curves[name]
+      const away = curve[axis].map((place) => Math.abs(place - x))
+      return {name, curve, i: away.indexOf(Math.min(...away))}
+    })
+    const distance = ({curve, i}) => Math.abs(curve.mean[i] - y)
+    const nearest = points.reduce((one, other) => (one && distance(one) <= distance(other) ? one : other), null)
+    tip.hidden = !nearest
+    if (!nearest) return
+    const {name, curve, i} = nearest
+    const [mean, low, high] = [curve.mean, curve.low, curve.high].map((values) => values[i].toFixed(3))
+    const at = curve[axis][i]
+    tip.textContent = `${name}\n${axis === "step" ? "steps" : axis} ${at.toLocaleString("en", {maximumFractionDigits: 1})}\nmean ${mean}${low < high ? ` [${low}, ${high}]` : ""}`
+    tip.dataset.side = at > plot.x_range.end / 2 ? "left" : "right"
+    tip.style.left = `${view.frame.x_scale.compute(at)}px`
+    tip.style.top = `${view.frame.y_scale.compute(curve.mean[i])}px`
   }
 
   const paint = () => {
     const style = getComputedStyle(document.documentElement)
-    const [ink, line, paper] = ["--ink", "--line", "--paper"].map((name) => style.getPropertyValue(name).trim())
-    plot.setv({background_fill_color: paper, border_fill_color: paper})
+    const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim())
     for (const axis of [plot.below[0], plot.left[0]]) {
       axis.setv({axis_label_text_color: ink, major_label_text_color: ink, axis_line_color: line,
         major_tick_line_color: line, minor_tick_line_color: null})
@@ -62,21 +96,17 @@
     }
   }
 
-  const show = (box) => {
-    part(box.value).visible = box.checked
-    part(`band ${box.value}`).visible = box.checked
-  }
-  for (const box of boxes) box.addEventListener("change", () => show(box))
   for (const button of figure.querySelectorAll("button")) {
-    button.addEventListener("click", () => boxes.forEach((box) => {
-      box.checked = button.value === "all"
-      show(box)
-    }))
+    button.addEventListener("click", () => {
+      for (const box of boxes) box.checked = button.value === "all"
+      draw()
+    })
   }
-  for (const choice of figure.querySelectorAll("input[type=radio]")) choice.addEventListener("change", draw)
+  for (const choice of figure.querySelectorAll("input")) choice.addEventListener("change", draw)
+  for (const event of ["mousemove", "tap"]) plot.on_event(event, tell)
+  plot.on_event("mouseleave", () => { tip.hidden = true })
   dark.addEventListener("change", paint)
-  boxes.forEach(show) // a browser may remember what was chosen
-  draw()
+  draw() // a browser may remember what was chosen
   paint()
   figure.dataset.ready = "yes"
 })()

@@ -16,8 +16,6 @@ from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
-SPREAD = 0.12
-"""part of the distance between two widths over which the variants of one are spread"""
 MARKS = 6
 """markers along a curve"""
 
@@ -28,7 +26,6 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     directory, tables = output / "figures", (comparison, summary)
     entries: Entries = []
     if not accuracies.empty:
-        entries.append(STUDY.table("accuracy", accuracy_table(accuracies, comparison)))
         by, make = ("width", width_figure) if accuracies["width"].nunique() > 1 else ("variant", variants_figure)
         entries.append(draw(directory, STUDY.figure(f"accuracy-by-{by}"), make, accuracies, *tables))
     if not recorded.empty:
@@ -44,17 +41,6 @@ def test_accuracies(curves: pd.DataFrame, comparison: Comparison, summary: pd.Da
     accuracies = tested.loc[counts].rename(columns={"value": "accuracy"})[["variant", "seed", "accuracy"]]
     places = [(v.name, v.kernel, v.position, _width(v, comparison)) for v in comparison.variants]
     return pd.DataFrame(places, columns=["variant", "kernel", "position", "width"]).merge(accuracies, on="variant")
-
-
-def accuracy_table(accuracies: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
-    """One row of strings per variant with a finished seed: variant, width, n, test accuracy, worst and best seed."""
-    rows = []
-    for (name, width), shares in accuracies.groupby(["variant", "width"], sort=False)["accuracy"]:
-        mean, low, high = _bounded(shares)
-        accuracy = f"{mean:.3f}" + ("" if np.isnan(low) else f"\n[{low:.3f}, {high:.3f}]")
-        ends = f"{shares.min():.3f}", f"{shares.max():.3f}"
-        rows.append((name, str(width), f"{len(shares)} of {len(comparison.seeds)}", accuracy, *ends))
-    return pd.DataFrame(rows, columns=["variant", "width", "n", "test accuracy", "worst seed", "best seed"])
 
 
 def _bounded(shares: "pd.Series[float]") -> tuple[float, float, float]:
@@ -88,8 +74,7 @@ def width_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: pd.D
     for axes, variants in panels:
         labels = _labels(variants, comparison, summary)
         for number, (position, text) in enumerate(labels.items()):
-            shift = SPREAD * ((number + 0.5) / len(labels) - 0.5)
-            _width_line(axes, accuracies, widths, shift, (variants[0].kernel, position), text)
+            _width_line(axes, accuracies, widths, 0, (variants[0].kernel, position), text, len(labels) - 1 - number)
         axes.set_xticks(range(len(widths)), [str(width) for width in widths])
         axes.set_xlim(-0.5, len(widths) - 0.5)
         axes.set_xlabel("model width")
@@ -115,17 +100,41 @@ def variants_figure(accuracies: pd.DataFrame, comparison: Comparison, summary: p
 
 
 def _width_line(
-    axes: Axes, accuracies: pd.DataFrame, widths: list[int], shift: float, made: tuple[str, str], text: str
+    axes: Axes,
+    accuracies: pd.DataFrame,
+    widths: list[int],
+    shift: float,
+    made: tuple[str, str],
+    text: str,
+    beneath: int = 0,
 ) -> None:
-    """The accuracies of a kernel with a position encoding; the places of ``widths`` are shifted."""
+    """The accuracies of a kernel with a position encoding; the places of ``widths`` are shifted.
+
+    Marks are open, and wider where others stand ``beneath`` the same width later, so that none hides another.
+    """
     runs = accuracies[(accuracies["kernel"] == made[0]) & (accuracies["position"] == made[1])]
     look = kernel_style(*made)
     grouped: Any = runs.groupby("width")["accuracy"]
     estimates = {width: _bounded(shares) for width, shares in grouped}
     places = [widths.index(width) + shift for width in estimates]
-    axes.plot(places, [mean for mean, _, _ in estimates.values()], label=text, linewidth=1.5, markersize=6, **look)
+    axes.plot(
+        places,
+        [mean for mean, _, _ in estimates.values()],
+        label=text,
+        linewidth=1.5,
+        markersize=5.5 + 2 * beneath,
+        markerfacecolor="none",
+        **look,
+    )
     for place, (mean, low, high) in zip(places, estimates.values(), strict=True):
-        axes.errorbar(place, mean, yerr=[[mean - low], [high - mean]], color=look["color"], capsize=3, linewidth=1.2)
+        axes.errorbar(
+            place,
+            mean,
+            yerr=[[mean - low], [high - mean]],
+            color=look["color"],
+            capsize=3 + 1.5 * beneath,
+            linewidth=1.2,
+        )
     if runs["seed"].nunique() > 1:
         seeds = [widths.index(width) + shift for width in runs["width"]]
         axes.plot(seeds, runs["accuracy"], ".", color=look["color"], markersize=3.5)

@@ -207,7 +207,7 @@ def test_hovering_shows_the_name_and_the_values_of_a_line(report, read):
     page.get_by_role("button", name="none").click()
     page.get_by_role("checkbox", name=LONG).check()
     drawing(page)
-    box, tooltip = box_of(page, "#plot"), page.locator(".bk-tooltip-content:visible")
+    box, tooltip = box_of(page, "#plot"), page.locator("#plot output:visible")
     for y in range(10, int(box["height"]) - 40, 3):
         page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + y)
         page.wait_for_timeout(60)
@@ -251,6 +251,9 @@ def test_paper_is_white_and_has_the_picture_in_place_of_the_interactive_figure(r
     assert luminance(colour(page, "body", "backgroundColor")) == pytest.approx(1)
     assert contrast(colour(page, "body", "color"), [1, 1, 1]) > 10
     assert page.locator(".still img").evaluate("image => getComputedStyle(image).filter") == "none"
+    assert page.locator("details li").first.is_visible()
+    page.set_viewport_size({"width": 600, "height": 800})  # paper is narrow, and no telephone
+    assert page.locator(".wide thead").first.is_visible()
     assert page.pdf().startswith(b"%PDF")
 
 

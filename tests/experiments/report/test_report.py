@@ -166,17 +166,39 @@ def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_pa
     assert "](figures/a-figure.png)" in (root / "report.md").read_text()
 
 
-def test_data_notes_stand_beside_every_figure_of_the_data(make_comparison, tmp_path):
+@pytest.mark.parametrize("uses_data", [True, False])
+def test_data_notes_stand_once_above_the_figures_of_the_data(make_comparison, tmp_path, uses_data):
     def figures(*arguments):
-        of_random_inputs = TableEntry("Another", pd.DataFrame({"value": [0.5]}), "Random inputs.", uses_data=False)
-        return [*one_figure(*arguments), of_random_inputs]
+        return [dataclasses.replace(entry, uses_data=uses_data) for entry in one_figure(*arguments)]
 
     root = make_comparison(tmp_path, "elu+1-none")
     html = write_report(root, dataclasses.replace(STUDY, figures=figures)).read_text()
-    captions = re.findall(r"<figcaption>.*?</figcaption>", html, flags=re.DOTALL)
-    assert ["Not real text." in caption for caption in captions] == [True, True, False]
-    sections = (root / "report.md").read_text().partition("## Figures")[2].partition("## Method")[0].split("### ")[1:]
-    assert ["Not real text." in section for section in sections] == [True, True, False]
+    for text, start, end in (
+        (html, "<h2>Figures</h2>", "<h2>Method</h2>"),
+        ((root / "report.md").read_text(), "## Figures", "## Method"),
+    ):
+        assert text.partition(start)[2].partition(end)[0].count("Not real text.") == uses_data
+
+
+def test_a_file_of_ones_own_is_named(make_comparison, tmp_path):
+    root = make_comparison(tmp_path, "elu+1-none")
+    record = json.loads((root / "comparison.json").read_text())
+    record["data"][0] |= {"name": "text", "source": "mine.txt"}
+    (root / "comparison.json").write_text(json.dumps(record))
+    text = Page(write_report(root, STUDY).read_text()).text
+    assert "on mine.txt" in text
+    assert "Data mine.txt" in text
+    assert "Data text" not in text
+
+
+def test_queued_runs_are_counted_and_the_command_that_goes_on_is_given(make_comparison, tmp_path):
+    fates = {("elu+1-none", seed): ("queued", None) for seed in range(3)}
+    root = make_comparison(tmp_path, "elu+1-none", fates=fates)
+    html = Page(write_report(root, STUDY).read_text()).text
+    for text in (html, (root / "report.md").read_text()):
+        assert "3 runs are queued. This command finishes what is missing:" in text
+        assert "no reason recorded" not in text
+        assert "log.txt" not in text
 
 
 @pytest.mark.parametrize("markup", [True, False])
@@ -363,4 +385,6 @@ def test_a_failure_that_could_not_be_written_into_its_directory_is_shown(make_co
     root = make_comparison(tmp_path, "elu+1-none", fates={("elu+1-none", 2): ("running", None)}, unrecorded=[run])
     text = Page(write_report(root, STUDY).read_text()).text
     assert "1 of 3 failed: seed 2: PermissionError: it is read-only" in text
-    assert "Log: elu+1-none/seed2/log.txt" in text
+    assert "log.txt" not in text
+    (root / "elu+1-none" / "seed2" / "log.txt").touch()
+    assert "Log: elu+1-none/seed2/log.txt" in Page(write_report(root, STUDY).read_text()).text

@@ -8,7 +8,7 @@ import pytest
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
-from experiments.figures.style import FigureEntry, TableEntry
+from experiments.figures.style import FigureEntry
 from experiments.records.record import read_comparison
 from experiments.studies.recall import figures as recall_plots
 from tests.made_up import metrics_rows
@@ -41,7 +41,7 @@ def test_a_run_draws_its_figures_and_its_table(smoke):
     for stem in ("accuracy-by-variant", "accuracy-by-step"):
         assert (smoke / "figures" / f"{stem}.png").stat().st_size > 5_000
     report = (smoke / "report.md").read_text()
-    assert "| variant | width | n | test accuracy |" in report
+    assert "| variant | n | test accuracy" in report
     assert recall_plots.STUDY.question[:60] in report
 
 
@@ -84,24 +84,23 @@ def made_up(tmp_path, make_comparison):
     return root, comparison, curves, summarise(root, comparison, curves)
 
 
-def test_the_table_gives_the_mean_over_seeds_with_its_interval(made_up):
+def test_points_stand_at_the_tick_of_their_width_and_intervals_between_0_and_1(made_up):
     _, comparison, curves, summary = made_up
-    table = recall_plots.accuracy_table(recall_plots.test_accuracies(curves, comparison, summary), comparison)
+    found = recall_plots.test_accuracies(curves, comparison, summary)
+    figure = recall_plots.width_figure(found, comparison, summary)
+    for axes in figure.axes:
+        for line in axes.get_lines():
+            assert set(line.get_xdata()) <= {0, 1}
+    means = [line for axes in figure.axes for line in axes.get_lines() if line.get_label() == "rope"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in means] == [([1], [pytest.approx(0.95)])]
     # Student's t with 2 degrees of freedom, 4.303, times 0.05 / √3 is 0.124; a share is 1 at most.
-    assert table.to_dict("list") == {
-        "variant": ["softmax-rope", "elu+1-none"],
-        "width": ["128", "64"],
-        "n": ["3 of 3", "3 of 3"],
-        "test accuracy": ["0.950\n[0.826, 1.000]", "0.250\n[0.126, 0.374]"],
-        "worst seed": ["0.900", "0.200"],
-        "best seed": ["1.000", "0.300"],
-    }
+    assert recall_plots._bounded(pd.Series([0.9, 0.95, 1.0])) == pytest.approx((0.95, 0.826, 1.0), abs=1e-3)
 
 
 def test_figures_are_drawn_with_several_widths_and_a_failed_variant(made_up, tmp_path):
     root, comparison, curves, summary = made_up
     entries = recall_plots.figures(root, tmp_path / "output", comparison, curves, summary)
-    assert [type(entry) for entry in entries] == [TableEntry, FigureEntry, FigureEntry]
+    assert [type(entry) for entry in entries] == [FigureEntry, FigureEntry]
     assert len(list((tmp_path / "output" / "figures").glob("*.png"))) == 2
 
 
