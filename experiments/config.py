@@ -76,6 +76,12 @@ class Config:
     """training steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
     """denominator of linear attention with RoPE after the map (RoFormer eq. 19: unrotated)"""
+    decay: Literal["none", "fixed", "alibi", "retnet", "gate"] = "none"
+    """what each head keeps of the past at each token: all of it, a share of the head's own, or one the token sets"""
+    local_conv: Annotated[int, 0, 4096] = 0
+    """tokens in a learned sum of values that is added to the heads' output; 0: none"""
+    short_conv: Annotated[int, 0, 4096] = 0
+    """tokens in a learned sum of queries, keys and values that is added to each; 0: none"""
     log_every: Annotated[int, 1, 10**9] = 10
     """steps between training-loss records"""
     evaluate_every: Annotated[int, 1, 10**9] = 40

@@ -29,7 +29,7 @@ PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 SIZES = ("dim", "heads")
 """settings that make a model of another size; their variants are compared with each other"""
-SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator")
+SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator", "decay", "local_conv", "short_conv")
 """what may differ between the variants of a comparison: the batches, their number and the text may not"""
 
 
@@ -58,10 +58,8 @@ class Variant:
 
 def _go_together(kernel: str, position: "Position") -> bool:
     if kernel == "softmax":
-        return position != "rope-after"
-    if kernel in SAME_WITHOUT_POSITIONS:
-        return position == "rope-after"
-    return position != "alibi"
+        return not position.endswith("-after")
+    return kernel not in SAME_WITHOUT_POSITIONS or position.endswith("-after")
 
 
 def _built_in() -> Iterator[Variant]:
@@ -69,7 +67,7 @@ def _built_in() -> Iterator[Variant]:
     for kernel, kernel_text in _KERNELS.items():
         for position, position_text in _POSITIONS.items():
             if _go_together(kernel, position):
-                name = "softmax-rope" if (kernel, position) == ("softmax", "rope-before") else f"{kernel}-{position}"
+                name = f"{kernel}-{position.removesuffix('-before') if kernel == 'softmax' else position}"
                 baseline = f"{SAME_WITHOUT_POSITIONS.get(kernel, kernel)}-none"
                 yield Variant(name, kernel, position, baseline, f"{kernel_text} {others.get(name, position_text)}")
     yield Variant(PEER, PEER, "rope-before", PEER, others[PEER])
@@ -191,9 +189,13 @@ def _check_says_something(setting: str, variant: Variant) -> None:
             f"{variant.kernel} has no random features of this suite's, so {setting} says nothing; choose from the "
             f"kernels {', '.join(RANDOM_KERNELS)}"
         )
-    if setting == "denominator" and variant.position != "rope-after":
+    if setting == "decay" and variant.position == "alibi":
+        raise ValueError("alibi is a decay itself; leave the setting out, or choose another position")
+    if setting in ("decay", "local_conv", "short_conv") and variant.kernel == PEER:
+        raise ValueError(f"{PEER} has no {setting}; leave it out, or choose another variant")
+    if setting == "denominator" and not variant.position.endswith("-after"):
         raise ValueError(
-            "the denominator is a question of rope-after only; leave it out, or choose a rope-after variant"
+            "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant"
         )
 
 

@@ -77,6 +77,8 @@ class ModelConfig:
     """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
+    mlp_width: int | None = None
+    """hidden width of the MLP; None for mlp_ratio · dim"""
     dropout: float = 0.0
     """on the outputs of attention and MLP, in training"""
     redraw_every: int | None = None
@@ -92,6 +94,8 @@ class ModelConfig:
         for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        if self.mlp_width is not None and self.mlp_width < 1:
+            raise ValueError(f"mlp_width is {self.mlp_width}; give 1 or more, or None")
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         find_attention(self.attention)
@@ -166,7 +170,7 @@ class Block(nn.Module):
         self.cross_attention = cross_attention
         self.cross_attention_norm = None if cross_attention is None else nn.LayerNorm(config.dim)
         self.mlp_norm = nn.LayerNorm(config.dim)
-        hidden = config.mlp_ratio * config.dim
+        hidden = config.mlp_ratio * config.dim if config.mlp_width is None else config.mlp_width
         self.mlp = nn.Sequential(
             nn.Linear(config.dim, hidden), nn.GELU(), nn.Linear(hidden, config.dim), nn.Dropout(config.dropout)
         )

@@ -201,8 +201,10 @@ def _tune(
 def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
     """As count_parameters; from models of one and two layers, because all layers have equally many."""
     # Only what changes the number: of hundreds of variants most differ in something else.
-    features = 2 if variant.kernel in RANDOM_KERNELS else config.num_features
-    kept = {name: getattr(config, name) for name in ("dim", "heads", "context", "redraw_every", "dropout")}
+    fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
+    features = 2 if fewer else config.num_features
+    changing = ("dim", "heads", "context", "redraw_every", "dropout", "decay", "local_conv", "short_conv")
+    kept = {name: getattr(config, name) for name in changing}
     sizes = Config(**kept, num_features=features)
     by_layers = [dataclasses.replace(sizes, layers=layers) for layers in (1, 2)]
     one, two = (_count(variant.kernel, variant.position, sizes, objective) for sizes in by_layers)
@@ -218,6 +220,6 @@ def _count(kernel: str, position: Position, config: Config, objective: Objective
 def _describe(variant: Variant, config: Config, parameters: tuple[int, int]) -> VariantRecord:
     total, position_table = parameters
     record = VariantRecord(**vars(variant), parameters=total, position_parameters=position_table)
-    if variant.position == "rope-after":
+    if variant.position in ("rope-after", "selective-after"):
         record.description += f" The denominator is {config.denominator}."
     return record

@@ -1,6 +1,7 @@
 """From a variant and a configuration to a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import entry_points
 from inspect import signature
 
@@ -12,7 +13,7 @@ from experiments.config import Config
 from experiments.variants import PEER, Variant
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import CausalLM, MakeAttention, ModelConfig
+from linear_rope.model import Block, CausalLM, MakeAttention, ModelConfig, Position, attention_of_layer
 from linear_rope.positions.absolute import LearnedPositions
 
 BYTES_PER_PARAMETER = 16
@@ -62,13 +63,36 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         num_features=config.num_features if "num_features" in taken else None,
         position=variant.position,
         denominator=config.denominator,
+        decay=config.decay,
+        local_conv=config.local_conv,
+        short_conv=config.short_conv,
         dropout=config.dropout,
         redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
         initial_std=config.initial_std,
         seed=seed,
         feature_seed=seed,
     )
+    if attention is None:
+        model_config = replace(model_config, mlp_width=mlp_width(model_config))
     return objective.model(model_config, attention)
+
+
+@cache
+def mlp_width(config: ModelConfig) -> int | None:
+    """A narrower MLP where decay, angles and convolutions add more than 1 % to a block's parameters, by as many."""
+    position: Position = config.position.replace("selective", "rope")  # type: ignore[assignment]
+    plain = replace(config, decay="none", local_conv=0, short_conv=0, position=position)
+    if plain == config:
+        return None
+    with torch.device("meta"):
+        with_additions, without = (attention_of_layer(each, 0, causal=True) for each in (config, plain))
+        block = _size(Block(plain, without))
+    added = _size(with_additions) - _size(without)
+    return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if added > 0.01 * block else None
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from experiments import extensions
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
-from experiments.training.models import build_model, check_parameters_match
+from experiments.training.models import build_model, check_parameters_match, count_parameters
 from experiments.variants import SETTINGS, VARIANTS, check_variants_differ, get_variant, is_variant, parse_variants
 
 SMOKE = get_preset("smoke").config
@@ -30,8 +30,31 @@ def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weigh
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()
     weights, others = dict(model.named_parameters()), dict(softmax.named_parameters())
-    assert all(torch.equal(weights[each], others[each]) for each in others)
-    assert {*weights} - {*others} <= {"embedding.positions.table.weight"}
+    narrower = {each for each in others if weights[each].shape != others[each].shape}
+    assert all(torch.equal(weights[each], others[each]) for each in {*others} - narrower)
+    added = {each for each in {*weights} - {*others} if each != "embedding.positions.table.weight"}
+    if variant.position.startswith("selective"):  # what the angles add, the MLP has less
+        assert all(".attention.rotation" in each for each in added)
+        assert all(".mlp." in each for each in narrower)
+    else:
+        assert not added
+        assert not narrower
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])
+@pytest.mark.parametrize("preset", [SMOKE, Config()])
+def test_whatever_is_added_parameters_stay_equal(kernel, preset, next_byte):
+    position = "selective" if kernel == "softmax" else "selective-after"
+    settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
+    names = [
+        f"{kernel}-none",
+        *(f"{kernel}-{place}{setting}" for place in ("none", position) for setting in settings[1:]),
+    ]
+    counts = {}
+    for name in names:
+        variant = get_variant(name)
+        counts[name] = count_parameters(build_model(variant, variant.config(preset), 0, next_byte(preset)))
+    check_parameters_match(counts)
 
 
 def test_unequal_parameters_are_refused_but_a_position_table_is_not():

@@ -35,13 +35,13 @@ CONFIG = Config(
     **{"evaluation_windows": 3, "test_windows": 3},
 )
 
-TOLERANCE = 3e-5
+TOLERANCE = 4e-5
 """How far a loss, in nats or bits per byte, may be off.
 
 Other processors sum in another order and so round otherwise. What that grows to in 20 steps was measured: with every
 initial weight multiplied by 1 + 2^-23 or 1 - 2^-23, about a unit in the last place of float32, for three draws of the
 signs, the losses of a variant move by its ``moved_by_rounding`` in the file, at most a tenth of this tolerance.
-Any two variants are at least fifty tolerances apart.
+Any two variants are at least forty tolerances apart.
 """
 
 
@@ -94,7 +94,7 @@ def test_the_tolerance_is_far_above_rounding_and_far_below_what_a_variant_change
     assert 10 * max(golden["moved_by_rounding"].values()) <= TOLERANCE
     for variant, other in itertools.combinations(VARIANTS, 2):
         apart, _, _ = max(differences(golden["losses"][variant], golden["losses"][other]))
-        assert apart >= 50 * TOLERANCE, (variant, other)
+        assert apart >= 40 * TOLERANCE, (variant, other)
 
 
 def versions_here():
