@@ -18,7 +18,16 @@ HUES = {
     "performer-pytorch": 285,
 }
 """degrees; softmax attention and kernels from outside the project are grey"""
-CONTRASTS = {"none": 3.2, "sinusoidal": 4.0, "learned": 5.0, "alibi": 7.5, "rope-before": 6.5, "rope-after": 9.5}
+CONTRASTS = {
+    "none": 3.2,
+    "sinusoidal": 4.0,
+    "learned": 5.0,
+    "selective-before": 5.7,
+    "rope-before": 6.5,
+    "alibi": 7.5,
+    "selective-after": 8.4,
+    "rope-after": 9.5,
+}
 """with the paper"""
 OTHER_CONTRAST = 6.0
 

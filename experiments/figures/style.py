@@ -36,6 +36,8 @@ POSITION_STYLES: dict[str, dict[str, Any]] = {
     "alibi": {"linestyle": (0, (9, 2)), "marker": "X"},
     "rope-before": {"linestyle": (0, (5, 2)), "marker": "^"},
     "rope-after": {"linestyle": "-", "marker": "v"},
+    "selective-before": {"linestyle": (0, (5, 2, 1, 2, 1, 2)), "marker": "<"},
+    "selective-after": {"linestyle": (0, (12, 2)), "marker": ">"},
 }
 OTHER_POSITION = {"linestyle": "-", "marker": "P"}
 
