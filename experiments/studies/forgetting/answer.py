@@ -1,0 +1,29 @@
+"""The answer of the forgetting study."""
+
+from experiments.analysis.verdicts import SUPPORTED
+from experiments.report.answer import Findings
+from experiments.report.answer import answer as of_any
+
+BEST = "elu+1-rope-after@decay=fixed"
+
+
+def answer(found: Findings) -> str:
+    """First the gap, then what RoPE adds."""
+    if not found.size(f"{BEST}-gap"):
+        return of_any(found)
+    unit, said = found.comparison.objective.unit, list[str]()
+    closed, alone = (found.size(f"{variant}-gap", ".0%") for variant in (BEST, "elu+1-rope-after"))
+    said.append(
+        f"elu+1 with RoPE after its map and a fixed decay closes {closed} of the gap to softmax attention with RoPE; "
+        f"without the decay {alone}."
+    )
+    if found.size("fixed-below-softmax"):
+        difference = found.rows["fixed-below-softmax"].estimate
+        surely = "" if found.verdict("fixed-below-softmax") == SUPPORTED or difference.mean > 0 else ", not beyond doubt"
+        side = "below" if difference.mean < 0 else "above"
+        said.append(f"It ends {abs(difference.mean):.3f} {unit} {side} softmax attention with RoPE{surely}.")
+    if found.size("rope-after-with-fixed"):
+        added = found.rows["rope-after-with-fixed"].estimate.mean
+        word = "lowers" if added < 0 else "raises"
+        said.append(f"With the decay RoPE after the map {word} the loss by {abs(added):.3f}.")
+    return " ".join(said)
