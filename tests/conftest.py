@@ -5,5 +5,15 @@ With as many threads each as there are cores, the threads wait for one another: 
 
 import os
 
+from xdist.scheduler import LoadFileScheduling
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Quick tests of a file share what they trained, so one process runs them all, file after file."""
+    if config.option.markexpr == "not slow":
+        config.option.loadscopereorder = False
+        return LoadFileScheduling(config, log)
+    return None
