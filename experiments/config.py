@@ -64,6 +64,9 @@ class Config:
     """peak learning rate of AdamW; the same for every variant"""
     warmup_steps: Annotated[int, 0, 10**9] = 40
     """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
+    budgets: str = ""
+    """steps, comma-separated, after which a run is tested as if it had ended there: a copy of it is trained over the
+    last fifth of them with a learning rate that falls to zero. The run's own falls over the last fifth of all steps"""
     weight_decay: float = 0.1
     """AdamW weight decay, on matrices only"""
     gradient_clip: float = 1.0
@@ -115,6 +118,13 @@ class Config:
                 f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
                 "and more, such as 512, for bpe"
             )
+        if not all(text.isascii() and text.isdigit() for text in self.budgets.split(",") if self.budgets):
+            raise ValueError(f"budgets is {self.budgets!r}; give steps with commas between, such as 200,400")
+        budgets = budget_steps(self.budgets)
+        if any(step < 5 or step >= self.steps for step in budgets) or list(budgets) != sorted(set(budgets)):
+            raise ValueError(
+                f"budgets is {self.budgets!r}; give ascending steps, from 5 to less than the {self.steps:,} of the run"
+            )
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.tokens_per_step > MOST_TOKENS_PER_STEP:
@@ -155,10 +165,19 @@ LIMITS: dict[str, tuple[int, int]] = {
 overflows or allocates before it is refused"""
 
 
-def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int) -> Iterator[int]:
+def budget_steps(budgets: str) -> tuple[int, ...]:
+    """The steps that ``Config.budgets`` names."""
+    return tuple(int(step) for step in budgets.split(",")) if budgets else ()
+
+
+def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int, budgets: str = "") -> Iterator[int]:
     """The steps at which a run of ``steps`` that is finished has a record of a split, ascending: the last, and before.
 
     An iterator, because of a run of 10⁹ steps the first lacking one is enough.
     """
-    before = {"train": range(log_every, steps, log_every), "validation": range(0, steps, evaluate_every), "test": ()}
+    before = {
+        "train": range(log_every, steps, log_every),
+        "validation": range(0, steps, evaluate_every),
+        "test": budget_steps(budgets),
+    }
     return itertools.chain(before[split], [steps])

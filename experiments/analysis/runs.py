@@ -68,7 +68,13 @@ class Runs:
                 lacking = (
                     f"its status is done, but no {split} (step {step}) figure is on record"
                     for split in ("train", "validation", "test")
-                    for step in recorded_steps(split, config["steps"], config["log_every"], config["evaluate_every"])
+                    for step in recorded_steps(
+                        split,
+                        config["steps"],
+                        config["log_every"],
+                        config["evaluate_every"],
+                        config.get("budgets", ""),
+                    )
                     if step not in recorded.get((*place, split), ())
                 )
                 told = next(lacking, None)

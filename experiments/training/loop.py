@@ -5,6 +5,7 @@ from a generator seeded with (seed, step), the learning rate from the step. So a
 last checkpoint with nothing else to remember, and on the CPU its metrics are those of a run that was not.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from experiments.config import Config, recorded_steps
+from experiments.config import Config, budget_steps, recorded_steps
 from experiments.records.record import MetricsLog
 from experiments.records.schema import Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
@@ -95,25 +96,49 @@ def train_run(
 
         def log_evaluation(split: Split, windows: int) -> None:
             values = evaluate(model, objective, split, windows, config, between_batches=stop_if_asked)
-            for name, value in values.items():
-                if not math.isfinite(value):
-                    raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")
+            check_finite(values, split, step)
             if split == "validation" and config.diagnose_windows:
                 inputs = objective.diagnosed(split, config.diagnose_windows)
                 values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
             log.append(step, step * config.tokens_per_step, split, values)
 
-        while step < config.steps:
-            if step % config.evaluate_every == 0:
-                log_evaluation("validation", config.evaluation_windows)
-            stop_if_asked()
-            begun = time.perf_counter()
-            learning_rate = learning_rate_at(step, config)
+        def update(step: int, end: int) -> tuple[float, float, float, Batch]:
+            """Loss, gradient norm, learning rate and batch of one step of a run that ends at step ``end``."""
+            learning_rate = learning_rate_at(step, config, end)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             torch.manual_seed(seed * 1_000_003 + step)
             batch = on_device(objective.batch(seed, step), device)
-            loss, gradient_norm = training_step(model, optimizer, objective, batch, config, step)
+            return *training_step(model, optimizer, objective, batch, config, step), learning_rate, batch
+
+        def test_as_if_it_ended_at(end: int) -> None:
+            """Train a copy to step ``end`` and test it; the run itself stays where it is."""
+            kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            try:
+                for at in range(step, end):
+                    if should_stop():
+                        break
+                    loss, _, _, _ = update(at, end)
+                    progress(step, loss, 0.0)
+                else:
+                    values = evaluate(model, objective, "test", config.test_windows, config)
+                    check_finite(values, "test", end)
+                    log.append(end, end * config.tokens_per_step, "test", values)
+            finally:
+                model.load_state_dict(kept[0])
+                optimizer.load_state_dict(kept[1])
+            stop_if_asked()
+
+        budgets = budget_steps(config.budgets)
+        while step < config.steps:
+            if step % config.evaluate_every == 0:
+                log_evaluation("validation", config.evaluation_windows)
+            for budget in budgets:
+                if step == fall_begins(budget) and not log.has(budget, "test"):
+                    test_as_if_it_ended_at(budget)
+            stop_if_asked()
+            begun = time.perf_counter()
+            loss, gradient_norm, learning_rate, batch = update(step, config.steps)
             step += 1
             trained_steps += 1
             trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
@@ -136,6 +161,13 @@ def train_run(
         log_evaluation("test", config.test_windows)
 
 
+def check_finite(values: dict[str, float], split: str, step: int) -> None:
+    """Raises RunFailed for a metric that is not finite."""
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise RunFailed(f"{DIVERGED}: {name} on the {split} split is {value} after step {step}")
+
+
 def last_whole_step(log: MetricsLog, config: Config) -> int:
     """The last step from which training can go on with no row missing: all those before it are on record."""
     # An evaluation is made before the step of its number, a training loss is recorded after it.
@@ -145,6 +177,7 @@ def last_whole_step(log: MetricsLog, config: Config) -> int:
         for step in recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
         if not log.has(step, split)
     ]
+    lacking += [fall_begins(budget) for budget in budget_steps(config.budgets) if not log.has(budget, "test")]
     return min(lacking, default=config.steps)
 
 
@@ -248,9 +281,19 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
 
 
-def learning_rate_at(step: int, config: Config) -> float:
-    """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0."""
+def fall_begins(end: int) -> int:
+    """The step from which the learning rate falls to zero, in a run with budgets that ends at step ``end``."""
+    return end - end // 5
+
+
+def learning_rate_at(step: int, config: Config, end: int) -> float:
+    """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0.
+
+    With budgets it stays at the peak and falls linearly to zero over the last fifth of ``end`` steps.
+    """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
+    if config.budgets:
+        return config.learning_rate * min(1.0, (end - step) / (end - fall_begins(end)))
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))

@@ -19,7 +19,9 @@ def answer(found: Findings) -> str:
     )
     if found.size("fixed-below-softmax"):
         difference = found.rows["fixed-below-softmax"].estimate
-        surely = "" if found.verdict("fixed-below-softmax") == SUPPORTED or difference.mean > 0 else ", not beyond doubt"
+        surely = (
+            "" if found.verdict("fixed-below-softmax") == SUPPORTED or difference.mean > 0 else ", not beyond doubt"
+        )
         side = "below" if difference.mean < 0 else "above"
         said.append(f"It ends {abs(difference.mean):.3f} {unit} {side} softmax attention with RoPE{surely}.")
     if found.size("rope-after-with-fixed"):

@@ -155,6 +155,53 @@ def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_
     assert rows(tmp_path) == []
 
 
+def tested_after(directory):
+    return {row["step"]: row["bits_per_byte"] for row in rows(directory) if row["split"] == "test"}
+
+
+BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
+
+
+@pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
+def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task, variant):
+    config = dataclasses.replace(BUDGETS, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
+    train(tmp_path / "all", task, variant, config)
+    tested = tested_after(tmp_path / "all")
+    assert list(tested) == [5, 10, 15, 20]
+    for steps, before in ((10, "5"), (15, "5,10")):
+        train(tmp_path / str(steps), task, variant, dataclasses.replace(config, steps=steps, budgets=before))
+        assert tested_after(tmp_path / str(steps))[steps] == tested[steps]
+    rates = {row["step"]: row["learning_rate"] for row in rows(tmp_path / "all") if row["split"] == "train"}
+    assert rates[4] == rates[16] == config.learning_rate
+    assert rates[20] == pytest.approx(config.learning_rate / 4)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 26, 3))
+def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metrics(tmp_path, task, stop_at):
+    train(tmp_path / "whole", task, config=BUDGETS)
+    asked = []
+    with pytest.raises(RunStopped):
+        train(tmp_path / "stopped", task, config=BUDGETS, should_stop=lambda: asked.append(1) or len(asked) > stop_at)
+    train(tmp_path / "stopped", task, config=BUDGETS)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+
+
+def test_a_budget_that_is_missing_is_made_again(tmp_path, task):
+    train(tmp_path, task, config=BUDGETS)
+    whole, path = tested_after(tmp_path), tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"step": 10, ' not in line or '"test"' not in line))
+    assert tested_after(tmp_path).keys() == {5, 15, 20}
+    train(tmp_path, task, config=BUDGETS)
+    assert tested_after(tmp_path) == whole
+
+
+@pytest.mark.parametrize("budgets", ["10,5", "5,5", "4", "20", "a", "5,", "5.5", "-5"])
+def test_budgets_that_do_not_fit_are_refused(budgets):
+    with pytest.raises(ValueError, match=r"budgets is .*give"):
+        dataclasses.replace(CONFIG, steps=20, budgets=budgets)
+
+
 def test_weight_decay_is_on_matrices_only(task):
     model = build_model(VARIANTS["softmax-none"], CONFIG, 0, task)
     decayed, kept = make_optimizer(model, CONFIG).param_groups
