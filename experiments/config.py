@@ -64,7 +64,7 @@ class Config:
     """peak learning rate of AdamW; the same for every variant"""
     warmup_steps: Annotated[int, 0, 10**9] = 40
     """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
-    budgets: str = ""
+    budgets: str = "none"
     """steps, comma-separated, after which a run is tested as if it had ended there: a copy of it is trained over the
     last fifth of them with a learning rate that falls to zero. The run's own falls over the last fifth of all steps"""
     weight_decay: float = 0.1
@@ -118,8 +118,8 @@ class Config:
                 f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
                 "and more, such as 512, for bpe"
             )
-        if not all(text.isascii() and text.isdigit() for text in self.budgets.split(",") if self.budgets):
-            raise ValueError(f"budgets is {self.budgets!r}; give steps with commas between, such as 200,400")
+        if self.budgets != "none" and not all(text.isascii() and text.isdigit() for text in self.budgets.split(",")):
+            raise ValueError(f"budgets is {self.budgets!r}; give steps with commas between, such as 200,400, or none")
         budgets = budget_steps(self.budgets)
         if any(step < 5 or step >= self.steps for step in budgets) or list(budgets) != sorted(set(budgets)):
             raise ValueError(
@@ -167,10 +167,10 @@ overflows or allocates before it is refused"""
 
 def budget_steps(budgets: str) -> tuple[int, ...]:
     """The steps that ``Config.budgets`` names."""
-    return tuple(int(step) for step in budgets.split(",")) if budgets else ()
+    return () if budgets == "none" else tuple(int(step) for step in budgets.split(","))
 
 
-def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int, budgets: str = "") -> Iterator[int]:
+def recorded_steps(split: str, steps: int, log_every: int, evaluate_every: int, budgets: str = "none") -> Iterator[int]:
     """The steps at which a run of ``steps`` that is finished has a record of a split, ascending: the last, and before.
 
     An iterator, because of a run of 10⁹ steps the first lacking one is enough.

@@ -73,7 +73,7 @@ class Runs:
                         config["steps"],
                         config["log_every"],
                         config["evaluate_every"],
-                        config.get("budgets", ""),
+                        config.get("budgets", "none"),
                     )
                     if step not in recorded.get((*place, split), ())
                 )

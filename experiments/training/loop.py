@@ -293,7 +293,7 @@ def learning_rate_at(step: int, config: Config, end: int) -> float:
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.budgets:
+    if config.budgets != "none":
         return config.learning_rate * min(1.0, (end - step) / (end - fall_begins(end)))
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
