@@ -37,6 +37,13 @@ class RunRecord:
         """A metric at the last step that has it. Raises NotRecorded if there is none."""
         return float(self.curve(metric).iloc[-1])
 
+    def at(self, metric: str, step: int) -> float:
+        """A metric at a step. Raises NotRecorded if it is not there."""
+        curve = self.curve(metric)
+        if step not in curve.index:
+            raise NotRecorded(metric)
+        return float(curve[step])
+
     def average(self, metric: str) -> float:
         """The area under a metric's curve over its steps, by trapezia, divided by their number."""
         curve = self.curve(metric)

@@ -1,4 +1,4 @@
-"""The colour of a variant: its hue stands for the attention kernel, its darkness for the way of telling positions.
+"""The colour of a variant: its hue stands for the attention kernel and what it forgets, its darkness for positions.
 
 A colour is defined by its contrast with the paper (WCAG 2.2, "contrast ratio"), so that every line can be seen on white
 and, in the report's dark mode, on black: at least 3:1.
@@ -18,6 +18,9 @@ HUES = {
     "performer-pytorch": 285,
 }
 """degrees; softmax attention and kernels from outside the project are grey"""
+DECAY_HUES = {"retnet": 15, "fixed": 30, "alibi": 45, "gate": 60}
+"""degrees that are added with a decay; and what is grey has the hue of ``GREY_HUE`` then"""
+GREY_HUE = 270
 CONTRASTS = {
     "none": 3.2,
     "sinusoidal": 4.0,
@@ -33,12 +36,14 @@ OTHER_CONTRAST = 6.0
 
 
 @cache
-def colour(kernel: str, position: str, paper: str = PAPER) -> str:
-    """The colour, ``#rrggbb``, of a kernel with a position encoding on ``paper``."""
+def colour(kernel: str, position: str, paper: str = PAPER, decay: str = "none") -> str:
+    """The colour, ``#rrggbb``, of a kernel with a position encoding and a decay on ``paper``."""
     wanted = CONTRASTS.get(position, OTHER_CONTRAST)
     if kernel == "softmax" and position == "rope-before":  # what everything is measured against
         wanted = 14.0
-    hue, saturation = HUES.get(kernel, 0) / 360, 0.85 if kernel in HUES else 0.0
+    shift, is_grey = DECAY_HUES.get(decay, 0), kernel not in HUES
+    hue = (HUES.get(kernel, GREY_HUE) + shift) % 360 / 360
+    saturation = (0.5 if shift else 0.0) if is_grey else 0.85
     low, high = 0.0, 1.0
     for _ in range(20):  # contrast with white falls as lightness rises, with black it rises
         lightness = (low + high) / 2

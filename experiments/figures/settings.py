@@ -20,7 +20,7 @@ from experiments.figures.panels import (
     panels_of,
     wrapped,
 )
-from experiments.figures.style import draw, is_narrow, label, label_powers_of_ten, variant_style
+from experiments.figures.style import MUTED, draw, is_narrow, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
 
@@ -31,12 +31,21 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"color": "#008561", "linestyle": (0, (6, 2, 1, 2)), "marker": "D"},
     {"color": "#b8458b", "linestyle": (0, (3, 1)), "marker": "v"},
     {"color": "#8a6a00", "linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "P"},
+    {"color": "#c1121f", "linestyle": (0, (8, 2)), "marker": "X"},
 )
 """by the settings of the variant; where there are more of them, by its place in its panel"""
 COLUMNS = 3
 WORDS = {
     "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
     "num_features": lambda value: f"M = {value}",
+    "decay": lambda value: {
+        "none": "no decay",
+        "fixed": "fixed decay",
+        "alibi": "ALiBi's decay",
+        "retnet": "RetNet's decay",
+    }.get(value, value),
+    "local_conv": lambda value: "" if value == "0" else "local convolution",
+    "short_conv": lambda value: "" if value == "0" else "short convolution",
 }
 """how a figure says a setting; others by their name and value"""
 MARKS = 6
@@ -49,11 +58,16 @@ def loss_entries(
     summary: pd.DataFrame,
     comparison: Comparison,
     curves: pd.DataFrame | None = None,
+    reference: str = "",
 ) -> list[FigureEntry | TableEntry]:
-    """Its figures "final-loss" and, with curves, "validation", if there are values of finished runs."""
+    """Its figures "final-loss" and, with curves, "validation", if there are values of finished runs.
+
+    The first has a line at the mean of the variant ``reference``.
+    """
     if values.empty:
         return []
-    entries = [draw(directory, study.figure("final-loss"), final_by_setting, values, summary, comparison)]
+    entry = study.figure("final-loss")
+    entries = [draw(directory, entry, final_by_setting, values, summary, comparison, reference)]
     if curves is not None:
         what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
         entry = study.figure("validation")
@@ -86,7 +100,18 @@ def setting_label(variant: VariantRecord, comparison: Comparison) -> str:
         # Maps that draw nothing have as many features as a head has channels, paired twice as many.
         values["num_features"] = "2·D" if "+paired" in base_name(variant) else "D"
     others = {key: lambda value, key=key: f"{key.replace('_', ' ')} {value}" for key in values}
-    return ", ".join((others | WORDS)[key](value) for key, value in values.items())
+    return ", ".join(filter(None, ((others | WORDS)[key](value) for key, value in values.items())))
+
+
+def looks_by_setting(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """A look for each variant: equal for equal settings, if there are few enough of those; else by place in a panel."""
+    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
+    found = {}
+    for variants in by_base(comparison).values():
+        for place, variant in enumerate(variants):
+            number = labels.index(setting_label(variant, comparison)) if len(labels) <= len(LOOKS) else place
+            found[variant.name] = LOOKS[number % len(LOOKS)]
+    return found
 
 
 def curves_by_setting(
@@ -108,11 +133,10 @@ def curves_by_setting(
     first_step = start * comparison.config["steps"]
     recorded = curves[(curves["split"] == "validation") & (curves["metric"] == metric) & (curves["step"] >= first_step)]
     failed, finished = failures(summary), finished_seeds(summary)
-    labels = list(dict.fromkeys(setting_label(variant, comparison) for variant in comparison.variants))
+    looks = looks_by_setting(comparison)
     for axes, variants in panels:
-        for place, variant in enumerate(variants):
-            text = setting_label(variant, comparison)
-            look = LOOKS[(labels.index(text) if len(labels) <= len(LOOKS) else place) % len(LOOKS)]
+        for variant in variants:
+            text, look = setting_label(variant, comparison), looks[variant.name]
             mine, remark = recorded[recorded["variant"] == variant.name], failed.get(variant.name)
             if len(mine) or remark:
                 named = f"{text} ({remark})" if remark else text
@@ -134,12 +158,20 @@ def curves_by_setting(
     return figure
 
 
-def final_by_setting(values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """The test split's figure of every seed (dots) with mean and interval, a row per variant, grouped by panel."""
+def final_by_setting(
+    values: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison, reference: str = ""
+) -> Figure:
+    """The test split's figure of every seed (dots) with mean and interval, a row per variant, grouped by panel.
+
+    A line marks the mean of the variant ``reference``, if it has one.
+    """
     variants = [variant for variants in by_base(comparison).values() for variant in variants]
     metric = f"test_{comparison.objective.metric}"
     tested = summary[summary["metric"] == metric].set_index("variant")
     figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
+    if reference in tested.index:
+        marked: Any = tested.loc[reference, "mean"]
+        axes.axvline(marked, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
     names = []
     for height, variant in enumerate(variants):
         colour = variant_style(variant)["color"]

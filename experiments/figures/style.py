@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation
 from PIL import Image
 
-from experiments.figures.colours import colour
+from experiments.figures.colours import PAPER, colour
 from experiments.records.files import visible, write_atomically
 from experiments.records.schema import VariantRecord
 from experiments.study import FigureEntry as FigureEntry
@@ -131,7 +131,11 @@ def kernel_colour(kernel: str) -> str:
 
 def variant_style(variant: VariantRecord) -> dict[str, Any]:
     """Keyword arguments of ``Axes.plot`` for a variant."""
-    return kernel_style(variant.kernel, variant.position)
+    return kernel_style(variant.kernel, variant.position) | {"color": variant_colour(variant)}
+
+
+def variant_colour(variant: VariantRecord, paper: str = PAPER) -> str:
+    return colour(variant.kernel, variant.position, paper, variant.settings.get("decay", "none"))
 
 
 def kernel_style(kernel: str, position: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from bokeh.plotting import figure
 from bokeh.resources import Resources
 
 from experiments.analysis.statistics import estimate
-from experiments.figures.colours import DARK_PAPER, colour
+from experiments.figures.colours import DARK_PAPER
 from experiments.figures.curves import finished_seeds, plotted, smoothing
-from experiments.figures.style import POSITION_STYLES
+from experiments.figures.style import POSITION_STYLES, variant_colour
 from experiments.records.schema import Comparison, VariantRecord
 
 AT_ONCE = 8
@@ -81,8 +81,8 @@ def interactive(
         Line(
             variant.name,
             variant.name in shown,
-            colour(variant.kernel, variant.position),
-            colour(variant.kernel, variant.position, DARK_PAPER),
+            variant_colour(variant),
+            variant_colour(variant, DARK_PAPER),
             " ".join(str(max(1, round(2 * length))) for length in _dashes(variant)),
         )
         for variant in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))

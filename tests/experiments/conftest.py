@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config import Config
+from experiments.config import Config, budget_steps
 from experiments.data.corpus import corpus_of_text
 from experiments.records.files import write_json
 from experiments.records.record import run_directory
@@ -31,13 +31,14 @@ def write_comparison(
     *,
     steps: int = 100,
     every: int = 20,
+    budgets: str = "none",
     loss: Loss = made_up_loss,
     fates: dict[tuple[str, int], tuple[str, str]] | None = None,
     stopped_at: int = 40,
     **other: Any,
 ) -> Path:
     """Write comparison.json and every run's files. ``fates`` maps a run to a (state, reason) other than done."""
-    config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32)
+    config = Config(steps=steps, evaluate_every=every, log_every=every, batch_size=2, context=32, budgets=budgets)
     fields = {"config": vars(config), "variants": variants.split(","), "seeds": list(range(seeds))} | other
     root.mkdir(parents=True, exist_ok=True)
     fields = comparison_fields(**fields)
@@ -67,8 +68,9 @@ def _write_run(
             speed = 1000.0 + 10 * seed + step
             rows.append(place | {"split": "train", "bits_per_byte": bits, "tokens_per_second": speed})
     if state == "done":
-        place = {"step": last, "tokens": last * config.tokens_per_step}
-        rows.append(place | {"split": "test", "bits_per_byte": loss(name, seed, last) + 0.5})
+        for step in (*budget_steps(config.budgets), last):
+            place = {"step": step, "tokens": step * config.tokens_per_step}
+            rows.append(place | {"split": "test", "bits_per_byte": loss(name, seed, step) + 0.5})
     (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

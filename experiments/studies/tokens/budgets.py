@@ -1,0 +1,91 @@
+"""Test losses by the budget they were reached with, the tables made of them, and what claims compare."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.runs import Runs
+from experiments.analysis.samples import ReadSample, Sample, per_seed
+from experiments.analysis.statistics import Estimate, estimate
+from experiments.config import recorded_steps
+from experiments.records.schema import Comparison
+
+MILLION = 1e6
+LOSS = "test_bits_per_byte"
+
+
+def budgets(comparison: Comparison) -> dict[int, int]:
+    """Tokens, rounded to a tenth of a million where there are so many, to the step at which a budget of them ends."""
+    config = comparison.config
+    steps = recorded_steps(
+        "test", config["steps"], config["log_every"], config["evaluate_every"], config.get("budgets", "none")
+    )
+    tokens = {step: step * comparison.tokens_per_step for step in steps}
+    return {int(round(many, -5)) if many >= MILLION / 2 else many: step for step, many in tokens.items()}
+
+
+def losses(comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
+    """A row per finished budget of a run: variant, seed, tokens (``budgets``), value, the primary test metric."""
+    tests = curves[(curves["split"] == "test") & (curves["metric"] == comparison.objective.metric)]
+    tokens = {step: many for many, step in budgets(comparison).items()}
+    found = tests.assign(tokens=tests["step"].map(tokens)).dropna(subset="tokens")
+    return found[["variant", "seed", "tokens", "value"]].astype({"tokens": int})
+
+
+def table(found: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """A row of strings per variant: its loss at each budget, and what ten times as much training multiplies it by."""
+    rows = []
+    for variant in comparison.variants:
+        mine = found[found["variant"] == variant.name]
+        row = {"variant": variant.name, "n": str(mine["seed"].nunique())}
+        for tokens in sorted(found["tokens"].unique()):
+            row[in_words(tokens)] = _shown(estimate(list(mine.loc[mine["tokens"] == tokens, "value"])))
+        runs: Any = mine.groupby("seed")
+        slopes = [tenfold(run.set_index("tokens")["value"]) for _, run in runs if len(run) > 1]
+        rows.append(row | {"ten times as much": _shown(estimate(slopes))})
+    return pd.DataFrame(rows)
+
+
+def tenfold(by_tokens: "pd.Series[float]") -> float:
+    """10^b of the least-squares line log loss = a + b·log10 tokens."""
+    slope, _ = np.polyfit(np.log10(by_tokens.index.to_numpy(float)), np.log10(by_tokens.to_numpy(float)), 1)
+    return float(10**slope)
+
+
+def in_words(tokens: int) -> str:
+    """A number of tokens as a table's head has it."""
+    return f"{tokens / MILLION:g} million" if tokens >= MILLION else f"{tokens:,}"
+
+
+def _shown(found: Estimate) -> str:
+    if not found.n:
+        return "-"
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]" if found.has_interval else f"{found.mean:.3f}"
+
+
+def difference_at(variant: str, other: str, millions: float) -> ReadSample:
+    """The test loss of a variant minus that of another after so many million tokens, by seed."""
+    return _of_budgets((variant, other), (millions,))
+
+
+def change_of_difference(variant: str, other: str, first: float, last: float) -> ReadSample:
+    """The same difference after ``last`` million tokens minus that after ``first``, by seed."""
+    return _of_budgets((variant, other), (last, first))
+
+
+def _of_budgets(variants: tuple[str, str], millions: tuple[float, ...]) -> ReadSample:
+    def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+        ends = budgets(comparison)
+        if not {int(each * MILLION) for each in millions} <= ends.keys():
+            return None
+        steps = [ends[int(each * MILLION)] for each in millions]
+
+        def quantity(*numbers: Any) -> float:
+            first, *rest = (np.subtract(*(run.at(LOSS, step) for run in numbers)) for step in steps)
+            return float(first - sum(rest))
+
+        return per_seed(variants, quantity)(root, comparison, runs)
+
+    return sample
