@@ -18,8 +18,14 @@ def check_base(name: str, base: float) -> None:
         raise ValueError(f"{name} is {base}; give a positive finite number, such as 10000")
 
 
-def check_sequences(name: str, x: Tensor, dim: int) -> None:
-    """Raises ValueError unless ``x`` is (batch, length, ``dim``), length 1 or more."""
+def check_sequences(name: str, x: Tensor, dim: int, dtype: torch.dtype | None) -> None:
+    """Raises ValueError unless ``x`` is (batch, length, ``dim``), length 1 or more, of ``dtype`` (None: of any), or
+    under autocast.
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} is of type {type(x).__name__}; give a tensor (batch, length, {dim})")
+    if dtype not in (None, x.dtype) and not (x.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+        raise ValueError(f"{name} has dtype {x.dtype}; give {dtype}, as the weights are, or convert the module")
     if x.dim() != 3 or x.shape[-1] != dim or x.shape[1] == 0:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, length, {dim}), length 1 or more")
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
-from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.checks import check_choice
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
@@ -125,16 +125,9 @@ class LinearRoPEAttention(RoPEAttention):
             )
         self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
 
-    def forward(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        key_padding_mask: Tensor | None = None,
-        positions: Positions | None = None,
-    ) -> Tensor:
+    def _begin(self) -> None:
         if isinstance(self.feature_map, FavorPlus):
             self.feature_map.maybe_redraw()
-        return super().forward(x, context, key_padding_mask, positions)
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         return linear_attention(
@@ -179,8 +172,7 @@ class LinearRoPEAttention(RoPEAttention):
         Returns:
             (B, N, dim), and the state that :meth:`step` goes on from.
         """
-        self._check_step(x, "prefill")
-        check_padding_mask(key_padding_mask, *x.shape[:2])
+        self._check_prompt(x, key_padding_mask)
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         with full_precision(x.device):
             y, sums = with_state(self._inputs(projected, key_padding_mask, None))
@@ -197,7 +189,7 @@ class LinearRoPEAttention(RoPEAttention):
         Returns:
             (B, 1, dim), and the state for the next step.
         """
-        self._check_step(x, "step", batch=state.position.shape[0])
+        self._check_step(x, state, LinearAttentionState)
         projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
             terms = self._inputs(projected, None, state.position.unsqueeze(-1)).terms()

@@ -115,6 +115,15 @@ class RoPEAttention(nn.Module):
         self.rotation = SelectiveAngles(settings, self.dim, self.heads, width, self.rope_base)
         self.rotation_convolution = ShortConvolution(self.heads * width // 2, 4, causal=self.causal)
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of the weights; None where something that is not known took the place of the projections."""
+        weight = getattr(self.query, "weight", None)
+        return weight.dtype if isinstance(weight, Tensor) and weight.is_floating_point() else None
+
+    def _begin(self) -> None:
+        """What a subclass does at the start of every forward pass."""
+
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         """→ (B, H, N, Dv), for values of any width."""
         raise NotImplementedError
@@ -141,9 +150,10 @@ class RoPEAttention(nn.Module):
         Raises:
             ValueError: shapes that do not fit, or a context for a causal attention.
         """
-        check_sequences("x", x, self.dim)
+        self._begin()
+        check_sequences("x", x, self.dim, self.dtype)
         if context is not None:
-            check_sequences("context", context, self.dim)
+            check_sequences("context", context, self.dim, x.dtype)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
             if self.causal:
@@ -170,7 +180,7 @@ class RoPEAttention(nn.Module):
         Quadratic in memory; for looking at, not for training. For linear attention with RoPE after the map these are
         the signed weights of RoFormer eq. 19, whose rows need not sum to one.
         """
-        check_sequences("x", x, self.dim)
+        check_sequences("x", x, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *x.shape[:2])
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
@@ -218,14 +228,25 @@ class RoPEAttention(nn.Module):
         y = rearrange(y, "b h n d -> b n (h d)")
         return self.dropout(self.out(y if local is None else y + local))
 
-    def _check_step(self, x: Tensor, method: str, batch: int | None = None) -> None:
-        check_sequences("x", x, self.dim)
-        if not self.causal:
-            raise ValueError(f"{method} needs a causal attention; make it with causal=True")
-        if batch is not None and (x.shape[1] != 1 or x.shape[0] != batch):
+    def _check_prompt(self, x: Tensor, key_padding_mask: Tensor | None) -> None:
+        self._check_causal("prefill")
+        check_sequences("x", x, self.dim, self.dtype)
+        check_padding_mask(key_padding_mask, *x.shape[:2])
+
+    def _check_step(self, x: Tensor, state: Any, kind: type[Any]) -> None:
+        self._check_causal("step")
+        if not isinstance(state, kind):
+            raise ValueError(f"state is of type {type(state).__name__}; give the {kind.__name__} that prefill gave")
+        check_sequences("x", x, self.dim, self.dtype)
+        batch = state.position.shape[0]
+        if x.shape[:2] != (batch, 1):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; step takes one token a sequence: give ({batch}, 1, {self.dim})"
             )
+
+    def _check_causal(self, method: str) -> None:
+        if not self.causal:
+            raise ValueError(f"{method} needs a causal attention; make it with causal=True")
 
 
 def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:

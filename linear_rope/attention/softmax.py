@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
-from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.checks import check_choice
 from linear_rope.functional.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
@@ -137,8 +137,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
-        self._check_step(x, "prefill")
-        check_padding_mask(key_padding_mask, *x.shape[:2])
+        self._check_prompt(x, key_padding_mask)
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         bias = self._bias(projected, key_padding_mask, None)
         q, k = self._rotate(projected, key_padding_mask, None)
@@ -154,7 +153,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
-        self._check_step(x, "step", batch=state.position.shape[0])
+        self._check_step(x, state, KeyValueCache)
         projected = self.project(x, x, None, state.carried)
         q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)

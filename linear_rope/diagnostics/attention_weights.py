@@ -48,7 +48,7 @@ def check_arguments(
             "(diagnose_model takes a whole model)"
         )
     for name, tensor in (("x", x), ("context", x if context is None else context)):
-        check_sequences(name, tensor, attention.dim)
+        check_sequences(name, tensor, attention.dim, attention.dtype)
     if context is not None and context.shape[0] != x.shape[0]:
         raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
     if context is not None and attention.causal:

@@ -6,7 +6,7 @@ of L positions it keeps O(D + C + M·D/L) numbers for each position and head, an
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -137,8 +137,9 @@ class Region(NamedTuple):
     positions: slice
 
 
-def attend(call: Call, *, keep: bool) -> Result:
-    """Forward; ``keep`` what :func:`differentiate` needs."""
+def attend(*arguments: Any) -> Result:
+    """Forward, of the fields of a :class:`Call` and whether to keep what :func:`differentiate` needs."""
+    call, keep = Call(*arguments[:-1]), arguments[-1]
     result, formula = empty_result(call, keep=keep), call.make_formula()
     with borrowed(call.q.device) as take:
         for batch, heads in _groups(call):

@@ -236,6 +236,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_padding_ma
             raise ValueError(f"q is on {q.device} and {name} on {x.device}; move them to one device")
         if x.shape[2] == 0:
             raise ValueError(f"{name} has length 0; give at least one position")
+        if x.shape[3] == 0:
+            raise ValueError(f"{name} has width 0; give at least one channel")
     if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"q has shape {tuple(q.shape)} and k {tuple(k.shape)}; their batch, heads and width must be equal"

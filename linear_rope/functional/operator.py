@@ -31,14 +31,12 @@ _RESULT = ", ".join(f"Tensor {name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
 
-@torch.library.custom_op(
+_forward = torch.library.custom_op(
     "linear_rope::causal",
+    attend,
     mutates_args=(),
     schema=f"({_CALL}, bool keep) -> ({', '.join(['Tensor'] * len(Result._fields))})",
 )
-def _forward(*arguments: Any) -> tuple[Tensor, ...]:
-    *call, keep = arguments
-    return tuple(attend(Call(*call), keep=keep))
 
 
 @_forward.register_fake
@@ -151,22 +149,14 @@ _forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 class _Causal(torch.autograd.Function):
     generate_vmap_rule = True
+    forward = staticmethod(_forward)
     setup_context = staticmethod(_setup_context)
     backward = staticmethod(_differentiate)
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = _forward(*arguments)
-        return results
 
 
 class _CausalBackward(torch.autograd.Function):
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = _backward(*arguments)
-        return found
+    forward = staticmethod(_backward)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -57,6 +57,7 @@ def model(**options: Any) -> CausalLM:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: attend(*[(1, 2, 5, 0)] * 3, rope="none", feature_map=EluPlusOne()), ["q", "width 0", "one channel"]),
         (lambda: attend(rope="later"), ["rope", "'later'", "'after'", "'before'", "'none'"]),
         (lambda: attend(denominator="one"), ["denominator", "'one'", "'unrotated'", "'rotated'", "'none'"]),
         (lambda: attend(implementation="fast"), ["implementation", "'fast'", "auto", "reference", "chunked"]),
@@ -165,6 +166,13 @@ def test_attention_modules(kind: Callable[..., Any], options: dict[str, Any], wo
         (lambda m: m(X, positions=torch.arange(4)), ["positions", "(4,)", "(5,)", "(2, 5)"]),
         (lambda m: m.step(X, m.prefill(X)[1]), ["x", "(2, 5, 16)", "(2, 1, 16)"]),
         (lambda m: m.step(X[:1, :1], m.prefill(X)[1]), ["x", "(1, 1, 16)", "(2, 1, 16)"]),
+        (lambda m: m(None), ["x", "NoneType", "(batch, length, 16)"]),
+        (lambda m: m.prefill(None), ["x", "NoneType", "(batch, length, 16)"]),
+        (lambda m: m.step(None, m.prefill(X)[1]), ["x", "NoneType", "(batch, length, 16)"]),
+        (lambda m: m.step(X[:, :1], None), ["state", "NoneType", "prefill"]),
+        (lambda m: m(X.double()), ["x", "torch.float64", "torch.float32"]),
+        (lambda m: m.prefill(X.long()), ["x", "torch.int64", "torch.float32"]),
+        (lambda m: m.step(X[:, :1].double(), m.prefill(X)[1]), ["x", "torch.float64", "torch.float32"]),
     ],
 )
 def test_calls_of_a_causal_module(kind: Callable[..., Any], call: Callable[..., Any], words: list[str]) -> None:
@@ -176,6 +184,7 @@ def test_calls_of_a_causal_module(kind: Callable[..., Any], call: Callable[..., 
     ("call", "words"),
     [
         (lambda m: m.prefill(X), ["prefill needs a causal attention", "causal=True"]),
+        (lambda m: m.step(X[:, :1], None), ["step needs a causal attention", "causal=True"]),
         (lambda m: m(X, X[..., :8]), ["context", "(2, 5, 8)", "(batch, length, 16)"]),
         (lambda m: m(X, X[:, :3], key_padding_mask=mask(2, 5)), ["key_padding_mask", "(2, 5)", "(2, 3)"]),
     ],

@@ -164,6 +164,11 @@ def test_generation_skips_no_block_that_something_was_put_around() -> None:
         model.generate(random_tokens(1, 3), 1)
 
 
+@pytest.mark.parametrize("name", ["favor+-rope-after", "softmax-rope"])
+def test_generation_of_no_sequences_gives_none(name: str) -> None:
+    assert CausalLM(config(name)).generate(random_tokens(0, 3), 4).shape == (0, 7)
+
+
 def test_sampling_follows_its_generator() -> None:
     model, prompt = spread(CausalLM(config("favor+-rope-after"))), random_tokens(2, 5)
 

@@ -135,6 +135,14 @@ def test_prefill_and_steps_equal_the_whole_sequence(name: str, grad: bool) -> No
                 assert_near(*(gradients(y, [x, *module.parameters()]) for y in (actual, expected)))
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_no_sequences_give_none(name: str) -> None:
+    module, x = make(name, causal=True), random(0, 5, DIM)
+    assert module(x).shape == in_steps(module, x, 3).shape == (0, 5, DIM)
+    module(x).sum().backward()
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in module.parameters())
+
+
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
 def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
