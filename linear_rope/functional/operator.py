@@ -27,7 +27,7 @@ def causal(call: Call) -> Result:
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
 _CALL += ", float[] numbers, str formula, str denominator"
-_RESULT = ", ".join(f"Tensor {name}" for name in Result._fields)
+_RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
 

@@ -26,7 +26,7 @@ SLOW = [("favor+", "after", "inductor"), ("elu+1", "after", "aot_eager")]
 SLOW += [(name, rope, "aot_eager") for name in ("favor+", "elu+1") for rope in ("before", "none")]
 COMPILED = [
     ("favor+", "after", "aot_eager"),
-    *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.full]) for case in SLOW),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
 ]
 
 
