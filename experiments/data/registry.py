@@ -7,7 +7,7 @@ From outside the project an installed package's entry point in the group ``linea
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.data import associative_recall, copying, enwik8, imdb, stdlib, text
+from experiments.data import associative_recall, copying, enwik8, imdb, state_tracking, stdlib, text
 from experiments.data.corpus import Corpus, DataSet
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import Registry, choices
@@ -24,6 +24,7 @@ DATA_SETS: Registry[DataSet] = Registry(
             text.DATA_SET,
             *associative_recall.DATA_SETS,
             *copying.DATA_SETS,
+            *state_tracking.DATA_SETS,
         )
     },
 )

@@ -168,6 +168,8 @@ def final_by_setting(
     variants = [variant for variants in by_base(comparison).values() for variant in variants]
     metric = f"test_{comparison.objective.metric}"
     tested = summary[summary["metric"] == metric].set_index("variant")
+    if comparison.objective.metric == "accuracy":
+        tested[["low", "high"]] = tested[["low", "high"]].clip(0, 1)
     figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
     if reference in tested.index:
         marked: Any = tested.loc[reference, "mean"]
@@ -186,6 +188,6 @@ def final_by_setting(
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(4 if is_narrow() else 10, steps=[1, 2, 5, 10]))
-    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity} ({comparison.objective.better} is better)", 28))
+    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity}; {comparison.objective.better} is better", 28))
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from experiments.analysis.statistics import estimate
 from experiments.figures.curves import failures, finished_seeds
 from experiments.figures.panels import grid_of, head, legend_beneath, lines_by_seed, name_vertical, panels_of
+from experiments.figures.settings import curves_by_setting, final_by_setting, named_settings
 from experiments.figures.style import MUTED, by_kernel, draw, is_narrow, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import Entries, read_study
@@ -25,6 +26,13 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     recorded = curves[(curves["metric"] == "accuracy") & (curves["split"] == "validation")]
     directory, tables = output / "figures", (comparison, summary)
     entries: Entries = []
+    if any(set(named_settings(variant)) - {"dim"} for variant in comparison.variants):
+        values = accuracies.rename(columns={"accuracy": "value"}).assign(metric="test_accuracy")
+        entry = STUDY.figure("accuracy-by-setting")
+        entries.append(draw(directory, entry, final_by_setting, values, summary, comparison))
+        what = {"metric": "accuracy", "quantity": "validation accuracy"}
+        entry = STUDY.figure("accuracy-by-step")
+        return [*entries, draw(directory, entry, curves_by_setting, curves, summary, comparison, **what)]
     if not accuracies.empty:
         by, make = ("width", width_figure) if accuracies["width"].nunique() > 1 else ("variant", variants_figure)
         entries.append(draw(directory, STUDY.figure(f"accuracy-by-{by}"), make, accuracies, *tables))

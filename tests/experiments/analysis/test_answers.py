@@ -41,7 +41,7 @@ def judge(tmp_path, make_comparison):
         comparison = read_comparison(root)
         curves = read_curves(root, comparison)
         found = evaluate(claims_of(study), root, comparison, curves, reference="made-up", command="run")
-        return {row.claim.key: row for row in found}
+        return {row.claim.key: row for row in found if row.was_asked}
 
     return rows
 

@@ -37,7 +37,7 @@ WRONG_USES = [
     ("generate .", "generate needs --variant and --prompt"),
     ("generate . --variant x --prompt y", "comparison.json"),
     ("train .", "config.json cannot be read"),
-    ("run nonsense", "choose from convergence, decay"),
+    ("run nonsense", "choose from convergence, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),
     ("run speed --out dangling", "dangling is in the way"),
 ]

@@ -24,6 +24,7 @@ from experiments.data.registry import DATA_SETS, load_corpus
 ROOT = Path(__file__).parents[3]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
 GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
+GENERATED += ["parity-64", "s3-64", "a5-64"]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 

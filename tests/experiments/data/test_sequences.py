@@ -1,5 +1,6 @@
 """Generated sequences: what is in them, what of it is scored, and how a model is measured on them."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -13,10 +14,12 @@ from experiments.data.associative_recall import POWER, AssociativeRecall
 from experiments.data.copying import FILLER, SEPARATOR, Copying
 from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import load_corpus
+from experiments.data.state_tracking import GROUPS
 from experiments.training import loop as train
 from experiments.training.objectives import GeneratedSequences, make_objective
 
 SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
+SIZES |= {f"{group}-64": 64 for group in GROUPS}
 
 
 def drawn(sequences, count=200, seed=0):
@@ -187,3 +190,21 @@ def test_training_counts_the_scored_targets_alone():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     loss, _ = train.training_step(model, optimizer, task, batch, config, 0)
     assert loss == pytest.approx((3 * math.log(4 / 3) + math.log(4 * 255)) / 4)
+
+
+@pytest.mark.parametrize(("group", "size"), [("parity", 2), ("s3", 6), ("a5", 60)])
+def test_the_state_is_the_product_of_all_permutations_so_far(group, size):
+    """Against permutations that are applied to a row of objects one after another."""
+    objects, only_even = GROUPS[group]
+    every = itertools.permutations(range(objects))
+    elements = [p for p in every if not only_even or round(np.linalg.det(np.eye(objects)[list(p)])) == 1]
+    assert len(elements) == size
+    sequences = load_corpus(f"{group}-64").sequences
+    tokens = drawn(sequences, 20)
+    assert tokens.shape == (20, 65)
+    assert tokens.max() == size - 1
+    for row, targets in zip(tokens.tolist(), sequences.targets(tokens.astype(int)).tolist(), strict=True):
+        state = list(range(objects))
+        for token, target in zip(row[:64], targets, strict=True):
+            state = [elements[token][place] for place in state]
+            assert elements[target] == tuple(state)

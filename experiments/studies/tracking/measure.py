@@ -1,0 +1,85 @@
+"""The accuracies on longer sequences that the study of state tracking measures, and what its claims compare."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments.analysis.runs import NotRecorded
+from experiments.config import Config
+from experiments.data.state_tracking import LENGTH, StateTracking
+from experiments.data.synthetic import split_generator
+from experiments.records.csv_files import number, whole
+from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
+from experiments.training.loop import autocast
+from experiments.training.objectives import NextToken
+from experiments.variants import PEER, get_variant
+from linear_rope.model import CausalLM
+
+FACTORS = (1, 2, 4)
+"""of the training length: where the ranges of positions end"""
+SEQUENCES = 256
+TRACKS = 0.9
+"""of the products: what we call tracking"""
+
+ACCURACIES = Table("tracking", RUN | {"factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
+
+
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write tracking.csv; returns sentences about what could not be measured."""
+    config, sequences = Config(**comparison.config), objective.corpus.sequences
+    if not isinstance(sequences, StateTracking):
+        name = objective.corpus.name
+        return [f"--data {name} is no product of group elements: no state was tracked; give --data parity-{LENGTH}"]
+    longest = replace(sequences, length=FACTORS[-1] * sequences.length)
+    tokens = longest.draw(split_generator("test", seed=1), SEQUENCES).astype("int64")
+    inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longest.targets(tokens))
+
+    def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
+        if get_variant(name).position == "learned" or get_variant(name).kernel == PEER:
+            yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
+            return
+        right = _right(model, inputs, targets, config)
+        ends = [factor * sequences.length for factor in FACTORS]
+        rows = [
+            (factor, right[:, first:last].mean().item())
+            for factor, (first, last) in zip(FACTORS, pairwise([0, *ends]), strict=True)
+        ]
+        yield pd.DataFrame(rows, columns=["factor", "accuracy"])
+
+    return ACCURACIES.measure(root, comparison, objective, "the accuracy on longer sequences", accuracies)
+
+
+@torch.no_grad()
+def _right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> Tensor:
+    """(B, N) of 0 and 1: where the product has the largest logit."""
+    device = next(model.parameters()).device
+    found = []
+    for part in inputs.split(config.batch_size):
+        with autocast(config, device):
+            found.append(model(part.to(device)).argmax(-1).cpu())
+    return (torch.cat(found) == targets).double()
+
+
+@ACCURACIES.by_seed
+def tracked(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int) -> float:
+    """The share of products that are right, in the range that ends at ``factor`` times the training length."""
+    return _accuracy(rows, variant, factor)
+
+
+@ACCURACIES.by_seed
+def tracked_more(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str, factor: int) -> float:
+    """The same of a variant minus that of another."""
+    return _accuracy(rows, variant, factor) - _accuracy(rows, other, factor)
+
+
+def _accuracy(rows: pd.DataFrame, variant: str, factor: int) -> float:
+    mine = rows[(rows["variant"] == variant) & (rows["factor"] == factor)]
+    if mine.empty:
+        raise NotRecorded("the accuracy on longer sequences")
+    return float(mine["accuracy"].item())
