@@ -112,6 +112,9 @@ def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path
                 rows += evaluate(declared, root, None, None, reference=reference, command=made)
                 answer = ""
             found.append(Result(reference, answer, made, Path(os.path.relpath(root / "report.md", page)).as_posix()))
+        # What a comparison has no variants for, another one of the study is asked.
+        asked = {row.claim.key for row in rows if row.was_asked}
+        rows = [row for row in rows if row.was_asked or row.claim.key not in asked]
         if rows:
             sections.append(Section(name, study.said(study.question), study.said(study.not_shown), rows, found))
     return sections
