@@ -105,16 +105,16 @@ def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path
                         f"{root / 'comparison.json'} is of the study {evidence.comparison.study}, and {reference} is "
                         f"one of {name}; move it elsewhere"
                     )
-                rows += [row._replace(reference=reference, command=made) for row in evidence.rows]
+                # What a comparison has no variants for, another reference may be asked.
+                asked = {key for other in references if other != reference for key in REFERENCES[other].claims or ()}
+                judged = [row for row in evidence.rows if row.was_asked or row.claim.key not in asked]
+                rows += [row._replace(reference=reference, command=made) for row in judged]
                 answer = evidence.answer
             else:
                 declared = declared_claims(claims_of(study), reference, name)
                 rows += evaluate(declared, root, None, None, reference=reference, command=made)
                 answer = ""
             found.append(Result(reference, answer, made, Path(os.path.relpath(root / "report.md", page)).as_posix()))
-        # What a comparison has no variants for, another one of the study is asked.
-        asked = {row.claim.key for row in rows if row.was_asked}
-        rows = [row for row in rows if row.was_asked or row.claim.key not in asked]
         if rows:
             sections.append(Section(name, study.said(study.question), study.said(study.not_shown), rows, found))
     return sections
