@@ -8,6 +8,8 @@ from experiments.studies.tokens.budgets import MILLION, budgets, in_words
 
 def answer(found: Findings) -> str:
     """The difference that matters most, at the smallest and the largest budget; then what RoPE adds."""
+    if not found.rows:
+        return of_any(found)
     tokens = sorted(budgets(found.comparison))
     first, last = (_difference(found, "below-softmax", many) for many in (tokens[0], tokens[-1]))
     if not (first and last) or first == last:

@@ -10,7 +10,7 @@ def answer(found: Findings) -> str:
     """Which variants track at the training length, and which beyond."""
     table = ACCURACIES.read(found.root)
     if table is None:
-        return "Nothing was measured yet."
+        return ""
     means = table.groupby(["variant", "factor"])["accuracy"].agg(list).map(estimate)
     trained = [variant for variant in found.comparison.variants if (variant.name, 1) in means.index]
 

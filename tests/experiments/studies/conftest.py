@@ -37,7 +37,7 @@ def judged(study, root, comparison, curves):
 
 
 def verdicts(study, *comparison):
-    return {key: row.verdict for key, row in judged(study, *comparison).items()}
+    return {key: row.verdict for key, row in judged(study, *comparison).items() if row.was_asked}
 
 
 def drawn(figures, output, root, comparison, curves):

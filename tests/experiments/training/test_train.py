@@ -155,7 +155,7 @@ def test_an_evaluation_that_is_not_finite_fails_the_run_and_is_not_recorded(tmp_
     assert rows(tmp_path) == []
 
 
-def tested_after(directory):
+def figures_by_budget(directory):
     return {row["step"]: row["bits_per_byte"] for row in rows(directory) if row["split"] == "test"}
 
 
@@ -166,11 +166,11 @@ BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
 def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task, variant):
     config = dataclasses.replace(BUDGETS, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
     train(tmp_path / "all", task, variant, config)
-    tested = tested_after(tmp_path / "all")
+    tested = figures_by_budget(tmp_path / "all")
     assert list(tested) == [5, 10, 15, 20]
     for steps, before in ((10, "5"), (15, "5,10")):
         train(tmp_path / str(steps), task, variant, dataclasses.replace(config, steps=steps, budgets=before))
-        assert tested_after(tmp_path / str(steps))[steps] == tested[steps]
+        assert figures_by_budget(tmp_path / str(steps))[steps] == tested[steps]
     rates = {row["step"]: row["learning_rate"] for row in rows(tmp_path / "all") if row["split"] == "train"}
     assert rates[4] == rates[16] == config.learning_rate
     assert rates[20] == pytest.approx(config.learning_rate / 4)
@@ -188,12 +188,12 @@ def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metri
 
 def test_a_budget_that_is_missing_is_made_again(tmp_path, task):
     train(tmp_path, task, config=BUDGETS)
-    whole, path = tested_after(tmp_path), tmp_path / "metrics.jsonl"
+    whole, path = figures_by_budget(tmp_path), tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(line for line in lines if '"step": 10, ' not in line or '"test"' not in line))
-    assert tested_after(tmp_path).keys() == {5, 15, 20}
+    assert figures_by_budget(tmp_path).keys() == {5, 15, 20}
     train(tmp_path, task, config=BUDGETS)
-    assert tested_after(tmp_path) == whole
+    assert figures_by_budget(tmp_path) == whole
 
 
 @pytest.mark.parametrize("budgets", ["10,5", "5,5", "4", "20", "a", "5,", "5.5", "-5"])
