@@ -16,6 +16,10 @@ class Reference(NamedTuple):
     options: str = ""
     claims: Sequence[str] | None = None
     """keys of the claims that are judged on it; None: all of the study's"""
+    families: Sequence[str] | None = None
+    """the families whose claims are judged on it; None: all"""
+    elsewhere: Sequence[str] = ()
+    """the families whose claims are judged on another reference"""
 
 
 def _read(path: Path) -> dict[str, Reference]:
@@ -29,7 +33,8 @@ def _read(path: Path) -> dict[str, Reference]:
             for position in positions
         )
         options = f"{fill(fields.get('options', ''), settings)} {variants and f'--variants {variants}'}"
-        found[name] = Reference(fields["study"], options.strip(), fields.get("claims"))
+        judged = {key: fields[key] for key in ("claims", "families", "elsewhere") if key in fields}
+        found[name] = Reference(fields["study"], options.strip(), **judged)
     return found
 
 
@@ -42,8 +47,16 @@ def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Clai
     The page of claims and the report of a comparison judge the same ones, so that each has one p.
     """
     reference = REFERENCES.get(name, Reference(study))
-    keys = reference.claims if reference.study == study else None
-    return [claim for claim in claims if keys is None or claim.key in keys]
+    if reference.study != study:
+        return list(claims)
+    keys, families = reference.claims, reference.families
+    return [
+        claim
+        for claim in claims
+        if (keys is None or claim.key in keys)
+        and (families is None or claim.family in families)
+        and claim.family not in reference.elsewhere
+    ]
 
 
 def command(name: str) -> str:

@@ -105,10 +105,7 @@ def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path
                         f"{root / 'comparison.json'} is of the study {evidence.comparison.study}, and {reference} is "
                         f"one of {name}; move it elsewhere"
                     )
-                # What a comparison has no variants for, another reference may be asked.
-                asked = {key for other in references if other != reference for key in REFERENCES[other].claims or ()}
-                judged = [row for row in evidence.rows if row.was_asked or row.claim.key not in asked]
-                rows += [row._replace(reference=reference, command=made) for row in judged]
+                rows += [row._replace(reference=reference, command=made) for row in evidence.rows]
                 answer = evidence.answer
             else:
                 declared = declared_claims(claims_of(study), reference, name)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
-from experiments.analysis.references import REFERENCES
+from experiments.analysis.references import REFERENCES, declared_claims
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES
@@ -40,8 +40,9 @@ def judge(tmp_path, make_comparison):
         damage(root)
         comparison = read_comparison(root)
         curves = read_curves(root, comparison)
-        found = evaluate(claims_of(study), root, comparison, curves, reference="made-up", command="run")
-        return {row.claim.key: row for row in found if row.was_asked}
+        declared = declared_claims(claims_of(study), study.name, study.name)
+        found = evaluate(declared, root, comparison, curves, reference="made-up", command="run")
+        return {row.claim.key: row for row in found}
 
     return rows
 

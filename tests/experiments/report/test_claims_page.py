@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.analysis.claims import claims_of
-from experiments.analysis.references import REFERENCES, command
+from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import RULE
 from experiments.cli import main
 from experiments.report.claims_page import read_sections
@@ -130,3 +130,10 @@ def test_a_run_without_what_it_was_made_with_is_refused(make_reference, capsys):
     (results / "convergence" / "favor+-none" / "seed0" / "config.json").unlink()
     assert main(["claims", "--results", str(results)]) == 2
     assert "has records and no config.json" in capsys.readouterr().err
+
+
+def test_a_family_is_judged_on_the_reference_that_has_its_variants():
+    claims = claims_of(STUDIES["recall"])
+    families = {name: {c.family for c in declared_claims(claims, name, "recall")} for name in ("recall", "mine")}
+    assert families["recall"] == families["mine"] - {"decay"}
+    assert {c.family for c in declared_claims(claims, "recall-forgetting", "recall")} == {"decay"}

@@ -6,6 +6,7 @@ import torch
 
 from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
+from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
@@ -32,12 +33,13 @@ def opened(root):
 
 def judged(study, root, comparison, curves):
     """The rows of its claims, by key."""
-    rows = evaluate(claims_of(study), root, comparison, curves, reference=study.name, command="run")
+    declared = declared_claims(claims_of(study), study.name, study.name)
+    rows = evaluate(declared, root, comparison, curves, reference=study.name, command="run")
     return {row.claim.key: row for row in rows}
 
 
 def verdicts(study, *comparison):
-    return {key: row.verdict for key, row in judged(study, *comparison).items() if row.was_asked}
+    return {key: row.verdict for key, row in judged(study, *comparison).items()}
 
 
 def drawn(figures, output, root, comparison, curves):
