@@ -107,6 +107,7 @@ def test_another_configuration_in_the_same_directory_is_refused(comparison, caps
     assert "learning_rate (0.002 there, 0.5 now)" in message
 
 
+@pytest.mark.slow
 def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
     out = tmp_path / "one"
     assert quick_run(out, "--workers", "1", "--variants", "softmax-none") == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.figures import settings
-from experiments.figures.colours import DARK_PAPER, PAPER, colour, contrast
+from experiments.figures.colours import DARK_PAPER, DECAY_HUES, PAPER, colour, contrast
 from experiments.figures.style import MUTED, kernel_colour
 from experiments.studies.features import figures as features
 from experiments.studies.pairing import figures as pairing
@@ -37,6 +37,15 @@ def test_a_line_can_be_seen_on_white_and_in_dark_mode(shown):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_line_of_the_page_can_be_seen_on_dark_paper(kind):
     assert contrast(colour(*kind, DARK_PAPER), DARK_PAPER) >= LEAST
+
+
+def test_lines_of_variants_that_forget_can_be_seen_too():
+    for kind, decay in itertools.product(KINDS, DECAY_HUES):
+        shown = colour(*kind, decay=decay)
+        assert contrast(shown, PAPER) >= LEAST
+        assert contrast(in_dark_mode(shown), in_dark_mode(PAPER)) >= LEAST
+        assert contrast(colour(*kind, DARK_PAPER, decay), DARK_PAPER) >= LEAST
+        assert shown != colour(*kind)
 
 
 @pytest.mark.parametrize("paper", [PAPER, DARK_PAPER])

@@ -56,6 +56,7 @@ def smoke(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
@@ -103,6 +104,7 @@ def test_a_killed_run_measures_only_what_is_missing_and_a_third_nothing(smoke, t
     assert "come from more than one run" not in (smoke / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_rebuilt_from_the_record_alone(smoke, tmp_path):
     root = tmp_path / smoke.name
     root.mkdir()
@@ -113,6 +115,7 @@ def test_tables_and_figures_are_rebuilt_from_the_record_alone(smoke, tmp_path):
         assert (root / name).read_bytes() == (smoke / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_another_preset_in_the_same_directory_is_refused(smoke, capsys):
     assert run(smoke, preset="cpu") == 2
     assert "lengths ([32, 64] there" in capsys.readouterr().err

@@ -3,13 +3,14 @@
 import pytest
 
 from experiments.analysis.statistics import summarise
+from experiments.figures.style import style
 from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES
 from experiments.studies.tokens.answer import answer
 from experiments.studies.tokens.budgets import losses, table
-from experiments.studies.tokens.figures import figures
+from experiments.studies.tokens.figures import by_budget_figure, differences, differences_figure
 
-from .conftest import drawn, judged, opened, verdicts
+from .conftest import judged, opened, verdicts
 
 TOKENS = STUDIES["tokens"]
 NOISE = (0.0, 0.001, -0.001)
@@ -71,6 +72,11 @@ def test_the_table_says_what_ten_times_as_much_training_gives(made_up):
     assert shown.loc[SOFTMAX, "ten times as much"].startswith("0.794 [0.79")
 
 
-def test_the_figures_are_drawn_of_what_there_is(made_up, tmp_path):
-    _, stems = drawn(figures, tmp_path / "output", *made_up())
-    assert {"by-budget", "differences", "validation"} <= stems
+def test_a_line_for_each_variant_and_each_difference(made_up):
+    _, comparison, curves = made_up()
+    found = losses(comparison, curves)
+    with style():
+        by_budget, apart = by_budget_figure(found, comparison), differences_figure(differences(found), comparison)
+    labels = [text for axes in by_budget.axes for text in axes.get_legend_handles_labels()[1]]
+    assert len([text for text in labels if text != SOFTMAX]) == len(TOKENS.variants)
+    assert len(apart.axes[0].get_legend_handles_labels()[1]) == 4
