@@ -127,13 +127,17 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def _bias(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
     ) -> Tensor | None:
-        """What is added to the scores, broadcastable to (B, H, N, K)."""
+        """What is added to the scores, broadcastable to (B, H, N, K); −∞ at keys that are not seen."""
         q, k = projected.q, projected.k
         if projected.log_decay is not None:
-            return fading(_without_padding(projected.log_decay, key_padding_mask)).to(q.dtype)
+            log_decay = _without_padding(projected.log_decay, key_padding_mask)
+            return fading(log_decay, q.dtype, causal=self.causal)
         if not self.alibi:
             return None
-        return alibi_bias(*aligned_positions(q, k, positions, key_padding_mask), self.heads, dtype=q.dtype)
+        bias = alibi_bias(*aligned_positions(q, k, positions, key_padding_mask), self.heads, dtype=q.dtype)
+        if not self.causal:
+            return bias
+        return bias.masked_fill(torch.ones(bias.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
@@ -167,7 +171,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
             # Of the keys' positions the new token's own is the last.
             k_positions = token_positions(k.shape[-2], mask, x.device)
             at = (state.position.unsqueeze(-1), k_positions)
-            bias = self._bias(projected._replace(k=k), None, at)
+            bias = alibi_bias(*aligned_positions(q, k, at, None), self.heads, dtype=q.dtype)
         y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask, bias=bias)
         cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
         return self._merge(y, projected.local), cache
@@ -191,11 +195,10 @@ def softmax_attention(
         k, v: (B, H, K, D).
         causal: query m sees the keys n ≤ m only.
         key_padding_mask: (B, K) bool, True at padding, or None.
-        bias: added to the scores; broadcastable to (B, H, N, K), of the dtype of ``q``.
+        bias: added to the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of
+            ``q``.
     """
     if key_padding_mask is None and bias is not None:
-        if causal:
-            bias = bias.masked_fill(torch.ones(bias.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     if key_padding_mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)

@@ -95,7 +95,7 @@ def attention_matrices(
             scores = scores + alibi_bias(*at, attention.heads, dtype=q.dtype)
         between = None
         if projected.log_decay is not None:
-            between = fading(projected.log_decay).to(q.dtype)
+            between = fading(projected.log_decay, q.dtype, causal=attention.causal)
             visible = visible & between.isfinite()
             scores = scores + between
         scores = scores.masked_fill(~visible, torch.finfo(q.dtype).min)

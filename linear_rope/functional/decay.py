@@ -27,13 +27,20 @@ def faded(log_decay: Tensor) -> Faded:
     return Faded(log_decay.masked_fill(resets, 0).to(wide).cumsum(-1), resets.cumsum(-1))
 
 
-def fading(log_decay: Tensor) -> Tensor:
-    """−|L_i − L_j| for queries i and keys j, (..., N) → (..., N, N); −∞ where a reset lies between them."""
+def fading(log_decay: Tensor, dtype: torch.dtype, *, causal: bool) -> Tensor:
+    """−|L_i − L_j| for queries i and keys j, (..., N) → (..., N, N) in ``dtype``.
+
+    −∞ where a reset lies between them, and with ``causal`` at later keys.
+    """
     sums, segment = faded(log_decay)
     between = sums.unsqueeze(-1) - sums.unsqueeze(-2)
-    # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
-    exponents = between.tril() - between.triu(1)
-    return exponents.masked_fill(segment.unsqueeze(-1) != segment.unsqueeze(-2), -torch.inf)
+    apart = segment.unsqueeze(-1) != segment.unsqueeze(-2)
+    if causal:
+        apart = apart | torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu(1)
+    else:
+        # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
+        between = between.tril() - between.triu(1)
+    return between.to(dtype).masked_fill(apart, -torch.inf)
 
 
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ def reference(terms: Terms, *, causal: bool) -> Sums:
 
     exponent = None if terms.key_scale is None else terms.key_scale.unsqueeze(-2)
     if terms.log_decay is not None:
-        between = fading(terms.log_decay)
+        between = fading(terms.log_decay, terms.log_decay.dtype, causal=causal)
         exponent = between if exponent is None else between + exponent
     scale = None
     factor = visible.to(terms.q.dtype)
