@@ -42,8 +42,10 @@ class Config:
 
     data: str = "stdlib"
     """data set to train on; the command `data` names them"""
-    tokenizer: Literal["bytes", "bpe"] = "bytes"
-    """bpe: byte-level byte-pair encoding, trained on the training split"""
+    objective: Literal["next", "masked"] = "next"
+    """of a text: its next token is predicted, or those 15 % of its tokens that are hidden; other data have their own"""
+    tokenizer: Literal["bytes", "bpe", "wordpiece"] = "bytes"
+    """bpe: byte-level byte-pair encoding; wordpiece: BERT's; both are trained on the training split"""
     vocabulary_size: Annotated[int, 256, 2**16] = 256
     """tokens of the tokenizer; more than the 256 bytes for bpe"""
     layers: Annotated[int, 1, 10_000] = 2
@@ -116,7 +118,12 @@ class Config:
         if (self.tokenizer == "bytes") != (self.vocabulary_size == 256):
             raise ValueError(
                 f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
-                "and more, such as 512, for bpe"
+                "and more, such as 512, for bpe and wordpiece"
+            )
+        if (self.objective == "masked") != (self.tokenizer == "wordpiece"):
+            raise ValueError(
+                f"objective is {self.objective} with the tokenizer {self.tokenizer}; masked goes with wordpiece, and "
+                "next with bytes and bpe"
             )
         if self.budgets != "none" and not all(text.isascii() and text.isdigit() for text in self.budgets.split(",")):
             raise ValueError(f"budgets is {self.budgets!r}; give steps with commas between, such as 200,400, or none")

@@ -29,7 +29,8 @@ from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
 from experiments.training import models, tuning
-from experiments.training.objectives import Objective, make_objective
+from experiments.training.chosen_objective import make_objective
+from experiments.training.objectives import Objective
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
 from linear_rope.model import Position

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
@@ -256,28 +255,3 @@ def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:
 
 def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
     return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
-
-
-def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> Objective:
-    """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
-
-    Raises ValueError if the configuration does not fit the corpus, or a library is missing.
-    """
-    if corpus.objective is not None:
-        own: Objective = corpus.objective(corpus, config)
-        own.corpus = corpus
-        return own
-    if corpus.sequences is not None:
-        if config.tokenizer != "bytes":
-            raise ValueError(
-                f"--tokenizer is {config.tokenizer}, but --data {corpus.name} is generated, and its tokens are no "
-                "text; leave --tokenizer out"
-            )
-        return GeneratedSequences(corpus, config.context, config.batch_size)
-    if config.tokenizer == "bytes":
-        return NextByte(corpus, config.context, config.batch_size)
-    if directory is not None and (directory / FILE).exists():
-        tokenizer = SubwordTokenizer.read(directory / FILE)
-    else:
-        tokenizer = SubwordTokenizer.train(corpus.train, config.vocabulary_size)
-    return NextSubword(corpus, config.context, config.batch_size, tokenizer)

@@ -31,25 +31,25 @@ class SubwordTokenizer:
 
     def __init__(self, json: str) -> None:
         self.json = json
-        self._tokenizer = _library().Tokenizer.from_str(json)
+        self._tokenizer = library().Tokenizer.from_str(json)
         ids = self._tokenizer.get_vocab()
         self.pieces = [name.encode("latin-1") for name in sorted(ids, key=ids.__getitem__)]
 
     @classmethod
     def train(cls, content: Bytes, vocabulary_size: int) -> "SubwordTokenizer":
         """The tokenizer of a text: all 256 bytes, and what is merged of them. Equal texts give equal ones."""
-        library, every_byte = _library(), [chr(byte) for byte in range(256)]
-        tokenizer = library.Tokenizer(library.models.BPE())
-        tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(WORDS), "isolated")
+        tokenizers, every_byte = library(), [chr(byte) for byte in range(256)]
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORDS), "isolated")
         options = {"vocab_size": vocabulary_size, "initial_alphabet": every_byte, "show_progress": False}
-        tokenizer.train_from_iterator(_characters(content), library.trainers.BpeTrainer(**options))
+        tokenizer.train_from_iterator(_characters(content), tokenizers.trainers.BpeTrainer(**options))
         return cls(tokenizer.to_str(pretty=True))
 
     @classmethod
     def read(cls, path: Path) -> "SubwordTokenizer":
         """The tokenizer of a file. Raises ValueError that names it if it is none."""
         remedy = "remove the comparison's directory and run again"
-        content, _ = read_file(path, remedy), _library()
+        content, _ = read_file(path, remedy), library()
         try:
             return cls(content.decode())
         except Exception as error:  # the library raises nothing narrower for what is not one of its files
@@ -86,10 +86,11 @@ def _characters(content: Bytes) -> Iterator[str]:
     return (content[start : start + PIECE].tobytes().decode("latin-1") for start in range(0, len(content), PIECE))
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The package tokenizers. Raises ValueError if it is not installed."""
     try:
         return importlib.import_module("tokenizers")
     except ImportError:
         raise ValueError(
-            "--tokenizer bpe needs the library tokenizers, which is not installed; pip install linear-rope[subwords]"
+            "--tokenizer bpe or wordpiece needs the library tokenizers, which is not installed; pip install linear-rope[subwords]"
         ) from None

@@ -16,7 +16,8 @@ from experiments.data.corpus import NOT_SCORED
 from experiments.data.registry import load_corpus
 from experiments.data.state_tracking import GROUPS
 from experiments.training import loop as train
-from experiments.training.objectives import GeneratedSequences, make_objective
+from experiments.training.chosen_objective import make_objective
+from experiments.training.objectives import GeneratedSequences
 
 SIZES = {f"recall-{length}": length for length in (64, 128, 256, 512)} | {"copying-32": 64, "copying-128": 256}
 SIZES |= {f"{group}-64": 64 for group in GROUPS}

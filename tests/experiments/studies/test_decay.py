@@ -38,7 +38,7 @@ from experiments.studies.decay.measure import (
     mask_table,
     scores_table,
 )
-from experiments.training.objectives import make_objective
+from experiments.training.chosen_objective import make_objective
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from tests.made_up import make_record
 

@@ -12,8 +12,8 @@ from experiments.data.registry import load_corpus
 from experiments.studies import tables
 from experiments.studies.length import measure as length
 from experiments.studies.length.figures import STUDY, figures
+from experiments.training.chosen_objective import make_objective
 from experiments.training.models import build_model
-from experiments.training.objectives import make_objective
 from experiments.training.position_loss import bins, recut
 from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention

@@ -15,7 +15,7 @@ from experiments.studies.registry import STUDIES
 from experiments.studies.tracking import measure as tracking
 from experiments.studies.tracking.answer import answer
 from experiments.studies.tracking.figures import by_length_table, figures
-from experiments.training.objectives import make_objective
+from experiments.training.chosen_objective import make_objective
 from tests.made_up import make_record
 
 from .conftest import drawn, judged, opened, verdicts, write

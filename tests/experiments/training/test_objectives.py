@@ -22,9 +22,10 @@ from experiments.launch.worker import train_directory
 from experiments.records import environment
 from experiments.records.record import read_comparison
 from experiments.records.schema import ANSWERS, NEXT_BYTE
+from experiments.training.chosen_objective import make_objective
 from experiments.training.loop import evaluate, train_run
 from experiments.training.models import build_model
-from experiments.training.objectives import Metric, Objective, make_objective
+from experiments.training.objectives import Metric, Objective
 from experiments.training.subwords import SubwordTokenizer
 from experiments.variants import Variant, get_variant
 from linear_rope import Encoder, LinearRoPEAttention

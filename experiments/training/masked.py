@@ -1,0 +1,101 @@
+"""Predicting hidden tokens of a text from those on both sides (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
+from experiments.data.synthetic import split_generator
+from experiments.records.files import write_atomically
+from experiments.records.schema import ObjectiveRecord
+from experiments.training.objectives import Batch, Metric, NextToken, evenly_spaced
+from experiments.training.subwords import FILE
+from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
+from linear_rope.heads import MaskedLM
+from linear_rope.model import MakeAttention, ModelConfig
+
+HIDDEN = 0.15
+"""share of the tokens that are to be predicted; of these 80 % are masked, 10 % become another, 10 % stay"""
+
+
+class MaskedToken(NextToken):
+    """Predicting 15 % of the tokens of a text, in both directions.
+
+    A window is [CLS], context − 2 tokens of the text, [SEP]. A batch is inputs and targets, int64 (B, context); the
+    targets are NOT_SCORED where nothing was hidden.
+    """
+
+    name = "masked token"
+    primary = Metric("nats_per_token", "nats per masked token", "lower")
+    token = "tokens"
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
+        self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
+        super().__init__(corpus, context, batch_size)
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        if attention is not None:
+            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+        return MaskedLM(config)
+
+    def tokens(self, content: Bytes) -> Tokens:
+        return self.tokenizer.encode_once(lines(content))
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Windows that start anywhere in the training split, and what is hidden in them, drawn anew for every step."""
+        train, generator = self.splits["train"], np.random.default_rng([seed, step])
+        starts = generator.integers(0, len(train) - (self.length - 2), size=self.batch_size, endpoint=True)
+        return self._hide(train[starts[:, None] + np.arange(self.length - 2)], generator)
+
+    def windows(self, split: str, count: int) -> Batch:
+        """Evenly spaced windows of the split, in which always the same tokens are hidden."""
+        found = evenly_spaced(self.splits[split], self.length - 2, count)[:, :-1]
+        return self._hide(found.numpy(), split_generator(split, 0, 0))
+
+    def _hide(self, tokens: Tokens, generator: np.random.Generator) -> Batch:
+        whole = tokens.astype(np.int64)
+        hidden = generator.random(whole.shape) < HIDDEN
+        hidden[:, 0] |= ~hidden.any(1)  # a window in which nothing is asked has no loss
+        how = generator.random(whole.shape)
+        others = generator.integers(len(SPECIAL), self.vocabulary, size=whole.shape)
+        inputs = np.where(hidden & (how < 0.8), MASK_ID, np.where(hidden & (how >= 0.9), others, whole))
+        targets = np.where(hidden, whole, NOT_SCORED)
+        ends = ((0, 0), (1, 1))
+        inputs = np.pad(inputs, ends, constant_values=((0, 0), (BEGIN_ID, END_ID)))
+        return torch.from_numpy(inputs), torch.from_numpy(np.pad(targets, ends, constant_values=NOT_SCORED))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        at = targets != NOT_SCORED
+        return F.cross_entropy(model(inputs, at).float(), targets[at])
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        return {"nats_per_token": loss}
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        inputs, targets = batch
+        at = targets != NOT_SCORED
+        logits, wanted = model(inputs, at).float(), targets[at]
+        right = int((logits.argmax(-1) == wanted).sum())
+        return {"nats": F.cross_entropy(logits, wanted, reduction="sum").item(), "hidden": len(wanted), "right": right}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """``accuracy``: the share of hidden tokens that have the largest logit."""
+        return {"nats_per_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
+
+    def describe(self) -> ObjectiveRecord:
+        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
+
+    def save(self, directory: Path) -> None:
+        """The tokenizer, which another version of its library might learn otherwise."""
+        if not (directory / FILE).exists():
+            write_atomically(directory / FILE, self.tokenizer.json)
+
+
+def lines(content: Bytes) -> list[str]:
+    """The lines of a text in UTF-8; bytes that are none become replacement characters."""
+    return content.tobytes().decode(errors="replace").split("\n")

@@ -1,0 +1,64 @@
+"""What is put on top of an encoder: predicting masked tokens, and classifying texts."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linear_rope.model import Encoder, ModelConfig, initialise
+
+
+class MaskedLM(nn.Module):
+    """An encoder that predicts what its input hides (BERT: Devlin et al. 2018, arXiv 1810.04805, section 3.1).
+
+    Args:
+        config: of the encoder; its embedding is the output projection too.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(config)
+        self.transform = nn.Linear(config.dim, config.dim)
+        self.norm = nn.LayerNorm(config.dim)
+        initialise(self, config)
+
+    def forward(self, tokens: Tensor, at: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Scores of the token that belongs at each place.
+
+        Args:
+            tokens: (B, N) int64.
+            at: (B, N) bool, the places that are asked for; None for all.
+            key_padding_mask: (B, N) bool, True at padding.
+
+        Returns:
+            (B, N, vocab_size) logits, or (number of places, vocab_size) of those asked for, row by row.
+        """
+        x = self.encoder(tokens, key_padding_mask)
+        if at is not None:
+            x = x[at]
+        return self.encoder.embedding.logits(self.norm(F.gelu(self.transform(x))))
+
+
+class Classifier(nn.Module):
+    """An encoder whose mean over the tokens of a text is mapped to numbers: logits of classes, or a score.
+
+    Args:
+        config: of the encoder.
+        outputs: how many numbers.
+    """
+
+    def __init__(self, config: ModelConfig, outputs: int) -> None:
+        super().__init__()
+        if outputs < 1:
+            raise ValueError(f"outputs is {outputs}; give 1 or more")
+        self.encoder = Encoder(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(config.dim, outputs)
+        initialise(self, config)
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """(B, N) int64 tokens and the (B, N) bool mask of padding → (B, outputs)."""
+        x = self.encoder(tokens, key_padding_mask)
+        if key_padding_mask is None:
+            return self.head(self.dropout(x.mean(1)))
+        there = (~key_padding_mask).unsqueeze(-1)
+        mean = x.masked_fill(~there, 0).sum(1) / there.sum(1).clamp(min=1)
+        return self.head(self.dropout(mean))
