@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +102,14 @@ def load_newest_checkpoint(
             problem = str(error)
         notes.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
     return None, notes
+
+
+def newest_checkpoint(directory: Path) -> Checkpoint | None:
+    """The newest undamaged checkpoint of a run's directory of checkpoints, of whatever model."""
+    for path in reversed(_checkpoints(directory)):
+        with suppress(ValueError, OSError):
+            return read_checkpoint(path)
+    return None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,9 @@ def train_run(
         OSError: a record or a checkpoint could not be written; those written before are whole.
     """
     torch.set_num_threads(config.threads)
-    model = build_model(variant, config, seed, objective).to(device)
+    model = build_model(variant, config, seed, objective)
+    objective.prepare(model, variant, seed)
+    model = model.to(device)
     optimizer = make_optimizer(model, config)
     log = MetricsLog(directory / "metrics.jsonl", note)
     step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
@@ -242,12 +245,12 @@ def evaluate(
     """The objective's metrics of a model, over at most so many windows of a split."""
     model.eval()
     device = next(model.parameters()).device
-    sums: dict[str, float] = {}
+    sums: dict[str, Any] = {}
     for batch in zip(*(tensor.split(config.batch_size) for tensor in objective.windows(split, windows)), strict=True):
         between_batches()
         with autocast(config, device):
             counted = objective.tally(model, on_device(batch, device))
-        sums = {name: sums.get(name, 0.0) + value for name, value in counted.items()}
+        sums = {name: sums[name] + value if name in sums else value for name, value in counted.items()}
     return objective.metrics(sums)
 
 

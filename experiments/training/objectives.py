@@ -7,7 +7,7 @@ texts) is another subclass, with the model it trains if that is not a language m
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from experiments.records.files import write_atomically
 from experiments.records.schema import ObjectiveRecord
 from experiments.training.models import Trained
 from experiments.training.subwords import FILE, SubwordTokenizer
+from experiments.variants import Variant
 
 Batch = tuple[Tensor, ...]
 """tensors whose first dimension counts the examples"""
@@ -45,6 +46,9 @@ class Objective(Trained, ABC):
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
 
+    def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
+        """Give a new model what it begins with besides its first weights; such as those of another run."""
+
     @abstractmethod
     def batch(self, seed: int, step: int) -> Batch:
         """The training batch of an optimiser step: a pure function of ``seed`` and ``step``, both at least 0.
@@ -65,11 +69,11 @@ class Objective(Trained, ABC):
         return {}
 
     @abstractmethod
-    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        """Sums over the examples of an evaluation's batch, from which ``metrics`` are made."""
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
+        """Numbers or lists over the examples of an evaluation's batch, from whose sums ``metrics`` are made."""
 
     @abstractmethod
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+    def metrics(self, sums: dict[str, Any]) -> dict[str, float]:
         """The metrics of an evaluation, the primary one among them, from the added sums of all its batches."""
 
     def diagnosed(self, split: str, count: int) -> Tensor | None:

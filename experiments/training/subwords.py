@@ -92,5 +92,5 @@ def library() -> Any:
         return importlib.import_module("tokenizers")
     except ImportError:
         raise ValueError(
-            "--tokenizer bpe or wordpiece needs the library tokenizers, which is not installed; pip install linear-rope[subwords]"
+            "--tokenizer needs the library tokenizers, which is not installed; pip install linear-rope[subwords]"
         ) from None

@@ -1,0 +1,178 @@
+"""Classifying and comparing texts: one text, two, or which of two is nearer to a third.
+
+Fine-tuning begins with the encoder of a comparison of masked tokens (``--initial-weights``), or from nothing.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+from scipy import stats
+from torch import Tensor, nn
+
+from experiments.data.examples import Examples
+from experiments.data.synthetic import SPLITS, split_generator
+from experiments.records.files import write_atomically
+from experiments.records.schema import ObjectiveRecord
+from experiments.training.objectives import Batch, Metric, Objective
+from experiments.training.pretrained import Pretrained
+from experiments.training.subwords import FILE
+from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
+from experiments.variants import Variant
+from linear_rope.heads import Classifier
+from linear_rope.model import MakeAttention, ModelConfig
+
+ACCURACY = Metric("accuracy", "share of examples", "higher")
+METRICS = {
+    "mrpc": Metric("f1", "F1 of the class that is asked for", "higher"),
+    "qqp": Metric("f1", "F1 of the class that is asked for", "higher"),
+    "cola": Metric("matthews", "Matthews correlation", "higher"),
+    "sts-b": Metric("spearman", "Spearman's rank correlation", "higher"),
+}
+"""what GLUE judges a task by, where that is not accuracy"""
+
+
+class Classification(Objective):
+    """Predicting the label of one text or two, a score of two, or which of two texts is nearer to a third.
+
+    A text is [CLS] tokens [SEP]; two are [CLS] first [SEP] second [SEP], of which the longer one is cut. A batch is
+    the tokens, int64 (B, choices, N) with 0 at padding, where choices is 1, or 2 texts to choose from; and the labels
+    (B,), int64 or, of scores, float32. An epoch goes through the training split in an order of its own.
+
+    Raises ValueError if the data are no labelled texts.
+    """
+
+    loss_unit = "nats/example"
+
+    def __init__(
+        self,
+        examples: Examples,
+        context: int,
+        batch_size: int,
+        tokenizer: TextTokenizer,
+        pretrained: Pretrained | None = None,
+    ) -> None:
+        self.corpus, self.length, self.batch_size = examples, context, batch_size
+        self.tokenizer, self.vocabulary, self.pretrained = tokenizer, tokenizer.size, pretrained
+        self.primary = METRICS.get(examples.name, ACCURACY)
+        self.name = f"labels of {examples.name}"
+        self.is_score = examples.kind != "triplets" and not examples.classes
+        self._tokens = {split: self._encode(examples.splits[split]) for split in SPLITS}
+        self._labels = {split: self._label(examples.splits[split]["label"]) for split in SPLITS}
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        if attention is not None:
+            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+        of_each = self.corpus.kind == "triplets" or self.is_score
+        return Classifier(config, 1 if of_each else len(self.corpus.classes))
+
+    def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
+        if self.pretrained is not None:
+            assert isinstance(model, Classifier)
+            self.pretrained.load_into(model.encoder, variant, seed)
+
+    def _encode(self, table: Any) -> list[list[Ids]]:
+        """The sequences of every example, begun and ended."""
+        columns = {"text": ["text"], "pairs": ["first", "second"], "triplets": ["text", "one", "other"]}
+        texts = [self.tokenizer.encode(table[column].tolist()) for column in columns[self.corpus.kind]]
+        if self.corpus.kind == "text":
+            return [[sequence_of([text], self.length)] for text in texts[0]]
+        if self.corpus.kind == "pairs":
+            return [[sequence_of(pair, self.length)] for pair in zip(*texts, strict=True)]
+        return [[sequence_of([a, each], self.length) for each in (b, c)] for a, b, c in zip(*texts, strict=True)]
+
+    def _label(self, labels: Any) -> np.ndarray:
+        if self.is_score:
+            return np.asarray(labels, dtype=np.float32)
+        classes = ("one", "other") if self.corpus.kind == "triplets" else self.corpus.classes
+        return np.array([classes.index(label) for label in labels], dtype=np.int64)
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
+        count = len(self._labels["train"])
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        chosen = [_order(count, seed, place // count)[place % count] for place in places]
+        return self._batch("train", chosen)
+
+    def windows(self, split: str, count: int) -> Batch:
+        """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
+        order = split_generator(split).permutation(len(self._labels[split]))[:count]
+        lengths = [max(map(len, self._tokens[split][index])) for index in order]
+        return self._batch(split, order[np.argsort(lengths, kind="stable")])
+
+    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
+        texts = [self._tokens[split][index] for index in chosen]
+        tokens = np.full((len(texts), len(texts[0]), max(len(one) for text in texts for one in text)), PAD_ID, np.int64)
+        for row, text in zip(tokens, texts, strict=True):
+            for place, one in zip(row, text, strict=True):
+                place[: len(one)] = one
+        return torch.from_numpy(tokens), torch.from_numpy(self._labels[split][np.asarray(chosen)])
+
+    def predict(self, model: nn.Module, tokens: Tensor) -> Tensor:
+        """(B, choices, N) → logits (B, classes), or scores (B,)."""
+        flat = tokens.flatten(0, 1)
+        flat = flat[:, : int((flat != PAD_ID).sum(1).max())]
+        found = model(flat, flat == PAD_ID).float()
+        if self.is_score:
+            return found.squeeze(-1)
+        return found.view(len(tokens), -1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._loss(self.predict(model, batch[0]), batch[1])
+
+    def _loss(self, found: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(found, labels) if self.is_score else F.cross_entropy(found, labels)
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, Any]:
+        found, labels = self.predict(model, batch[0]), batch[1]
+        said = found if self.is_score else found.argmax(-1)
+        loss = self._loss(found, labels).item() * len(labels)
+        return {"loss": loss, "said": said.tolist(), "labels": labels.tolist()}
+
+    def metrics(self, sums: dict[str, Any]) -> dict[str, float]:
+        said, labels = np.array(sums["said"]), np.array(sums["labels"])
+        found = {"nats_per_example": sums["loss"] / len(labels)}
+        if self.is_score:
+            constant = np.ptp(said) == 0 or np.ptp(labels) == 0  # no correlation is defined; nothing was learnt
+            return found | {"spearman": 0.0 if constant else float(stats.spearmanr(said, labels).statistic)}
+        found["accuracy"] = float((said == labels).mean())
+        if self.primary.name in ("f1", "matthews"):
+            from sklearn import metrics
+
+            judge = metrics.matthews_corrcoef if self.primary.name == "matthews" else metrics.f1_score
+            found[self.primary.name] = float(judge(labels, said))
+        return found
+
+    def describe(self) -> ObjectiveRecord:
+        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
+
+    def save(self, directory: Path) -> None:
+        """The tokenizer."""
+        if not (directory / FILE).exists():
+            write_atomically(directory / FILE, self.tokenizer.json)
+
+
+def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
+    """[CLS] first [SEP] second [SEP], at most ``length`` tokens; of two texts the longer one is cut, at its end."""
+    room = length - 1 - len(texts)
+    shortest = min(map(len, texts))
+    if len(texts) > 1 and sum(map(len, texts)) > room:
+        short = min(shortest, room // 2)
+        kept = [short if len(text) == shortest else room - short for text in texts]
+        if len({*map(len, texts)}) == 1:
+            kept = [short, room - short]
+    else:
+        kept = [room] * len(texts)
+    end = np.array([END_ID], dtype=np.uint16)
+    parts = [part for text, most in zip(texts, kept, strict=True) for part in (text[:most], end)]
+    return np.concatenate([np.array([BEGIN_ID], dtype=np.uint16), *parts])
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(count)
