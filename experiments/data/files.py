@@ -89,8 +89,10 @@ def file_hash(path: Path, algorithm: str, origin: str) -> str:
         return str(pooch.file_hash(str(path), alg=algorithm))
 
 
-def read_content(path: Path, limit: int | None = None, origin: str = "--data-file") -> bytes:
-    """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file its only member's.
+def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
+    """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file that of ``member``.
+
+    ``member`` is the name of one of the files in a zip; None stands for the only one.
 
     What is packed is unpacked piece by piece and counted, so a file that would fill the memory is refused before it
     does; nothing is written to disk.
@@ -107,8 +109,8 @@ def read_content(path: Path, limit: int | None = None, origin: str = "--data-fil
             if suffix not in (".gz", ".zip"):
                 return _read_bounded(file, file, limit)
             if suffix == ".zip":
-                with ZipFile(file) as archive, archive.open(_only_member(archive)) as member:
-                    content = _read_bounded(member, file, limit)
+                with ZipFile(file) as archive, archive.open(_member(archive, member)) as unpacked:
+                    content = _read_bounded(unpacked, file, limit)
             else:
                 content = _read_bounded(gzip.GzipFile(fileobj=file), file, limit)
         if content.startswith(ARCHIVE_BEGINNINGS):
@@ -147,15 +149,17 @@ def _read_bounded(unpacked: io.IOBase | IO[bytes], packed: io.FileIO, limit: int
     return b"".join(pieces)
 
 
-def _only_member(archive: ZipFile) -> ZipInfo:
-    """The one file that a zip holds, in folders or not. Raises ValueError if it is more, less or something odd."""
+def _member(archive: ZipFile, name: str | None) -> ZipInfo:
+    """The file of a name in a zip, or the only one there. Raises ValueError if it is not there, or something odd."""
     for member in archive.infolist():
         if leaves_directory(member.orig_filename):
             raise ValueError(f"it holds {member.orig_filename[:100]!r}, a name that leads out of a directory")
     # Not is_dir(), which fails where a name is empty.
     members = [member for member in archive.infolist() if not member.filename.endswith("/")]
+    if name is not None:
+        members = [member for member in members if member.filename == name]
     if len(members) != 1:
-        raise ValueError(f"it holds {len(members)} files, and not one")
+        raise ValueError(f"it holds {len(members)} files{f' {name}' if name else ''}, and not one")
     (only,) = members
     if stat.S_ISLNK(only.external_attr >> 16):
         raise ValueError("it holds a link and not a file")
@@ -202,6 +206,13 @@ class Download:
         algorithm, known = self.known_hash.split(":")
         return file_hash(path, algorithm, origin) == known
 
+    def check(self, path: Path, origin: str) -> None:
+        """Raises ValueError, which begins with ``origin``, if ``path`` is not this file."""
+        if not self.is_known(path, origin):
+            raise ValueError(
+                f"{origin}: {path} is damaged or another file (its hash is not {self.known_hash}); replace or remove it"
+            )
+
     def unless_found(self, data_dir: Path | None, found: list[Path]) -> tuple[list[Path], str]:
         """What was found in the data directory, or else the downloaded file; and where it is from, in words."""
         if data_dir is None or not found:
@@ -220,7 +231,8 @@ class Download:
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
         instead = f"download it elsewhere and place it as {self.file_name} in --data-dir, or use --data stdlib"
-        downloader = pooch.HTTPDownloader(chunk_size=2**20)
+        # Some publishers turn the name away that requests gives itself.
+        downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
         try:
             path = pooch.retrieve(self.url, self.known_hash, self.file_name, cache_directory(), downloader=downloader)
         except requests.RequestException as error:
@@ -234,3 +246,8 @@ class Download:
                 f"try again, or {instead}"
             ) from None
         return Path(path)
+
+
+def fetching(url: str, place: str) -> str:
+    """The command that downloads ``url`` to ``place`` in the data directory, which is written as DIR."""
+    return f"curl -fL --create-dirs -o DIR/{place} {url}"
