@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -195,6 +195,8 @@ class Download:
     """``sha256:<hex>`` or ``md5:<hex>``"""
     file_name: str
     """its name in the cache directory"""
+    places: tuple[str, ...] = ()
+    """in the data directory, where it may lie, packed or not"""
 
     def cached(self) -> Path | None:
         """The file if it was downloaded before and is whole, else None. Raises ValueError if it is not a file."""
@@ -217,7 +219,7 @@ class Download:
         """What was found in the data directory, or else the downloaded file; and where it is from, in words."""
         if data_dir is None or not found:
             return [self.fetch()], f"downloaded from {self.url}"
-        return found, " and ".join(path.relative_to(data_dir).as_posix() for path in found) + " in the data directory"
+        return found, in_data_directory(data_dir, found)
 
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it whole.
@@ -230,7 +232,8 @@ class Download:
 
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
-        instead = f"download it elsewhere and place it as {self.file_name} in --data-dir, or use --data stdlib"
+        place = self.places[0] if self.places else self.file_name
+        instead = f"download it elsewhere and place it as {place} in --data-dir, or use --data stdlib"
         # Some publishers turn the name away that requests gives itself.
         downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
         try:
@@ -246,6 +249,28 @@ class Download:
                 f"try again, or {instead}"
             ) from None
         return Path(path)
+
+
+def find_all(data_dir: Path | None, downloads: Sequence[Download]) -> list[Path]:
+    """All of the files in the data directory, or all in the cache directory; else none."""
+    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
+    if len(found) < len(downloads):
+        found = [path for download in downloads if (path := download.cached())]
+    return found if len(found) == len(downloads) else []
+
+
+def fetch_all(data_dir: Path | None, downloads: Sequence[Download]) -> tuple[list[Path], str]:
+    """All of the files in the data directory, or else all downloaded; and where they are from, in words."""
+    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
+    if data_dir is not None and len(found) == len(downloads):
+        return found, in_data_directory(data_dir, found)
+    return [download.fetch() for download in downloads], " and ".join(
+        f"downloaded from {download.url}" for download in downloads
+    )
+
+
+def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
+    return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
 
 
 def fetching(url: str, place: str) -> str:

@@ -14,6 +14,7 @@ from experiments.data.files import (
     Download,
     cache_directory,
     cache_refused,
+    fetching,
     file_hash,
     find_file,
 )
@@ -26,6 +27,7 @@ DOWNLOAD = Download(
 )
 OFFICIAL_NAMES = ("aclImdb_v1.tar.gz", "imdb/aclImdb_v1.tar.gz")
 PART_NAMES = ("imdb/aclImdb_labelled.tar.xz", "imdb/aclImdb_unsup.tar.xz")
+LICENCE = "none stated; cite Maas et al. (2011)"
 REVIEWS = {"pos": 12_500, "neg": 12_500, "unsup": 50_000}
 
 REVIEW_NAME = re.compile(r"aclImdb/train/(pos|neg|unsup)/[0-9]{1,5}_[0-9]{1,2}\.txt")
@@ -103,4 +105,7 @@ DATA_SET = DataSet(
     find=find,
     when_missing="downloaded when first used (84 MB), or place aclImdb_v1.tar.gz in --data-dir",
     url=DOWNLOAD.url,
+    licence=LICENCE,
+    size="75,000 reviews, 84 MB packed",
+    fetch=(fetching(DOWNLOAD.url, OFFICIAL_NAMES[1]),),
 )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from experiments.config import Config
-from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
+from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens, text_of
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import ObjectiveRecord
@@ -41,7 +41,7 @@ class Objective(Trained, ABC):
     name: str
     primary: Metric
     """what variants are compared by, and what the learning rate is chosen by on the validation split"""
-    corpus: Corpus
+    corpus: Data
     """what it is made of; its ``describe`` is what the record keeps"""
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
@@ -107,6 +107,7 @@ class NextToken(Objective):
     vocabulary = 256
     loss_unit = "nats/token"
     token = "bytes"
+    corpus: Corpus
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         self.corpus, self.length, self.batch_size = corpus, context, batch_size
@@ -258,15 +259,16 @@ def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
     return torch.from_numpy(content[starts[:, None] + np.arange(length + 1)].astype(np.int64))
 
 
-def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> Objective:
-    """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
+def make_objective(corpus: Data, config: Config, directory: Path | None = None) -> Objective:
+    """What data are trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
 
-    Raises ValueError if the configuration does not fit the corpus, or a library is missing.
+    Raises ValueError if the configuration does not fit the data, examples have no objective, or a library is missing.
     """
     if corpus.objective is not None:
         own: Objective = corpus.objective(corpus, config)
         own.corpus = corpus
         return own
+    corpus = text_of(corpus)
     if corpus.sequences is not None:
         if config.tokenizer != "bytes":
             raise ValueError(
