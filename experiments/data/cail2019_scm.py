@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.data.corpus import DataSet
 from experiments.data.examples import NEARER, Examples, cut, examples_of, fraction, mixed
-from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory
+from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory, where
 from experiments.data.tables import Table
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def load_sample(data_dir: Path | None, _: object = None, *, triplets: int = SAMP
 
 def _find(data_dir: Path | None) -> str | None:
     files = files_in(data_dir)
-    return " and ".join(map(str, files.values())) if len(files) == len(FILES) else None
+    return where([*files.values()]) if len(files) == len(FILES) else None
 
 
 LICENCE = "none stated; cite arXiv 1911.08962"

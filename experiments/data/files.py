@@ -273,6 +273,14 @@ def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
     return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
 
 
+def where(paths: Sequence[Path]) -> str | None:
+    """Where files are, in words; None if there are none."""
+    folders = {path.parent for path in paths}
+    if len(paths) > 1 and len(folders) == 1:
+        return f"{len(paths)} files in {folders.pop()}"
+    return " and ".join(map(str, paths)) or None
+
+
 def fetching(url: str, place: str) -> str:
     """The command that downloads ``url`` to ``place`` in the data directory, which is written as DIR."""
     return f"curl -fL --create-dirs -o DIR/{place} {url}"

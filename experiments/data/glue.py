@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, cut, examples_of, mixed
-from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory
+from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory, where
 from experiments.data.tables import Table
 
 VALIDATION = 0.1
@@ -281,7 +281,9 @@ def load_part(part: Part, data_dir: Path | None, _: object = None) -> Examples:
     """A part of a task, cut into 80, 10 and 10 %, so that no text is in two splits."""
     path = find_file(data_dir, _names(part.folder, part.file))
     if data_dir is None or path is None:
-        raise ValueError(f"--data {part.name}: {_place(part)} is not there; place it in --data-dir")
+        raise ValueError(
+            f"--data {part.name}: {_place(part)} is not there; place it in --data-dir, or use the whole task"
+        )
     table = Table(path, f"--data {part.name}")
     frame = table.read(part.columns, rows=part.rows)
     frame["label"] = table.classes(frame["label"], part.classes)
@@ -302,7 +304,7 @@ def _place(part: Part) -> str:
 
 
 def _find(task: Task, data_dir: Path | None) -> str | None:
-    return " and ".join(map(str, files_of(task, data_dir) or find_all(data_dir, task.archives))) or None
+    return where(files_of(task, data_dir) or find_all(data_dir, task.archives))
 
 
 def _data_set(task: Task) -> DataSet:
@@ -313,7 +315,7 @@ def _data_set(task: Task) -> DataSet:
         load=partial(load, task),
         find=partial(_find, task),
         when_missing=f"downloaded when first used, or place {' and '.join(places)} in --data-dir",
-        url=" and ".join(archive.url for archive in task.archives),
+        url=task.archives[0].url,
         licence=task.licence,
         size=task.size,
         fetch=tuple(fetching(archive.url, place) for archive, place in zip(task.archives, places, strict=True)),
@@ -326,7 +328,7 @@ def _part(part: Part) -> DataSet:
         description=part.about,
         load=partial(load_part, part),
         find=lambda data_dir: find_file(data_dir, _names(part.folder, part.file)),
-        when_missing=f"place {_place(part)} in --data-dir",
+        when_missing=f"place {_place(part)} in --data-dir, or use {part.name.removesuffix('-part')}",
         licence=part.licence,
         size=part.size,
         fetch=part.fetch,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, examples_of
-from experiments.data.files import Download, fetch_all, find_all
+from experiments.data.files import Download, fetch_all, find_all, where
 from experiments.data.tables import Table, read_parallel
 
 ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
@@ -75,7 +75,7 @@ def _data_set(name: str) -> DataSet:
     test = TESTS[name]
 
     def find(data_dir: Path | None) -> str | None:
-        return " and ".join(map(str, find_all(data_dir, downloads(test)))) or None
+        return where(find_all(data_dir, downloads(test)))
 
     return DataSet(
         name=name,

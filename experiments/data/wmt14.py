@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, examples_of
-from experiments.data.files import Download, fetch_all, find_all, find_file, in_data_directory
+from experiments.data.files import Download, fetch_all, find_all, find_file, in_data_directory, where
 from experiments.data.tables import Table, read_parallel
 
 SITE = "https://www.statmt.org"
@@ -116,7 +116,7 @@ def _find(data_dir: Path | None) -> str | None:
 
 
 def _find_sample(data_dir: Path | None) -> str | None:
-    return " and ".join(map(str, find_all(data_dir, DOWNLOADS))) or None
+    return where(find_all(data_dir, DOWNLOADS))
 
 
 LICENCE = "for research; see statmt.org/wmt14"
@@ -128,7 +128,7 @@ DATA_SETS = (
         find=_find,
         when_missing="place the files of WMT 2014 in --data-dir, under wmt14/",
         licence=LICENCE,
-        size="4.5 million + 3,000 + 3,003 pairs, 1.7 GB packed",
+        size="4.5 million + 3,000 + 3,003 pairs, 1.6 GB packed",
         # No hash of the archives is known for certain; sacrebleu checks what it fetches.
         fetch=(
             f"mkdir -p DIR/{FOLDER}",
