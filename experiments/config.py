@@ -48,6 +48,8 @@ class Config:
     """bpe: byte-level byte-pair encoding; wordpiece: BERT's; both are trained on the training split"""
     vocabulary_size: Annotated[int, 256, 2**16] = 256
     """tokens of the tokenizer; more than the 256 bytes for bpe"""
+    initial_weights: str = "none"
+    """directory of a comparison of masked tokens, whose encoders labelled texts begin with; none: from the start"""
     layers: Annotated[int, 1, 10_000] = 2
     """transformer blocks"""
     dim: Annotated[int, 1, 2**17] = 128

@@ -1,5 +1,7 @@
 """What the suite offers, for the ``list`` and ``data`` commands."""
 
+import re
+import shlex
 from pathlib import Path
 
 from experiments.config import Config
@@ -45,13 +47,18 @@ def availability(data_set: DataSet | str, data_dir: Path | None) -> str:
 
 
 def list_data(options: DataOptions) -> int:
-    """Print every data set with where it is, or where it would come from. Reads and downloads nothing.
+    """Print every data set: where it is or would come from, its licence and size, and the commands that fetch it.
 
-    Returns the exit status. Raises ValueError if the data directory does not exist.
+    Reads and downloads nothing, but checks what was downloaded before. Returns the exit status. Raises ValueError if
+    the data directory does not exist.
     """
     console = make_console()
     resolved = resolve_data_dir(options.data_dir)
-    directory = f"none (give --data-dir or set {DATA_DIR_VARIABLE})" if resolved is None else str(resolved)
+    directory = (
+        f"none (give --data-dir or set {DATA_DIR_VARIABLE}); DIR below stands for it"
+        if resolved is None
+        else str(resolved)
+    )
     print_pairs(console, [("data directory", directory), ("cache directory", str(cache_directory()))])
     for name, data_set in DATA_SETS.each():
         default = " (default)" if name == Config().data else ""
@@ -59,6 +66,19 @@ def list_data(options: DataOptions) -> int:
         lines = [("where", availability(data_set, resolved))]
         if isinstance(data_set, DataSet):
             lines.insert(0, ("what", data_set.description))
-            lines += [] if data_set.url is None else [("source", data_set.url)]
-        print_pairs(console, lines)
+            lines += [("licence", data_set.licence), ("size", data_set.size)]
+            lines += [] if data_set.fetch else [("source", data_set.url or "")]
+        print_pairs(console, [(what, text) for what, text in lines if text])
+        if isinstance(data_set, DataSet) and data_set.fetch:
+            console.print("  fetched by")
+            for command in data_set.fetch:
+                # Not folded: what is copied has to work.
+                console.print(f"    {_placed(command, resolved)}", soft_wrap=True)
     return 0
+
+
+def _placed(command: str, data_dir: Path | None) -> str:
+    """A command of ``DataSet.fetch`` for the data directory (without one, DIR stays), its address on a line of its own."""
+    if data_dir is not None:
+        command = command.replace("DIR/", f"{shlex.quote(str(data_dir))}/")
+    return re.sub(r" ('?https?:)", r" \\\n      \1", command)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from experiments.config import Config
 from experiments.console import duration
-from experiments.data.corpus import Corpus
+from experiments.data.corpus import Data
 from experiments.data.registry import DATA_SETS
 from experiments.extensions import origins
 from experiments.launch.registry import LAUNCHERS
@@ -40,7 +40,7 @@ def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
     return found
 
 
-def print_head(console: Console, comparison: Comparison, corpus: Corpus, device: torch.device, workers: int) -> None:
+def print_head(console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int) -> None:
     config = comparison.config
     tokens = config["steps"] * config["batch_size"] * config["context"]
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from experiments.commands.plan import nondeterministic, note_plugins, print_head, print_plan
 from experiments.config import Config
 from experiments.console import available_cores, command_line, make_console
-from experiments.data.registry import load_corpus
+from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.progress import Display
@@ -54,7 +54,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     check_variants_differ(variants, config)
     if device.type == "cpu":
         models.check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
-    corpus = load_corpus(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
+    corpus = load_data(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     objective = make_objective(corpus, config, root)
     parameters = {variant.name: _parameters(variant, configs[variant.name], objective) for variant in variants}
     sizes = {name: (variant.dim, variant.heads) for name, variant in configs.items()}

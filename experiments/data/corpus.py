@@ -1,4 +1,4 @@
-"""The type of a data set: three arrays of bytes, and the words that must stand beside its figures."""
+"""The type of a data set, and of a text: three arrays of bytes and the words that must stand beside its figures."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from experiments.data.examples import Examples
 from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
@@ -66,14 +67,17 @@ class Corpus:
         return DataRecord(**words, bytes=sum(splits.values()), splits=splits)
 
 
+Data = Corpus | Examples
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A data set that ``--data`` can name. One that downloads gives ``find`` and ``url`` too."""
 
     name: str
     description: str
-    load: Callable[[Path | None, Path | None], Corpus]
-    """(data directory, --data-file) -> the corpus; raises ValueError when it cannot be had"""
+    load: Callable[[Path | None, Path | None], Data]
+    """(data directory, --data-file) -> the text or the examples; raises ValueError when they cannot be had"""
     find: Callable[[Path | None], Path | str | None] = lambda data_dir: "made by its own code when it is used"
     """data directory -> where the data already is on this machine, as a path or in words; None when it is not there"""
     when_missing: str = "it is always here"
@@ -83,7 +87,24 @@ class DataSet:
     needs_file: bool = False
     """whether it is read from --data-file"""
     objective: Callable[..., Any] | None = None
-    """(corpus, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the next token"""
+    """(what ``load`` gave, configuration) -> the ``training.objectives.Objective`` that is trained on it; None: the
+    next token of a text"""
+    licence: str = ""
+    """in words, as far as it is stated"""
+    size: str = ""
+    """of the file that is to be had, in words"""
+    fetch: tuple[str, ...] = ()
+    """shell commands that bring it into the data directory, which is written as DIR"""
+
+
+def text_of(data: Data) -> Corpus:
+    """``data``, which has to be a text. Raises ValueError if it is labelled examples."""
+    if isinstance(data, Examples):
+        raise ValueError(
+            f"--data {data.name} is labelled examples, and what is to be trained here reads plain text; give a text, "
+            "such as --data imdb or --data stdlib, or --data-file FILE"
+        )
+    return data
 
 
 def corpus_of_text(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.data.corpus import Corpus, DataSet, corpus_of_text
-from experiments.data.files import Download, find_file, read_content
+from experiments.data.files import Download, fetching, find_file, read_content
 
 SIZE, PREFIX_SIZE = 100_000_000, 4_000_000
 SHA256 = "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
@@ -13,6 +13,7 @@ DOWNLOAD = Download(
     known_hash="sha256:547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
     file_name="enwik8.zip",
 )
+LICENCE = "Wikipedia text: GFDL then, CC BY-SA now"
 FILE_NAMES = [folder + name for folder in ("", "enwik8/") for name in ("enwik8", "enwik8.zip", "enwik8.gz")]
 PREFIX = "enwik8_first4000000"
 PREFIX_NAMES = [folder + name for folder in ("enwik8_prefix/", "") for name in (f"{PREFIX}.gz", PREFIX)]
@@ -53,6 +54,9 @@ DATA_SETS = (
         find=lambda data_dir: find_file(data_dir, FILE_NAMES) or DOWNLOAD.cached(),
         when_missing="downloaded when first used (36 MB), or place enwik8, enwik8.zip or enwik8.gz in --data-dir",
         url=DOWNLOAD.url,
+        licence=LICENCE,
+        size="100,000,000 bytes, 36 MB packed",
+        fetch=(fetching(DOWNLOAD.url, "enwik8.zip"),),
     ),
     DataSet(
         name="enwik8-4MB",
@@ -61,5 +65,8 @@ DATA_SETS = (
         find=lambda data_dir: find_file(data_dir, PREFIX_NAMES + FILE_NAMES) or DOWNLOAD.cached(),
         when_missing="cut from enwik8, which is downloaded when first used (36 MB)",
         url=DOWNLOAD.url,
+        licence=LICENCE,
+        size="4,000,000 bytes, cut from 36 MB packed",
+        fetch=(fetching(DOWNLOAD.url, "enwik8.zip"),),
     ),
 )

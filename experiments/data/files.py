@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -89,8 +89,10 @@ def file_hash(path: Path, algorithm: str, origin: str) -> str:
         return str(pooch.file_hash(str(path), alg=algorithm))
 
 
-def read_content(path: Path, limit: int | None = None, origin: str = "--data-file") -> bytes:
-    """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file its only member's.
+def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
+    """The first ``limit`` bytes of a file (None: all); of a .gz file its content, of a .zip file that of ``member``.
+
+    ``member`` is the name of one of the files in a zip; None stands for the only one.
 
     What is packed is unpacked piece by piece and counted, so a file that would fill the memory is refused before it
     does; nothing is written to disk.
@@ -107,8 +109,8 @@ def read_content(path: Path, limit: int | None = None, origin: str = "--data-fil
             if suffix not in (".gz", ".zip"):
                 return _read_bounded(file, file, limit)
             if suffix == ".zip":
-                with ZipFile(file) as archive, archive.open(_only_member(archive)) as member:
-                    content = _read_bounded(member, file, limit)
+                with ZipFile(file) as archive, archive.open(_member(archive, member)) as unpacked:
+                    content = _read_bounded(unpacked, file, limit)
             else:
                 content = _read_bounded(gzip.GzipFile(fileobj=file), file, limit)
         if content.startswith(ARCHIVE_BEGINNINGS):
@@ -147,15 +149,17 @@ def _read_bounded(unpacked: io.IOBase | IO[bytes], packed: io.FileIO, limit: int
     return b"".join(pieces)
 
 
-def _only_member(archive: ZipFile) -> ZipInfo:
-    """The one file that a zip holds, in folders or not. Raises ValueError if it is more, less or something odd."""
+def _member(archive: ZipFile, name: str | None) -> ZipInfo:
+    """The file of a name in a zip, or the only one there. Raises ValueError if it is not there, or something odd."""
     for member in archive.infolist():
         if leaves_directory(member.orig_filename):
             raise ValueError(f"it holds {member.orig_filename[:100]!r}, a name that leads out of a directory")
     # Not is_dir(), which fails where a name is empty.
     members = [member for member in archive.infolist() if not member.filename.endswith("/")]
+    if name is not None:
+        members = [member for member in members if member.filename == name]
     if len(members) != 1:
-        raise ValueError(f"it holds {len(members)} files, and not one")
+        raise ValueError(f"it holds {len(members)} files{f' {name}' if name else ''}, and not one")
     (only,) = members
     if stat.S_ISLNK(only.external_attr >> 16):
         raise ValueError("it holds a link and not a file")
@@ -191,6 +195,8 @@ class Download:
     """``sha256:<hex>`` or ``md5:<hex>``"""
     file_name: str
     """its name in the cache directory"""
+    places: tuple[str, ...] = ()
+    """in the data directory, where it may lie, packed or not"""
 
     def cached(self) -> Path | None:
         """The file if it was downloaded before and is whole, else None. Raises ValueError if it is not a file."""
@@ -202,11 +208,18 @@ class Download:
         algorithm, known = self.known_hash.split(":")
         return file_hash(path, algorithm, origin) == known
 
+    def check(self, path: Path, origin: str) -> None:
+        """Raises ValueError, which begins with ``origin``, if ``path`` is not this file."""
+        if not self.is_known(path, origin):
+            raise ValueError(
+                f"{origin}: {path} is damaged or another file (its hash is not {self.known_hash}); replace or remove it"
+            )
+
     def unless_found(self, data_dir: Path | None, found: list[Path]) -> tuple[list[Path], str]:
         """What was found in the data directory, or else the downloaded file; and where it is from, in words."""
         if data_dir is None or not found:
             return [self.fetch()], f"downloaded from {self.url}"
-        return found, " and ".join(path.relative_to(data_dir).as_posix() for path in found) + " in the data directory"
+        return found, in_data_directory(data_dir, found)
 
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it whole.
@@ -219,8 +232,10 @@ class Download:
 
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
-        instead = f"download it elsewhere and place it as {self.file_name} in --data-dir, or use --data stdlib"
-        downloader = pooch.HTTPDownloader(chunk_size=2**20)
+        place = self.places[0] if self.places else self.file_name
+        instead = f"download it elsewhere and place it as {place} in --data-dir, or use --data stdlib"
+        # Some publishers turn the name away that requests gives itself.
+        downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
         try:
             path = pooch.retrieve(self.url, self.known_hash, self.file_name, cache_directory(), downloader=downloader)
         except requests.RequestException as error:
@@ -234,3 +249,38 @@ class Download:
                 f"try again, or {instead}"
             ) from None
         return Path(path)
+
+
+def find_all(data_dir: Path | None, downloads: Sequence[Download]) -> list[Path]:
+    """All of the files in the data directory, or all in the cache directory; else none."""
+    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
+    if len(found) < len(downloads):
+        found = [path for download in downloads if (path := download.cached())]
+    return found if len(found) == len(downloads) else []
+
+
+def fetch_all(data_dir: Path | None, downloads: Sequence[Download]) -> tuple[list[Path], str]:
+    """All of the files in the data directory, or else all downloaded; and where they are from, in words."""
+    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
+    if data_dir is not None and len(found) == len(downloads):
+        return found, in_data_directory(data_dir, found)
+    return [download.fetch() for download in downloads], " and ".join(
+        f"downloaded from {download.url}" for download in downloads
+    )
+
+
+def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
+    return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
+
+
+def where(paths: Sequence[Path]) -> str | None:
+    """Where files are, in words; None if there are none."""
+    folders = {path.parent for path in paths}
+    if len(paths) > 1 and len(folders) == 1:
+        return f"{len(paths)} files in {folders.pop()}"
+    return " and ".join(map(str, paths)) or None
+
+
+def fetching(url: str, place: str) -> str:
+    """The command that downloads ``url`` to ``place`` in the data directory, which is written as DIR."""
+    return f"curl -fL --create-dirs -o DIR/{place} {url}"

@@ -7,8 +7,23 @@ From outside the project an installed package's entry point in the group ``linea
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.data import associative_recall, copying, enwik8, imdb, state_tracking, stdlib, text
-from experiments.data.corpus import Corpus, DataSet
+from experiments.data import (
+    associative_recall,
+    cail2019_scm,
+    copying,
+    enwik8,
+    glue,
+    imdb,
+    imdb_sentiment,
+    multi30k,
+    newsgroups,
+    state_tracking,
+    stdlib,
+    text,
+    wikitext,
+    wmt14,
+)
+from experiments.data.corpus import Corpus, Data, DataSet, text_of
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import Registry, choices
 
@@ -21,19 +36,26 @@ DATA_SETS: Registry[DataSet] = Registry(
             stdlib.DATA_SET,
             *enwik8.DATA_SETS,
             imdb.DATA_SET,
+            *wikitext.DATA_SETS,
             text.DATA_SET,
             *associative_recall.DATA_SETS,
             *copying.DATA_SETS,
             *state_tracking.DATA_SETS,
+            *glue.DATA_SETS,
+            imdb_sentiment.DATA_SET,
+            newsgroups.DATA_SET,
+            *cail2019_scm.DATA_SETS,
+            *multi30k.DATA_SETS,
+            *wmt14.DATA_SETS,
         )
     },
 )
 
 
-def load_corpus(
+def load_data(
     name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
-) -> Corpus:
-    """The data set called ``name``.
+) -> Data:
+    """The data set called ``name``, a text or labelled examples.
 
     ``data_dir`` is a directory to look in before downloading; None stands for the environment variable
     LINEAR_ROPE_DATA, if it is set. ``data_file`` is the file of ``--data text``. Without ``may_download`` a data set
@@ -56,3 +78,10 @@ def load_corpus(
             f"not do; run without --dry-run, or use what is here, such as --data stdlib ({data_set.when_missing})"
         )
     return replace(data_set.load(directory, data_file), objective=data_set.objective)
+
+
+def load_corpus(
+    name: str, data_dir: Path | None = None, data_file: Path | None = None, may_download: bool = True
+) -> Corpus:
+    """``load_data`` of a text. Raises ValueError for labelled examples too."""
+    return text_of(load_data(name, data_dir, data_file, may_download))

@@ -51,5 +51,7 @@ DATA_SET = DataSet(
     description="The Python standard library's own source files: about 12 MB of code, on every machine.",
     load=load,
     find=lambda data_dir: f"this Python's own, {SOURCES}" if (SOURCES / "os.py").is_file() else None,
+    licence="Python's own (PSF)",
+    size="about 12 MB",
     when_missing="this Python came without its sources; install one that has them",
 )

@@ -103,12 +103,12 @@ def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
 
 def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> "Objective":
     """What a run is trained for. Raises ValueError if its data, or what comes with them, cannot be had here."""
-    from experiments.data.registry import load_corpus
+    from experiments.data.registry import load_data
     from experiments.training.chosen_objective import make_objective
 
     config = Config(**record.config)
     data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
-    return make_objective(load_corpus(config.data, data_dir, data_file), config, job.root)
+    return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
 
 
 def work(job: Job, sender: Connection) -> None:

@@ -65,8 +65,8 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
             raise ValueError(f"name is {name[:60]!r}..., which is longer than 200 bytes")
 
 
-class DataRecord(Struct, kw_only=True):
-    """A data set; ``bytes`` and ``splits`` count bytes."""
+class DataRecord(Struct, kw_only=True, omit_defaults=True):
+    """A data set; ``bytes`` are those of its text, and ``splits`` count its ``unit``."""
 
     name: str
     sha256: str
@@ -74,6 +74,8 @@ class DataRecord(Struct, kw_only=True):
     note: str
     bytes: Natural
     splits: dict[str, Natural]
+    unit: str = "bytes"
+    """or examples, where they are labelled"""
 
     @property
     def called(self) -> str:

@@ -1,25 +1,35 @@
-"""Which objective a data set and a configuration ask for."""
+"""Which objective data and a configuration ask for."""
 
 from pathlib import Path
 
 from experiments.config import Config
-from experiments.data.corpus import Corpus
+from experiments.data.corpus import Data, text_of
+from experiments.data.examples import Examples
+from experiments.training.classification import Classification
 from experiments.training.masked import MaskedToken, lines
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword, Objective
+from experiments.training.pretrained import Pretrained
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
 
 
-def make_objective(corpus: Corpus, config: Config, directory: Path | None = None) -> Objective:
-    """What a corpus is trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
+def make_objective(data: Data, config: Config, directory: Path | None = None) -> Objective:
+    """What data are trained and evaluated with; a tokenizer is that of the comparison's directory, or trained.
 
-    Raises ValueError if the configuration does not fit the corpus, or a library is missing.
+    Raises ValueError if the configuration does not fit the data, or a library is missing.
     """
-    if corpus.objective is not None:
-        own: Objective = corpus.objective(corpus, config)
-        own.corpus = corpus
+    if data.objective is not None:
+        own: Objective = data.objective(data, config)
+        own.corpus = data
         return own
-    sizes = config.context, config.batch_size
+    kept = None if directory is None or not (directory / FILE).exists() else directory / FILE
+    if isinstance(data, Examples):
+        return _of_examples(data, config, kept)
+    corpus, sizes = text_of(data), (config.context, config.batch_size)
+    if config.initial_weights != "none":
+        raise ValueError(
+            f"--initial-weights is {config.initial_weights}, but --data {corpus.name} is no labelled texts; leave it out"
+        )
     if corpus.sequences is not None:
         if config.tokenizer != "bytes":
             raise ValueError(
@@ -29,13 +39,34 @@ def make_objective(corpus: Corpus, config: Config, directory: Path | None = None
         return GeneratedSequences(corpus, *sizes)
     if config.tokenizer == "bytes":
         return NextByte(corpus, *sizes)
-    kept = None if directory is None or not (directory / FILE).exists() else directory / FILE
     if config.tokenizer == "wordpiece":
         if kept is not None:
             return MaskedToken(corpus, *sizes, TextTokenizer.read(kept))
-        return MaskedToken(
-            corpus, *sizes, TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
-        )
+        learnt = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
+        return MaskedToken(corpus, *sizes, learnt)
     if kept is not None:
         return NextSubword(corpus, *sizes, SubwordTokenizer.read(kept))
     return NextSubword(corpus, *sizes, SubwordTokenizer.train(corpus.train, config.vocabulary_size))
+
+
+def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objective:
+    if config.tokenizer == "bytes":
+        raise ValueError(
+            f"--tokenizer is bytes, but --data {examples.name} is labelled texts; give --tokenizer wordpiece (or bpe) "
+            "and --vocabulary-size, or run a study of such texts"
+        )
+    pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights))
+    if pretrained is not None:
+        tokenizer = pretrained.tokenizer
+    elif kept is not None:
+        tokenizer = TextTokenizer.read(kept)
+    else:
+        columns = (column for _, column in examples.texts("train").items())
+        texts = (text for column in columns for text in column)
+        tokenizer = TextTokenizer.train(texts, config.vocabulary_size, config.tokenizer)
+    if tokenizer.size > config.vocabulary_size:
+        raise ValueError(
+            f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {config.initial_weights} has "
+            f"{tokenizer.size} tokens; give that"
+        )
+    return Classification(examples, config.context, config.batch_size, tokenizer, pretrained)

@@ -38,13 +38,11 @@ METRICS = {
 
 
 class Classification(Objective):
-    """Predicting the label of one text or two, a score of two, or which of two texts is nearer to a third.
+    """Predicting the class of one text or two, a score of two, or which of two texts is nearer to a third.
 
     A text is [CLS] tokens [SEP]; two are [CLS] first [SEP] second [SEP], of which the longer one is cut. A batch is
     the tokens, int64 (B, choices, N) with 0 at padding, where choices is 1, or 2 texts to choose from; and the labels
     (B,), int64 or, of scores, float32. An epoch goes through the training split in an order of its own.
-
-    Raises ValueError if the data are no labelled texts.
     """
 
     loss_unit = "nats/example"
@@ -61,36 +59,28 @@ class Classification(Objective):
         self.tokenizer, self.vocabulary, self.pretrained = tokenizer, tokenizer.size, pretrained
         self.primary = METRICS.get(examples.name, ACCURACY)
         self.name = f"labels of {examples.name}"
-        self.is_score = examples.kind != "triplets" and not examples.classes
-        self._tokens = {split: self._encode(examples.splits[split]) for split in SPLITS}
-        self._labels = {split: self._label(examples.splits[split]["label"]) for split in SPLITS}
+        self.examples, self.is_score = examples, not examples.classes
+        self._tokens = {split: self._encode(split) for split in SPLITS}
+        self._labels = {split: examples.labels(split) for split in SPLITS}
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         if attention is not None:
             raise ValueError("--variants: another library's attention has no encoder here; leave it out")
-        of_each = self.corpus.kind == "triplets" or self.is_score
-        return Classifier(config, 1 if of_each else len(self.corpus.classes))
+        of_each = self.examples.kind == "triplet" or self.is_score
+        return Classifier(config, 1 if of_each else len(self.examples.classes))
 
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
         if self.pretrained is not None:
             assert isinstance(model, Classifier)
             self.pretrained.load_into(model.encoder, variant, seed)
 
-    def _encode(self, table: Any) -> list[list[Ids]]:
-        """The sequences of every example, begun and ended."""
-        columns = {"text": ["text"], "pairs": ["first", "second"], "triplets": ["text", "one", "other"]}
-        texts = [self.tokenizer.encode(table[column].tolist()) for column in columns[self.corpus.kind]]
-        if self.corpus.kind == "text":
-            return [[sequence_of([text], self.length)] for text in texts[0]]
-        if self.corpus.kind == "pairs":
-            return [[sequence_of(pair, self.length)] for pair in zip(*texts, strict=True)]
-        return [[sequence_of([a, each], self.length) for each in (b, c)] for a, b, c in zip(*texts, strict=True)]
-
-    def _label(self, labels: Any) -> np.ndarray:
-        if self.is_score:
-            return np.asarray(labels, dtype=np.float32)
-        classes = ("one", "other") if self.corpus.kind == "triplets" else self.corpus.classes
-        return np.array([classes.index(label) for label in labels], dtype=np.int64)
+    def _encode(self, split: str) -> list[list[Ids]]:
+        """The sequences of every example, begun and ended: one, or of a triplet one for each text to choose."""
+        columns = [self.tokenizer.encode(column.tolist()) for _, column in self.examples.texts(split).items()]
+        rows = zip(*columns, strict=True)
+        if self.examples.kind == "triplet":
+            return [[sequence_of([text, each], self.length) for each in others] for text, *others in rows]
+        return [[sequence_of(texts, self.length)] for texts in rows]
 
     def batch(self, seed: int, step: int) -> Batch:
         """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
@@ -111,7 +101,8 @@ class Classification(Objective):
         for row, text in zip(tokens, texts, strict=True):
             for place, one in zip(row, text, strict=True):
                 place[: len(one)] = one
-        return torch.from_numpy(tokens), torch.from_numpy(self._labels[split][np.asarray(chosen)])
+        labels = torch.from_numpy(self._labels[split][np.asarray(chosen)])
+        return torch.from_numpy(tokens), labels.float() if self.is_score else labels
 
     def predict(self, model: nn.Module, tokens: Tensor) -> Tensor:
         """(B, choices, N) → logits (B, classes), or scores (B,)."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
+from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import ObjectiveRecord
@@ -41,7 +41,7 @@ class Objective(Trained, ABC):
     name: str
     primary: Metric
     """what variants are compared by, and what the learning rate is chosen by on the validation split"""
-    corpus: Corpus
+    corpus: Data
     """what it is made of; its ``describe`` is what the record keeps"""
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
@@ -110,6 +110,7 @@ class NextToken(Objective):
     vocabulary = 256
     loss_unit = "nats/token"
     token = "bytes"
+    corpus: Corpus
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
         self.corpus, self.length, self.batch_size = corpus, context, batch_size

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.data import enwik8, imdb, stdlib
+from experiments.data import archives, enwik8, imdb, stdlib
 from experiments.data.corpus import Corpus, corpus_of_text
 from experiments.data.files import Download
 from experiments.data.registry import DATA_SETS, load_corpus
@@ -280,10 +280,10 @@ class TestImdb:
         write_tar(tmp_path / "long.tar.gz", LABELLED)
         with gzip.open(tmp_path / "long.tar.gz", "ab") as file:
             file.write(bytes(2**20))  # what follows the last member counts too
-        monkeypatch.setattr(imdb, "MOST_MEMBERS", len(LABELLED))
+        monkeypatch.setattr(archives, "MOST_MEMBERS", len(LABELLED))
         assert dict(imdb.reviews_of(tmp_path / "long.tar.gz")) == dict(LABELLED)
         for limit, value, told in (("LARGEST_ARCHIVE", 2**20, "1,048,576 bytes"), ("MOST_MEMBERS", 5, "5 members")):
-            monkeypatch.setattr(imdb, limit, value)
+            monkeypatch.setattr(archives, limit, value)
             with pytest.raises(ValueError, match=f"more than {told}"):
                 list(imdb.reviews_of(tmp_path / "long.tar.gz"))
 
