@@ -59,9 +59,8 @@ def read(table: Table, rows: int, *, labelled: bool) -> "pd.DataFrame":
         try:
             found = msgspec.json.decode(line, type=kind)
         except msgspec.DecodeError as error:
-            raise table.wrong(
-                f"{why(error)}; expected {', '.join(kind.__struct_fields__)} in a JSON object", row
-            ) from None
+            expected = f"expected {', '.join(kind.__struct_fields__)} in a JSON object"
+            raise table.wrong(f"{why(error)}; {expected}", row) from None
         nearer = NEARER[isinstance(found, Labelled) and found.label == "C"]
         triplets.append((found.A, found.B, found.C, nearer))
     if len(triplets) != rows:
