@@ -103,6 +103,22 @@ def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
 
 
+def test_a_labelled_data_set_is_read_from_the_data_directory(installed, tmp_path):
+    rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
+    (tmp_path / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
+    code = (
+        "from pathlib import Path\n"
+        "from experiments.data.registry import load_data\n"
+        "examples = load_data('messages', Path('.'))\n"
+        "print(examples.kind, examples.classes, sum(examples.describe().splits.values()))\n"
+    )
+    assert python("-c", code, path=installed, at=tmp_path) == "text ('wanted', 'unwanted') 200\n"
+    lines = ["data --data-dir .".split(), "run convergence --preset smoke --data messages --data-dir .".split()]
+    said = python("-c", MAIN.format(lines), path=installed, at=tmp_path, ok=False)
+    assert "scp me@example.org:messages.tsv ./messages.tsv" in said
+    assert "--data messages is labelled examples" in said
+
+
 @pytest.mark.slow
 def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sources, tmp_path):
     shutil.copytree(sources / "my_rope", tmp_path / "my_rope")

@@ -78,7 +78,7 @@ def list_data(options: DataOptions) -> int:
 
 
 def _placed(command: str, data_dir: Path | None) -> str:
-    """A command of ``DataSet.fetch`` for the data directory (without one, DIR stays), its address on a line of its own."""
+    """A command of ``DataSet.fetch``, its address on a line of its own; DIR stays where there is no data directory."""
     if data_dir is not None:
         command = command.replace("DIR/", f"{shlex.quote(str(data_dir))}/")
     return re.sub(r" ('?https?:)", r" \\\n      \1", command)

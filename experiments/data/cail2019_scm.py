@@ -3,14 +3,16 @@
 It is RoFormer's task of long texts: most of its texts have 600 to 800 characters, and two go in together.
 """
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from experiments.data.corpus import DataSet
 from experiments.data.examples import NEARER, Examples, cut, examples_of, fraction, mixed
 from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory, where
 from experiments.data.tables import Table
+from experiments.errors import why
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,18 @@ PARTS = (0.8, 0.1, 0.1)
 """training, validation and test of the sample"""
 
 
+class Triplet(msgspec.Struct):
+    """A line of a file."""
+
+    A: str
+    B: str
+    C: str
+
+
+class Labelled(Triplet):
+    label: Literal["B", "C"]
+
+
 def read(table: Table, rows: int, *, labelled: bool) -> "pd.DataFrame":
     """The triplets of a file, one JSON object a line with texts A, B and C, and which is nearer to A as ``label``.
 
@@ -39,20 +53,16 @@ def read(table: Table, rows: int, *, labelled: bool) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    keys = ("A", "B", "C", "label") if labelled else ("A", "B", "C")
+    kind = Labelled if labelled else Triplet
     triplets = []
     for row, line in enumerate(table.lines(), start=1):
         try:
-            found: Any = json.loads(line)
-        except (ValueError, RecursionError):
-            raise table.wrong("it is no JSON", row) from None
-        for key in keys:
-            if not (isinstance(found, dict) and isinstance(found.get(key), str)):
-                raise table.wrong(f"it has no text {key}, expected {', '.join(keys)}", row)
-        if labelled and found["label"] not in ("B", "C"):
-            raise table.wrong(f"the label is {found['label'][:60]!r}, expected B or C", row)
-        nearer = NEARER[found.get("label") == "C"] if labelled else NEARER[0]
-        triplets.append((found["A"], found["B"], found["C"], nearer))
+            found = msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError as error:
+            expected = f"expected {', '.join(kind.__struct_fields__)} in a JSON object"
+            raise table.wrong(f"{why(error)}; {expected}", row) from None
+        nearer = NEARER[isinstance(found, Labelled) and found.label == "C"]
+        triplets.append((found.A, found.B, found.C, nearer))
     if len(triplets) != rows:
         raise table.wrong(f"it has {len(triplets):,} rows, expected {rows:,}")
     return pd.DataFrame(triplets, columns=["text", *NEARER, "label"], dtype=str)

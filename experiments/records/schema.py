@@ -74,8 +74,8 @@ class DataRecord(Struct, kw_only=True, omit_defaults=True):
     note: str
     bytes: Natural
     splits: dict[str, Natural]
-    unit: str = "bytes"
-    """or examples, where they are labelled"""
+    unit: Literal["bytes", "examples"] = "bytes"
+    """of ``splits``; labelled data are counted in examples"""
 
     @property
     def called(self) -> str:

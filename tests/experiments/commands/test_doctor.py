@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,14 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path, capsys):
     for name, data_set in DATA_SETS.items():
         always_here = name.split("-")[0] in ("stdlib", "recall", "copying", "parity", "s3", "a5")
         assert ("not here: " in section(without, name)) == (not always_here)
-        assert ("not here: " in section(with_file, name)) == (name in ("imdb", "text"))
+        assert ("not here: " in section(with_file, name)) == (not always_here and "enwik8" not in name)
         assert data_set.url is None or data_set.url in section(without, name)
+        assert data_set.licence in " ".join(section(without, name).split())
     assert "stdlib (default)" in without
+    address = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
+    assert f"-o {shlex.quote(str(data_dir))}/glue/SST-2.zip \\\n      {address}\n" in with_file
+    list_data(DataOptions(None))
+    assert f"-o DIR/glue/SST-2.zip \\\n      {address}\n" in capsys.readouterr().out
     assert not (tmp_path / "cache").exists()
 
 

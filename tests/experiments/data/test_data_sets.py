@@ -20,11 +20,16 @@ from experiments.data import archives, enwik8, imdb, stdlib
 from experiments.data.corpus import Corpus, corpus_of_text
 from experiments.data.files import Download
 from experiments.data.registry import DATA_SETS, load_corpus
+from tests.experiments.data.made_up_files import write_tar
 
 ROOT = Path(__file__).parents[3]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
 GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
 GENERATED += ["parity-64", "s3-64", "a5-64"]
+TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "text"]
+LABELLED_SETS = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
+LABELLED_SETS += ["imdb-sentiment", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
+LABELLED_SETS += ["multi30k", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018", "wmt14", "wmt14-sample"]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 
@@ -50,7 +55,7 @@ class TestCorpus:
 
 class TestRegistry:
     def test_names_and_what_is_there_without_any_data(self) -> None:
-        assert list(DATA_SETS) == ["stdlib", "enwik8", "enwik8-4MB", "imdb", "text", *GENERATED]
+        assert list(DATA_SETS) == [*TEXTS, *GENERATED, *LABELLED_SETS]
         here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
         assert here == {"stdlib", *GENERATED}
 
@@ -62,7 +67,7 @@ class TestRegistry:
         with pytest.raises(ValueError, match="--data text"):
             load_corpus("stdlib", data_file=tmp_path / "mine.txt")
 
-    @pytest.mark.parametrize("name", ["enwik8", "enwik8-4MB", "imdb"])
+    @pytest.mark.parametrize("name", ["enwik8", "enwik8-4MB", "imdb", "sst-2", "newsgroups", "multi30k", "wikitext-2"])
     def test_what_would_be_downloaded_is_refused_if_it_may_not_be(
         self, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str
     ) -> None:
@@ -199,17 +204,6 @@ class TestEnwik8Prefix:
         assert corpus.train[:10].tobytes() == b"<mediawiki"
         assert corpus.describe().bytes == 4_000_000
         assert "not comparable with published enwik8 figures" in corpus.note
-
-
-def write_tar(path: Path, members: Iterable[tuple[str, bytes]], odd: Iterable[tarfile.TarInfo] = ()) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:xz") if path.suffix == ".xz" else tarfile.open(path, "w:gz") as tar:
-        for member in odd:
-            tar.addfile(member)
-        for name, content in members:
-            information = tarfile.TarInfo(name)
-            information.size = len(content)
-            tar.addfile(information, io.BytesIO(content))
 
 
 COUNTS = {"pos": 3, "neg": 3, "unsup": 6}

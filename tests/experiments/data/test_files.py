@@ -1,23 +1,19 @@
 """Finding, reading, checking and downloading files: no network, only a server of our own on this machine."""
 
-import functools
 import gzip
 import hashlib
-import http.server
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from experiments.data.files import Download, read_content, resolve_data_dir
 from experiments.data.registry import load_corpus
+from tests.experiments.data.made_up_files import Server
 
 ROOT = Path(__file__).parents[3]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
@@ -62,6 +58,12 @@ class TestReading:
             (tmp_path / name).write_bytes(content)
             with pytest.raises(ValueError, match=rf"^--data-file: .*{name} cannot be read \(.*{reason}.*\); give"):
                 read_content(tmp_path / name)
+
+    def test_a_file_of_a_zip_by_its_name(self, tmp_path: Path) -> None:
+        path = zipped(tmp_path / "two.zip", ("a/one", b"1"), ("a/two", b"2"))
+        assert [read_content(path, member=f"a/{name}") for name in ("one", "two")] == [b"1", b"2"]
+        with pytest.raises(ValueError, match="holds 0 files a/three, and not one"):
+            read_content(path, member="a/three")
 
     @pytest.mark.parametrize(
         "name", ["/etc/text", "../text", "folder/../../text", "C:\\text", "..\\text", "\\\\host\\text", "C:text"]
@@ -182,30 +184,6 @@ class TestDataDirectory:
         monkeypatch.setenv("LINEAR_ROPE_DATA", str(tmp_path / "absent"))
         with pytest.raises(ValueError, match=r"^LINEAR_ROPE_DATA: "):
             load_corpus("enwik8")
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """A web server of the files of one directory; ``requests`` counts what it was asked for."""
-
-    def __init__(self, directory: Path) -> None:
-        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
-        super().__init__(("127.0.0.1", 0), handler)
-        self.directory, self.requests, self.url = directory, 0, f"http://127.0.0.1:{self.server_port}"
-
-    def process_request(self, *arguments: Any) -> None:
-        self.requests += 1
-        super().process_request(*arguments)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "served").mkdir()
-    with Server(tmp_path / "served") as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def offer(server: Server, content: bytes = TEXT, algorithm: str = "sha256") -> Download:

@@ -301,6 +301,18 @@ def test_markdown_code_holds_what_would_end_it(make_comparison, tmp_path):
     assert "sha256 `` a`b ``." in markdown
 
 
+@pytest.mark.parametrize("unit", ["bytes", "examples"])
+def test_splits_are_told_in_what_they_count(make_comparison, tmp_path, unit):
+    splits = {"train": 3000, "test": 20}
+    data = [{"name": "d", "sha256": "", "source": "s", "note": "", "bytes": 5000, "splits": splits, "unit": unit}]
+    root = make_comparison(tmp_path, "elu+1-none", data=data)
+    write_report(root, STUDY)
+    told = " examples" if unit == "examples" else ""
+    assert f"Data **d**: 5,000 bytes; train 3,000, test 20{told}. Source: s." in (root / "report.md").read_text()
+    row = "examples" if unit == "examples" else "splits"
+    assert f"<td>{row}</td><td>train 3,000, test 20</td>" in (root / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
