@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pandas as pd
@@ -39,6 +40,7 @@ from tests.made_up import make_record
 
 MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
 RECORD = "measurements.jsonl"
+SPEED = Path(__file__).parents[3] / "results/reference/speed"
 
 
 def run(root, *options, preset="smoke"):
@@ -119,6 +121,12 @@ def test_tables_and_figures_are_rebuilt_from_the_record_alone(smoke, tmp_path):
 def test_another_preset_in_the_same_directory_is_refused(smoke, capsys):
     assert run(smoke, preset="cpu") == 2
     assert "lengths ([32, 64] there" in capsys.readouterr().err
+
+
+def test_settings_that_are_not_set_are_those_on_record(tmp_path, capsys):
+    shutil.copytree(SPEED, tmp_path / "speed")
+    assert run(tmp_path / "speed", "--dry-run", preset="cpu") == 0
+    assert "time of training" not in capsys.readouterr().out  # all of it is on record
 
 
 @pytest.mark.parametrize("options", [["--data", "stdlib"], ["--variants=softmax-none"], ["--steps", "360"]])
