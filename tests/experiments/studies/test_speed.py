@@ -63,10 +63,10 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", RECORD, "report.html", "report.md", *tables} <= files
-    stems = "rate operation-time operation-memory module-time training-time training-memory positions decoding".split()
-    assert {f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= files
+    stems = "rate operation-time operation-memory module-time training-time training-memory positions decays decoding"
+    assert {f"figures/{stem}.{kind}" for stem in stems.split() for kind in ("png", "svg")} <= files
     times = pd.read_csv(smoke / "times.csv")
-    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decoding"}
+    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decays", "decoding"}
     assert times["low"].le(times["median"]).all()
     assert times["median"].le(times["high"]).all()
     assert (pd.read_csv(smoke / "memory.csv")["rise"] > 0).all()
