@@ -25,6 +25,10 @@ RANDOM_KERNELS = tuple(kernel for kernel in _KERNELS if kernel.startswith("favor
 """those with random features"""
 SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
 """kernels that are another one wherever RoPE does not rotate the mapped queries and keys"""
+WITHOUT_MAP = ("retention", "delta")
+"""linear kernels without a feature map: nothing is rotated before it"""
+NOT_AFTER = ("softmax", "favor+window")
+"""kernels that have exact scores: nothing is rotated after a map"""
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 SIZES = ("dim", "heads")
@@ -57,8 +61,10 @@ class Variant:
 
 
 def _go_together(kernel: str, position: "Position") -> bool:
-    if kernel == "softmax":
+    if kernel in NOT_AFTER:
         return not position.endswith("-after")
+    if kernel in WITHOUT_MAP:
+        return not position.endswith("-before")
     return kernel not in SAME_WITHOUT_POSITIONS or position.endswith("-after")
 
 

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -131,8 +132,9 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
     # A kernel that took no notice of its positions would be another model than was asked for.
     alibi = config.position == "alibi"
     # What softmax attention adds to its scores is a decay of linear attention's.
-    decay = "alibi" if alibi and config.attention == "linear" else config.decay
-    alibi = alibi and config.attention != "linear"
+    taken = signature(find_attention(config.attention)).parameters
+    as_decay = alibi and "alibi" not in taken and "decay" in taken
+    decay, alibi = ("alibi", False) if as_decay else (config.decay, alibi)
     angles = "selective" if config.position.startswith("selective") else "fixed"
     needed = {"rope": config.position in ROPE, "rope_scaling": config.rope_scaling is not None, "alibi": alibi}
     needed |= {"decay": decay != "none", "rope_angles": angles != "fixed"}

@@ -1,5 +1,6 @@
 """The run command for a study that trains nothing: its measurements, one after the other, and its report."""
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -35,7 +36,7 @@ def run_measurements(study: Study, options: RunOptions) -> int:
     root = options.directory
     comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
     # As JSON has it: a tuple is a list.
-    comparison.config = msgspec.json.decode(msgspec.json.encode(config))
+    comparison.config = msgspec.json.decode(msgspec.json.encode(dataclasses.asdict(config)))
     if (root / "comparison.json").is_file():
         comparison = _continued(root, comparison, bool(missing_of(root, config)))
     continued = [note for note in comparison.notes if note.startswith(store.CONTINUED)]

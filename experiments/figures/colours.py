@@ -15,6 +15,11 @@ HUES = {
     "elu+1": 210,
     "elu+1+paired": 190,
     "relu": 164,
+    "hedgehog": 100,
+    "taylor": 240,
+    "retention": 130,
+    "delta": 300,
+    "favor+window": 5,
     "performer-pytorch": 285,
 }
 """degrees; softmax attention and kernels from outside the project are grey"""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from experiments.figures.style import MUTED, NARROW_WIDTH, is_narrow, label, variant_style
+from experiments.figures.style import MUTED, NARROW_WIDTH, is_narrow, label, legend_label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
@@ -134,7 +134,7 @@ def lines_of_variants(axes: Axes, table: pd.DataFrame, variants: Iterable[Varian
     """``lines_by_seed`` for each of the variants."""
     for variant in variants:
         mine = table[table["variant"] == variant.name]
-        lines_by_seed(axes, mine, x, y, variant_style(variant), label(variant.name))
+        lines_by_seed(axes, mine, x, y, variant_style(variant), legend_label(variant.name))
 
 
 def lines_by_seed(

@@ -76,7 +76,7 @@ NARROW_STYLE: Any = {
 }
 _is_narrow: ContextVar[bool] = ContextVar("_is_narrow", default=False)
 MUTED = "#5f5f5f"
-LONGEST_LABEL = 30
+LONGEST_LABEL = 42
 """characters of a name in a figure"""
 
 
@@ -104,6 +104,12 @@ def label(name: str, longest: int = LONGEST_LABEL) -> str:
     shown = shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
     # Matplotlib leaves what begins with an underscore out of legends.
     return f" {shown}" if shown.startswith("_") else shown
+
+
+def legend_label(name: str) -> str:
+    """A variant's name as a legend shows it: its settings stand on a line of their own if it is long."""
+    shown = label(name)
+    return shown.replace("@", "\n@", 1) if len(shown) > 24 else shown
 
 
 class PowersOfTen(LogFormatterSciNotation):

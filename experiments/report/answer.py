@@ -16,6 +16,17 @@ from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
 SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
+ADDED: dict[str, dict[object, str]] = {
+    "decay": {
+        "fixed": "a fixed decay",
+        "gate": "a gate",
+        "alibi": "ALiBi's decay",
+        "retnet": "RetNet's decay",
+    },
+    "local_conv": {"any": "a local convolution"},
+    "short_conv": {"any": "a short convolution"},
+}
+"""settings that add something to a variant, and what a sentence calls it"""
 
 
 class Findings(NamedTuple):
@@ -71,25 +82,28 @@ class Findings(NamedTuple):
 def in_words(variant: VariantRecord) -> str:
     """A variant as a sentence names it."""
     kernel = KERNELS.get(variant.kernel, variant.kernel)
-    settings = "".join(
-        f", {setting} {value}" for setting, value in variant.settings.items() if setting != "learning_rate"
-    )
+    settings = [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
     if variant.name == variant.kernel:
         return kernel
     if variant.position == "none":
-        return f"{kernel} without positions{settings}"
+        return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
     side = "" if variant.kernel == "softmax" else f" {SIDES.get(variant.position, '')}".rstrip()
     words = (
         "RoPE"
         if variant.position in SIDES
         else {"alibi": "ALiBi"}.get(variant.position, f"{variant.position} positions")
     )
-    return f"{kernel} with {words}{side}{settings}"
+    return f"{kernel} with {listed([words + side, *settings])}"
+
+
+def _setting_in_words(setting: str, value: object) -> str:
+    named = ADDED.get(setting, {})
+    return named.get(value, named.get("any", f"{setting} {value}"))
 
 
 def listed(parts: Iterable[str]) -> str:
-    """a, b and c"""
-    *first, last = parts
+    """a, b and c; nothing of nothing"""
+    *first, last = [*parts] or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -130,7 +144,8 @@ def _what_rope_changes(found: Findings) -> str:
     sides: dict[str, set[str]] = {}
     for variant in found.finished:
         gain = found.estimate(variant.name, f"test_{objective.metric}_minus_baseline")
-        if variant.position in SIDES and variant.baseline in names and gain.n:
+        is_rope_alone = variant.position in SIDES and not ADDED.keys() & variant.settings.keys()
+        if is_rope_alone and variant.baseline in names and gain.n:
             sides.setdefault(variant.kernel, set()).add(variant.position)
             if variant.kernel not in best or sign * gain.mean > sign * best[variant.kernel][1].mean:
                 best[variant.kernel] = variant, gain

@@ -11,6 +11,7 @@ from torch import nn
 
 from experiments.config import Config
 from experiments.variants import PEER, Variant
+from linear_rope.attention.registry import find_attention
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import Block, CausalLM, MakeAttention, ModelConfig, Position, attention_of_layer
@@ -51,7 +52,8 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
     """
     attention = _peer_attention(config, seed) if variant.kernel == PEER else None
     is_map = variant.kernel in FEATURE_MAPS or variant.kernel in entry_points(group=ENTRY_POINTS).names
-    taken = signature(find_feature_map(variant.kernel)).parameters if is_map else {}
+    find = find_feature_map if is_map else find_attention
+    taken = {} if attention else signature(find(variant.kernel)).parameters
     model_config = ModelConfig(
         vocab_size=objective.vocabulary,
         dim=config.dim,

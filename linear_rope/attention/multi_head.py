@@ -40,6 +40,7 @@ class Projected(NamedTuple):
         angles: (B, H, N, width / 2), or None for those of the positions.
         local: (B, N, H·D), added to the output of the heads; or None.
         carried: after the last token.
+        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
     """
 
     q: Tensor
@@ -49,6 +50,7 @@ class Projected(NamedTuple):
     angles: Tensor | None
     local: Tensor | None
     carried: Carried
+    rate: Tensor | None = None
 
 
 class RoPEAttention(nn.Module):

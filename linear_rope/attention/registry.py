@@ -12,8 +12,11 @@ from typing import Any
 
 from torch import nn
 
+from linear_rope.attention.delta import GatedDelta
 from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.retention import Retention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
+from linear_rope.attention.windowed import WindowedFavor
 from linear_rope.entry_points import find_by_name
 
 ENTRY_POINTS = "linear_rope.attentions"
@@ -22,6 +25,9 @@ ENTRY_POINTS = "linear_rope.attentions"
 ATTENTIONS: dict[str, type[nn.Module]] = {
     "softmax": SoftmaxRoPEAttention,
     "linear": LinearRoPEAttention,
+    "retention": Retention,
+    "delta": GatedDelta,
+    "favor+window": WindowedFavor,
 }
 
 

@@ -102,22 +102,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         check_positions(positions, q, k)
         if self.rope == "none":
             return q, k
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        if projected.angles is not None:
-            turn = rotation_of(projected.angles).to(dtype)
-            return rotate(q.to(dtype), turn).to(q.dtype), rotate(k.to(dtype), turn).to(k.dtype)
-        q_rotation, k_rotation = rotations(
-            q,
-            k,
-            positions,
-            key_padding_mask,
-            width=self.head_dim,
-            base=self.rope_base,
-            dtype=dtype,
-            scaling=self.rope_scaling,
-            magnitude=1.0 if self.rope_scaling is None else self.rope_scaling.magnitude,
-        )
-        return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
+        return rotated(projected, key_padding_mask, positions, base=self.rope_base, scaling=self.rope_scaling)
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         bias = self._bias(projected, key_padding_mask, positions)
@@ -178,6 +163,34 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"
+
+
+def rotated(
+    projected: Projected,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    *,
+    base: float,
+    scaling: RopeScaling | None,
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys, turned by their angles or else by their positions; the angles are float32 or float64."""
+    q, k = projected.q, projected.k
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    if projected.angles is not None:
+        q_rotation = k_rotation = rotation_of(projected.angles).to(dtype)
+    else:
+        q_rotation, k_rotation = rotations(
+            q,
+            k,
+            positions,
+            key_padding_mask,
+            width=q.shape[-1],
+            base=base,
+            dtype=dtype,
+            scaling=scaling,
+            magnitude=1.0 if scaling is None else scaling.magnitude,
+        )
+    return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
 
 def _without_padding(log_decay: Tensor, key_padding_mask: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ class Features(NamedTuple):
     """Mapped vectors, φ(x) = ``values`` · exp(``log_scale``).
 
     Attributes:
-        values: (..., M), non-negative.
+        values: (..., M), of which any two vectors have a product that is not negative.
         log_scale: (..., 1); None where it would be zero everywhere.
     """
 

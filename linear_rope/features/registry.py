@@ -10,6 +10,8 @@ from linear_rope.entry_points import find_by_name
 from linear_rope.features.base import FeatureMap, Formula, FormulaCall
 from linear_rope.features.elementwise import EluFormula, EluPlusOne, GivenFormula, ReluFeatures, ReluFormula
 from linear_rope.features.favor import FavorFormula, FavorPlus
+from linear_rope.features.hedgehog import Hedgehog
+from linear_rope.features.taylor import Taylor
 
 ENTRY_POINTS = "linear_rope.feature_maps"
 """the group under which packages name a FeatureMap of (head_dim, num_features), or what makes one"""
@@ -21,6 +23,8 @@ FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
     "elu+1": EluPlusOne,
     "elu+1+paired": partial(EluPlusOne, paired=True),
     "relu": ReluFeatures,
+    "hedgehog": Hedgehog,
+    "taylor": Taylor,
 }
 """called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
 

@@ -16,8 +16,8 @@ SMOKE = get_preset("smoke").config
 def test_the_contract_names_exist():
     names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
     assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert set(STUDIES["convergence"].variants) <= set(VARIANTS)
-    assert len(STUDIES["convergence"].variants) == 7
+    assert {*STUDIES["convergence"].variants} - {*VARIANTS} == {"elu+1-rope-after@decay=gate@local_conv=4"}
+    assert len(STUDIES["convergence"].variants) == 8
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -33,12 +33,12 @@ def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weigh
     narrower = {each for each in others if weights[each].shape != others[each].shape}
     assert all(torch.equal(weights[each], others[each]) for each in {*others} - narrower)
     added = {each for each in {*weights} - {*others} if each != "embedding.positions.table.weight"}
-    if variant.position.startswith("selective"):  # what the angles add, the MLP has less
-        assert all(".attention.rotation" in each for each in added)
-        assert all(".mlp." in each for each in narrower)
-    else:
-        assert not added
-        assert not narrower
+    adds = {"hedgehog": ".attention.feature_map.", "delta": ".attention.rate."}.get(variant.kernel)
+    own = [what for what in (adds, ".attention.rotation" * variant.position.startswith("selective")) if what]
+    assert all(any(what in each for what in own) for each in added)
+    assert all(".mlp." in each for each in narrower)  # what is added, the MLP has less
+    assert bool(own) == bool(added)
+    assert own or not narrower
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])

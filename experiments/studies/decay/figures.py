@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
 from experiments.figures import panels
-from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, variant_style
+from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, legend_label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
 from experiments.study import Entries, read_study
@@ -204,7 +204,7 @@ def _weights(
             edges = np.unique(np.geomspace(1, rows["distance"].max() + 1, BINS).astype(int))
             binned = rows.groupby(np.digitize(rows["distance"], edges))[["distance", column]].mean()
             look = variant_style(variant) | {"markevery": 3, "markersize": 4.5}
-            axes.plot(binned["distance"], binned[column], label=label(variant.name), **look)
+            axes.plot(binned["distance"], binned[column], label=legend_label(variant.name), **look)
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     uniform = (1 / np.arange(furthest + 2, 2 * furthest + 3)).mean()
     axes.axhline(uniform, color=MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="uniform attention")

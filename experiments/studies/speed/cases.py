@@ -26,6 +26,9 @@ from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
 
+POSITIONS = ("none", "learned", "sinusoidal", "rope", "rope-before", "rope-after")
+"""whose cost is measured with each kernel; of softmax attention that of alibi too"""
+
 
 class Call(NamedTuple):
     """A competitor, ready to be measured."""
@@ -43,8 +46,11 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     if topic == "module":
         return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
     if topic == "positions":
-        kernels = ("softmax", "favor+", "elu+1")
-        return [name.replace("-", " ") for name, variant in VARIANTS.items() if variant.kernel in kernels]
+        names = [f"{kernel}-{position}" for kernel in ("softmax", "favor+", "elu+1") for position in POSITIONS]
+        names.insert(4, "softmax-alibi")
+        return [name.replace("-", " ") for name in names if name in VARIANTS]
+    if topic == "decays":
+        return list(study.DECAYS)
     if topic == "decoding":
         return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
     performer = [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
@@ -212,7 +218,8 @@ def language_model(name: str, length: int, config: SpeedConfig) -> nn.Module:
     if name == PERFORMER:
         return _performer_model(length, config)
     sizes = Config(dim=config.dim, layers=config.layers, heads=config.model_heads, num_features=config.num_features)
-    return build_model(study.variant(name), sizes, 0, LanguageModel(256, length)).to(config.device)
+    variant = study.variant(name)
+    return build_model(variant, variant.config(sizes), 0, LanguageModel(256, length)).to(config.device)
 
 
 def _performer_model(length: int, config: SpeedConfig) -> nn.Module:

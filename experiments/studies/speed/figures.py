@@ -1,6 +1,7 @@
 """The figures and tables of the speed study, from its record alone."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def figures(
         column = "rise" if topic == "training" else "extra"
         crossings = size_crossings(in_memory, column, pairs)
         add(f"{topic}-memory", in_memory, memory_figure, cells.memory_cells, column, crossings)
-    positions, decoding = (times[times["topic"] == topic] for topic in ("positions", "decoding"))
-    add("positions", positions, positions_figure, cells.position_cells)
+    positions, decays, decoding = (times[times["topic"] == topic] for topic in ("positions", "decays", "decoding"))
+    add("positions", positions, additions_figure, cells.addition_cells)
+    add("decays", decays, additions_figure, cells.addition_cells)
     parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
     if not parameters.empty:
         entries.append(STUDY.table("parameters", cells.fact_cells(parameters), **texts))
@@ -135,23 +137,28 @@ def rate_figure(rate: pd.DataFrame, target: float) -> Figure:
     return figure
 
 
-def positions_figure(times: pd.DataFrame) -> Figure:
-    """What each position encoding adds to a step, in percent: a panel per kernel, a row per encoding and length."""
+def additions_figure(times: pd.DataFrame) -> Figure:
+    """What each encoding or decay adds to a step, in percent: a row each; of encodings a panel per kernel."""
     parts = times["case"].str.partition(" ")
-    kernels = list(dict.fromkeys(parts[0]))
+    is_decay = times["topic"].eq("decays").all()
     length = times["length"].map(", N = {:,}".format) if times["length"].nunique() > 1 else ""
-    rows = times.assign(kernel=parts[0], name=(parts[2] + length).map(label))
-    rows = rows[(parts[2] != "none") & rows["ratio"].notna()]
-    height = 0.7 + 0.5 * max(4, len(rows) / len(kernels))
-    figure, (panels,) = grid_of(1, len(kernels), (3.3, height), (1, 0), sharex=True, tallest=0.4 + height / 2)
-    for axes, kernel in zip(panels, kernels, strict=True):
-        mine = rows[rows["kernel"] == kernel]
-        median, low, high = (100 * (mine[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
-        colour = style.kernel_colour(kernel)
-        axes.errorbar(median, range(len(mine)), xerr=(median - low, high - median), fmt="o", color=colour, capsize=3)
+    names = ((times["case"] if is_decay else parts[2]) + length).str.replace("@", ", ").map(partial(label, longest=48))
+    rows = times.assign(kernel=parts[0], panel="" if is_decay else parts[0], name=names)
+    others = [study.compared_with(topic, case) for topic, case in zip(times["topic"], times["case"], strict=True)]
+    rows = rows[(times["case"] != others) & rows["ratio"].notna()]
+    panels = list(dict.fromkeys(rows["panel"]))
+    height = 0.7 + 0.5 * max(4, len(rows) / len(panels))
+    size = (6.5 if is_decay else 3.3, height)
+    figure, (drawn,) = grid_of(1, len(panels), size, (1, 0), sharex=True, tallest=0.4 + height / 2)
+    for axes, panel in zip(drawn, panels, strict=True):
+        mine = rows[rows["panel"] == panel]
+        for place, (_, row) in enumerate(mine.iterrows()):
+            median, low, high = (100 * (row[name] - 1) for name in ("ratio", "ratio_low", "ratio_high"))
+            colour = style.kernel_colour(row["kernel"])
+            axes.errorbar([median], [place], xerr=[[median - low], [high - median]], fmt="o", color=colour, capsize=3)
         axes.axvline(0, color=MUTED, linewidth=0.8)
         axes.set_yticks(range(len(mine)), mine["name"])
-        axes.set(ylim=(len(mine) - 0.5, -0.5), title=label(kernel), xlabel="added to a step (%)")
+        axes.set(ylim=(len(mine) - 0.5, -0.5), title=label(panel), xlabel="added to a step (%)")
     return figure
 
 

@@ -36,7 +36,8 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
                 place: Any = {"topic": topic, "direction": DIRECTIONS[topic][-1], "length": n, "cases": (case,)}
                 yield MemoryMeasurement(**place, case=case[0])
     for n in config.position_lengths:
-        yield from times("positions", n, [(name, n) for name in competitors("positions", n, config)])
+        for topic in ("positions", "decays"):
+            yield from times(topic, n, [(name, n) for name in competitors(topic, n, config)])
 
 
 def missing(root: Path, config: SpeedConfig) -> list[TimeMeasurement | MemoryMeasurement]:
@@ -81,14 +82,14 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
             calls[name, length] = build(plan.topic, plan.direction, name, length, config)
         except Exception as error:
             failures[name, length] = benchmark.reason(error)
-    is_positions = plan.topic == "positions"
+    is_addition = plan.topic in ("positions", "decays")
     seconds, failed = benchmark.time_in_turn(
         {key: call.run for key, call in calls.items()},
         threads=config.threads,
         sample_seconds=config.sample_seconds,
-        rounds=config.position_rounds if is_positions else config.rounds,
+        rounds=config.position_rounds if is_addition else config.rounds,
         fewest_rounds=config.fewest_rounds,
-        budget=config.position_seconds if is_positions else config.group_seconds,
+        budget=config.position_seconds if is_addition else config.group_seconds,
     )
     samples = [records.Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
     return {"samples": samples}, failures | failed

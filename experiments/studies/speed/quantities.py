@@ -45,9 +45,9 @@ def token_times(results: Results) -> Sample | None:
 
 
 @_reads
-def position_cost(results: Results, kernel: str, encoding: str, other: str) -> Sample | None:
+def added_cost(results: Results, topic: str, kernel: str, encoding: str, other: str) -> Sample | None:
     """The time of a training step over that of the same kernel with another encoding, less 1, at the longest length."""
-    place = "positions", STEP, max(results.config.position_lengths)
+    place = topic, STEP, max(results.config.position_lengths)
     return _by_round(results, [(*place, f"{kernel} {each}") for each in (encoding, other)], lambda a, b: a / b - 1)
 
 

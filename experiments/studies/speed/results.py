@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.report.tables import NOTHING
 from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement
-from experiments.studies.speed.study import AFTER, DIRECTIONS, FORWARD, OURS, SGEMM, SpeedConfig, after
+from experiments.studies.speed.study import AFTER, DIRECTIONS, FORWARD, OURS, SGEMM, SpeedConfig, after, compared_with
 
 MIB = 2**20
 
@@ -79,11 +79,11 @@ class Results:
 
     @cached_property
     def time_table(self) -> pd.DataFrame:
-        """Seconds of every competitor, and its time within a round over ours, or without positions: quartiles."""
+        """Seconds of every competitor, and its time within a round over what it is compared with: quartiles."""
         ours = {"operation": OURS, "module": after(self.config.num_features)}
         rows: list[tuple[Any, ...]] = []
         for (topic, direction, length, case), seconds in self.seconds.items():
-            over = f"{case.partition(' ')[0]} none" if topic == "positions" else ours.get(topic, AFTER)
+            over = compared_with(topic, case) or ours.get(topic, AFTER)
             other = self.seconds.get((topic, direction, length, over), math.nan)
             if topic != "rate":
                 numbers = (len(seconds), *quartiles(seconds), *quartiles(seconds / other))
@@ -138,7 +138,9 @@ class Results:
         Where one was recorded again, the later. Without the models of the position encodings, whose sizes follow from
         them.
         """
-        samples = [sample for record in self.times if record.topic != "positions" for sample in record.samples]
+        samples = [
+            sample for record in self.times if record.topic not in ("positions", "decays") for sample in record.samples
+        ]
         sizes = {(each.length, each.case): getattr(each, fact) for each in samples if getattr(each, fact) is not None}
         return pd.DataFrame([(*key, size) for key, size in sizes.items()], columns=["length", "case", "value"])
 
@@ -225,15 +227,16 @@ def fact_cells(facts: pd.DataFrame) -> pd.DataFrame:
     return _by_competitor(facts, lambda row: f"{row['value']:,}")
 
 
-def position_cells(times: pd.DataFrame) -> pd.DataFrame:
-    """A row per length, kernel and position encoding: its median time, and its time over that without positions."""
+def addition_cells(times: pd.DataFrame) -> pd.DataFrame:
+    """A row per length, kernel and what is added to it: its median time, and its time over what it is compared with."""
     rows = []
     for entry in times.to_dict("records"):
         kernel, _, position = entry["case"].partition(" ")
-        is_over = position != "none" and not math.isnan(entry["ratio"])
+        is_over = entry["case"] != compared_with(entry["topic"], entry["case"]) and not math.isnan(entry["ratio"])
+        other = "over RoPE" if entry["topic"] == "decays" else "over none"
         over = _ratio(entry).show(".3f") if is_over else NOTHING
         place = {"N": f"{entry['length']:,}", "kernel": kernel, "positions": position}
-        rows.append(place | {"time": in_words(entry["median"]), "over none": over, "rounds": str(entry["rounds"])})
+        rows.append(place | {"time": in_words(entry["median"]), other: over, "rounds": str(entry["rounds"])})
     return pd.DataFrame(rows)
 
 

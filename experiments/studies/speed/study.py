@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from experiments.records.schema import Number, Positive
 from experiments.study import read_study, read_toml
-from experiments.variants import VARIANTS, Variant
+from experiments.variants import Variant, get_variant
 
 FOLDER = Path(__file__).parent
 STUDY = read_study(FOLDER)
@@ -28,10 +28,21 @@ SOFTMAX = "softmax rope"
 FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
 DIRECTIONS = {
     **dict.fromkeys(("rate", "operation", "module"), (FORWARD, BACKWARD)),
-    **dict.fromkeys(("training", "positions"), (STEP,)),
+    **dict.fromkeys(("training", "positions", "decays"), (STEP,)),
     "decoding": (TOKEN,),
 }
 """of each topic; memory is measured in the last"""
+
+DECAYS = {
+    f"{rope}{setting}": rope
+    for rope, settings in {
+        SOFTMAX: ("", "@decay=gate"),
+        BEFORE: ("", "@decay=fixed"),
+        ELU: ("", "@decay=fixed", "@decay=gate", "@decay=gate@local_conv=4"),
+    }.items()
+    for setting in settings
+} | {"elu+1 selective after": ELU}
+"""what is compared with its own kernel with RoPE alone, and that"""
 
 Length = Annotated[int, Meta(ge=1, le=2**40)]
 """tokens of a sequence"""
@@ -42,9 +53,14 @@ def after(num_features: int) -> str:
     return f"{AFTER}, M={num_features}"
 
 
+def compared_with(topic: str, name: str) -> str | None:
+    """Of a position encoding its kernel without, of a decay its kernel with RoPE alone; None for other topics."""
+    return DECAYS.get(name) if topic == "decays" else f"{name.partition(' ')[0]} none" if topic == "positions" else None
+
+
 def variant(name: str) -> Variant:
     """Of the name of one of our modules or language models."""
-    return VARIANTS[name.replace(" ", "-")]
+    return get_variant(name.replace(" ", "-"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,16 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import run_values, summarise
 from experiments.figures.curves import curve_figure, finished_seeds, gain_figure
 from experiments.figures.dots import final_figure, steps_figure, throughput_figure
-from experiments.figures.style import DOTS_PER_INCH, NARROW_WIDTH, label, made, save_figure, style, variant_style
+from experiments.figures.style import (
+    DOTS_PER_INCH,
+    NARROW_WIDTH,
+    label,
+    legend_label,
+    made,
+    save_figure,
+    style,
+    variant_style,
+)
 from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import (
@@ -195,7 +204,9 @@ def test_equal_figures_are_saved_as_equal_bytes(make_comparison, tmp_path):
 def test_names_in_figures_are_plain_short_and_visible():
     assert label("a\nb\x07") == r"a b\x07"
     assert label("_hidden") == " _hidden"
-    assert label("n" * 31) == "n" * 29 + "…"
+    assert label("n" * 43) == "n" * 41 + "…"
+    assert legend_label("elu+1-none@decay=fixed") == "elu+1-none@decay=fixed"
+    assert legend_label("elu+1-rope-after@decay=fixed") == "elu+1-rope-after\n@decay=fixed"
     with style():
         assert not Figure().text(0, 0, "$x$").get_parse_math()
 

@@ -21,9 +21,13 @@ SIX_DIGITS = {"rel": 6e-6}
 MIB = 2**20
 
 
+ROPE = {"softmax": "softmax rope", "favor+": "favor+ rope before", "elu+1": "elu+1 rope after"}
+
+
 def reference(topic, case):
-    """What a competitor is compared with; a position encoding with its own kernel without."""
-    return f"{case.split()[0]} none" if topic == "positions" else REFERENCES[topic]
+    """What a competitor is compared with; a position encoding with its own kernel without, a decay with RoPE alone."""
+    kernel = case.split()[0]
+    return {"positions": f"{kernel} none", "decays": ROPE.get(kernel)}.get(topic) or REFERENCES[topic]
 
 
 def quartiles(values):
@@ -36,7 +40,7 @@ class Measurements:
     def __init__(self, root):
         rows = [json.loads(line) for line in (root / "measurements.jsonl").read_text().splitlines()]
         assert not any("failures" in row for row in rows)
-        assert len({row.get("run") for row in rows}) == 1, "ratios are taken within a run"
+        assert len({row.get("run") for row in rows if row["topic"] != "decays"}) == 1, "ratios are taken within a run"
         (self.chunk_size,) = {row["chunk_size"] for row in rows if row["kind"] == "time"}
         self.seconds, self.facts, self.gemm, self.memory = {}, {}, {}, {}
         for row in rows:
@@ -50,7 +54,7 @@ class Measurements:
                 key = row["topic"], row["direction"], sample["length"], sample["case"]
                 self.seconds[key] = sample["seconds"]
                 for fact in ("parameters", "state_bytes"):
-                    if fact in sample and row["topic"] != "positions":
+                    if fact in sample and row["topic"] not in ("positions", "decays"):
                         self.facts[fact, sample["length"], sample["case"]] = sample[fact]
 
     def times(self, topic, direction=None):
@@ -153,15 +157,18 @@ def test_every_cell_of_times_and_memory(speed, measured, topic):
     assert (cells(speed, f"{title.format('memory')}: the numbers") if shown else {}) == shown
 
 
-def test_every_row_of_the_table_of_positions(speed, measured):
-    """A reference from before this table has neither it nor its figure."""
-    title, times = "The cost of each position encoding: the numbers", measured.times("positions")
-    assert (title in speed.markdown) == ("positions" in speed.figures) == bool(times)
+@pytest.mark.parametrize(
+    ("topic", "what"), [("positions", "each position encoding"), ("decays", "a decay and of a selective rotation")]
+)
+def test_every_row_of_the_tables_of_positions_and_of_decays(speed, measured, topic, what):
+    """A reference from before these tables has neither them nor their figures."""
+    title, times = f"The cost of {what}: the numbers", measured.times(topic)
+    assert (title in speed.markdown) == (topic in speed.figures) == bool(times)
     expected = []
     for (direction, length, case), seconds in times.items():
         kernel, _, encoding = case.partition(" ")
-        low, median, high = quartiles(measured.ratio("positions", direction, length, case, f"{kernel} none"))
-        ratio = "-" if encoding == "none" else f"{median:.3f} [{low:.3f}, {high:.3f}]"
+        low, median, high = quartiles(measured.ratio(topic, direction, length, case, reference(topic, case)))
+        ratio = "-" if case == reference(topic, case) else f"{median:.3f} [{low:.3f}, {high:.3f}]"
         words = in_words(statistics.median(seconds))
         expected.append([f"{length:,}", kernel, encoding, words, ratio, str(len(seconds))])
     assert [list(row.values()) for row in (speed.table(title) if times else [])] == expected

@@ -54,6 +54,17 @@ def test_kernels_of_one_answer_are_told_apart(make_comparison, tmp_path):
     assert text.endswith("(23 of 24 runs have finished; only they count.)")
 
 
+def test_what_a_decay_changes_is_not_said_to_be_rope_s(make_comparison, tmp_path):
+    gated = "elu+1-rope-after@decay=gate@local_conv=4"
+    ends = {"elu+1-none": 3.5, "elu+1-rope-after": 3.4, gated: 2.9}
+    make_comparison(
+        tmp_path / "convergence", ",".join(ends), loss=lambda name, seed, step: ends[name] + seed / 1000 * (-1) ** seed
+    )
+    text = answered(tmp_path)
+    assert text.startswith("RoPE lowers the loss of elu+1 by 0.10 (after its feature map) bits per byte.")
+    assert "Elu+1 with RoPE after its feature map, a gate and a local convolution ends lowest" in text
+
+
 def accuracies(**means):
     """Findings of a study of accuracy: mean by variant; three seeds without spread."""
     comparison = make_record(variants=list(means), seeds=[0, 1, 2], data=[DATA | {"name": "recall-64"}])

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pandas as pd
@@ -39,6 +40,7 @@ from tests.made_up import make_record
 
 MEMORY = {"rise": 2, "returned": 1, "method": "made up"}
 RECORD = "measurements.jsonl"
+SPEED = Path(__file__).parents[3] / "results/reference/speed"
 
 
 def run(root, *options, preset="smoke"):
@@ -61,10 +63,10 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", RECORD, "report.html", "report.md", *tables} <= files
-    stems = "rate operation-time operation-memory module-time training-time training-memory positions decoding".split()
-    assert {f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= files
+    stems = "rate operation-time operation-memory module-time training-time training-memory positions decays decoding"
+    assert {f"figures/{stem}.{kind}" for stem in stems.split() for kind in ("png", "svg")} <= files
     times = pd.read_csv(smoke / "times.csv")
-    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decoding"}
+    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decays", "decoding"}
     assert times["low"].le(times["median"]).all()
     assert times["median"].le(times["high"]).all()
     assert (pd.read_csv(smoke / "memory.csv")["rise"] > 0).all()
@@ -119,6 +121,12 @@ def test_tables_and_figures_are_rebuilt_from_the_record_alone(smoke, tmp_path):
 def test_another_preset_in_the_same_directory_is_refused(smoke, capsys):
     assert run(smoke, preset="cpu") == 2
     assert "lengths ([32, 64] there" in capsys.readouterr().err
+
+
+def test_settings_that_are_not_set_are_those_on_record(tmp_path, capsys):
+    shutil.copytree(SPEED, tmp_path / "speed")
+    assert run(tmp_path / "speed", "--dry-run", preset="cpu") == 0
+    assert "time of training" not in capsys.readouterr().out  # all of it is on record
 
 
 @pytest.mark.parametrize("options", [["--data", "stdlib"], ["--variants=softmax-none"], ["--steps", "360"]])

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.studies.speed.figures import memory_figure, positions_figure
+from experiments.studies.speed.figures import additions_figure, memory_figure
 from experiments.studies.speed.measure import planned
 from experiments.studies.speed.records import Failure, MemoryMeasurement, Sample, TimeMeasurement, append_record
-from experiments.studies.speed.results import Results, crossover, position_cells
+from experiments.studies.speed.results import Results, addition_cells, crossover
 from experiments.studies.speed.study import (
     AFTER,
     FORWARD,
@@ -39,6 +39,8 @@ def made_up_seconds(topic, name, length):
     """Ours is linear, softmax quadratic and equal to it at 1,024 tokens, the peer 50 times slower."""
     if name == SGEMM:
         return 2 * length**3 / GEMM_RATE
+    if topic == "decays":
+        return 0.1 if name in ("softmax rope", "favor+ rope before", "elu+1 rope after") else 0.105
     if topic == "positions":
         return 0.1 * (1 + ADDED.get(name.partition(" ")[2], 0))
     if topic == "decoding" and name == AFTER:
@@ -118,9 +120,9 @@ def test_a_position_encoding_is_compared_with_its_own_kernel_without():
     record = timed("positions", STEP, 1024, [(name, 1024, [x, 2 * x, x]) for name, x in seconds.items()])
     times = Results([record], CPU).time_table
     assert times["ratio"].tolist() == pytest.approx([1, 1.2, 1, 1.02])
-    over = position_cells(times)["over none"].tolist()
+    over = addition_cells(times)["over none"].tolist()
     assert over == ["-", "1.200 [1.200, 1.200]", "-", "1.020 [1.020, 1.020]"]
-    panels = positions_figure(times).axes
+    panels = additions_figure(times).axes
     assert [[text.get_text() for text in axes.get_yticklabels()] for axes in panels] == [["alibi"], ["rope after"]]
     assert [list(axes.containers[0][0].get_xdata()) for axes in panels] == [pytest.approx([20]), pytest.approx([2])]
 
@@ -169,7 +171,7 @@ def test_every_claim_reads_the_quantity_that_it_names(tmp_path, records):
         "linear-time": 1, "quadratic-softmax": 2, "linear-memory": 1, "constant-state": 1, "constant-token": 1,
         "operation-faster": 16, "module-faster": 16, "softmax-rope-cost": 0.02, "favor+-rope-before-cost": 0.02,
         "favor+-rope-after-cost": 0.08, "elu+1-rope-before-cost": 0.02, "elu+1-rope-after-cost": 0.08,
-        "alibi-slow": 1.3 / 1.02 - 1,
+        "alibi-slow": 1.3 / 1.02 - 1, "fixed-decay-cost": 0.05, "gate-cost": 0.05, "selective-cost": 0.05,
     }  # fmt: skip
     assert {key: row.estimate.mean for key, row in rows.items()} == pytest.approx(expected, rel=3e-3, abs=3e-3)
     dear = {"favor+-rope-after-cost", "elu+1-rope-after-cost"}
@@ -182,8 +184,8 @@ def test_every_claim_reads_the_quantity_that_it_names(tmp_path, records):
 
 
 def test_what_was_not_measured_decides_nothing(tmp_path, records):
-    rows = claims(tmp_path, [record for record in records if record.topic != "positions"])
-    assert {row.claim.family for row in rows.values() if row.verdict == "not run"} == {"positions"}
+    rows = claims(tmp_path, [record for record in records if record.topic not in ("positions", "decays")])
+    assert {row.claim.family for row in rows.values() if row.verdict == "not run"} == {"positions", "decays"}
     (tmp_path / "measurements.jsonl").unlink()
     assert {row.verdict for row in claims(tmp_path, []).values()} == {"not run"}
 

@@ -1,0 +1,144 @@
+"""The gated delta rule as an attention module."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.checks import check_choice
+from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.functional.delta import delta_rule
+from linear_rope.functional.linear_attention import prepare
+from linear_rope.functional.rotated_features import Rope
+from linear_rope.functional.terms import full_precision
+from linear_rope.positions.decay import Decay
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.selective import SelectiveRotation
+from linear_rope.positions.tokens import Positions
+
+
+class DeltaState(NamedTuple):
+    """What the delta rule carries from token to token; its size does not grow.
+
+    Attributes:
+        memory: (B, H, D, D) what stands under each key.
+        position: (B,) int64, position of the next token.
+        carried: by rotation and convolutions.
+    """
+
+    memory: Tensor
+    position: Tensor
+    carried: Carried = Carried()
+
+
+class GatedDelta(RoPEAttention):
+    """The gated delta rule (Yang et al. 2024, arXiv 2412.06464), causal, without its output gate.
+
+    Queries and keys have length 1, RoPE rotates them after that, and every head's output is divided by its root mean
+    square. With ``decay="none"`` it is the delta rule itself (arXiv 2406.06484). What :meth:`attention_weights` gives
+    is before the division.
+
+    Args:
+        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as in
+            :class:`LinearRoPEAttention`.
+        rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
+        causal: has to be True.
+        decay: as there; "gate", the token's, is the default.
+
+    Raises:
+        ValueError: names the argument, what came, and what would do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        rope: Rope = "after",
+        causal: bool = True,
+        rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        decay: str | Decay = "gate",
+        rope_angles: str | SelectiveRotation = "fixed",
+        local_conv: int = 0,
+        short_conv: int = 0,
+    ) -> None:
+        if not causal:
+            raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")
+        super().__init__(
+            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
+        )
+        check_choice("rope", rope, ("after", "before", "none"))
+        check_scaling(rope_scaling, rotates=rope != "none")
+        self.rope: Rope = rope
+        self.rate = nn.Linear(dim, heads)
+        self._rotate_by(rope_angles, rope, self.head_dim)
+
+    def project(
+        self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
+    ) -> Projected:
+        rate = self.rate(x).sigmoid().mT
+        return super().project(x, source, key_padding_mask, before)._replace(rate=rate)
+
+    def _sum(
+        self,
+        projected: Projected,
+        key_padding_mask: Tensor | None,
+        positions: Positions | None,
+        memory: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The output of the heads in the dtype of the values, and the memory after the last token."""
+        assert projected.rate is not None
+        with full_precision(projected.q.device):
+            terms = prepare(
+                _of_length_one(projected.q),
+                _of_length_one(projected.k),
+                projected.v,
+                feature_map=GivenFeatures(),
+                rope="none" if self.rope == "none" else "after",
+                denominator="none",
+                key_padding_mask=key_padding_mask,
+                positions=positions,
+                rope_base=self.rope_base,
+                rope_scaling=self.rope_scaling,
+                log_decay=projected.log_decay,
+                angles=projected.angles,
+            ).terms()
+            rate = projected.rate.to(terms.q.dtype)
+            if key_padding_mask is not None:
+                rate = rate.masked_fill(key_padding_mask[:, None], 0)
+            y, memory = delta_rule(terms.q, terms.k, terms.v, rate, terms.log_decay, memory)
+        return y.to(projected.v.dtype), memory
+
+    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        return self._sum(projected, key_padding_mask, positions)[0]
+
+    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
+        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)
+
+    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, DeltaState]:
+        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`."""
+        self._check_prompt(x, key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        y, memory = self._sum(projected, key_padding_mask, None)
+        state = DeltaState(memory, next_position(x, key_padding_mask), projected.carried)
+        return self._merge(y, projected.local), state
+
+    def step(self, x: Tensor, state: DeltaState) -> tuple[Tensor, DeltaState]:
+        """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
+        self._check_step(x, state, DeltaState)
+        projected = self.project(x, x, None, state.carried)
+        y, memory = self._sum(projected, None, state.position.unsqueeze(-1), state.memory)
+        return self._merge(y, projected.local), DeltaState(memory, state.position + 1, projected.carried)
+
+    def extra_repr(self) -> str:
+        return f"rope={self.rope!r}"
+
+
+def _of_length_one(x: Tensor) -> Tensor:
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)

@@ -1,0 +1,67 @@
+"""Retention: linear attention with neither map nor denominator, normalised head by head."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.functional.rotated_features import Rope
+from linear_rope.positions.decay import Decay
+from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.selective import SelectiveRotation
+
+
+class Retention(LinearRoPEAttention):
+    """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), without its output gate.
+
+    Queries and keys are not mapped, and RoPE's rotation stands for the paper's; every head's output is divided by its
+    root mean square, so a constant factor, as the paper's 1/√D, changes nothing. What :meth:`attention_weights` gives
+    is before that.
+
+    Args:
+        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as
+            in :class:`LinearRoPEAttention`.
+        rope: "after" (or "before", which is the same without a map) rotates queries and keys; "none".
+        decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
+
+    Raises:
+        ValueError: names the argument, what came, and what would do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        rope: Rope = "after",
+        causal: bool = False,
+        rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        decay: str | Decay = "retnet",
+        rope_angles: str | SelectiveRotation = "fixed",
+        local_conv: int = 0,
+        short_conv: int = 0,
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            head_dim=head_dim,
+            feature_map=GivenFeatures(),
+            rope=rope,
+            denominator="none",
+            causal=causal,
+            rope_base=rope_base,
+            rope_scaling=rope_scaling,
+            bias=bias,
+            dropout=dropout,
+            decay=decay,
+            rope_angles=rope_angles,
+            local_conv=local_conv,
+            short_conv=short_conv,
+        )
+
+    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
+        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)

@@ -1,0 +1,236 @@
+"""An exact window with the FAVOR+ remainder as an attention module."""
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.attention.softmax import rotated
+from linear_rope.checks import check_choice
+from linear_rope.features.favor import FavorPlus
+from linear_rope.functional.decay import fading
+from linear_rope.functional.linear_attention import prepare
+from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.recurrent import State, add_key, read_state
+from linear_rope.functional.rotated_features import Inputs
+from linear_rope.functional.terms import attention_output, full_precision
+from linear_rope.functional.windowed import Sequence, Share, fading_over, in_window, together
+from linear_rope.positions.decay import Decay
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.selective import SelectiveRotation
+from linear_rope.positions.tokens import Positions, check_positions
+
+
+class WindowState(NamedTuple):
+    """What the attention carries from token to token; its size does not grow.
+
+    Attributes:
+        k, v: (B, H, W, D) the last keys, rotated, and values.
+        seen: (B, W) bool, which of them there are.
+        log_decay: (B, H, W) of their tokens, or None.
+        sums: of the keys before them.
+        position: (B,) int64, position of the next token.
+        carried: by rotation and convolutions.
+    """
+
+    k: Tensor
+    v: Tensor
+    seen: Tensor
+    log_decay: Tensor | None
+    sums: State
+    position: Tensor
+    carried: Carried = Carried()
+
+
+class WindowedFavor(RoPEAttention):
+    """Causal attention that is softmax over the last ``window`` tokens and FAVOR+ over those before, with one sum of
+    weights; RoPE rotates queries and keys before both.
+
+    Padding is left out: the window counts unpadded tokens.
+
+    Args:
+        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv: as in
+            :class:`LinearRoPEAttention`.
+        num_features, redraw_every, seed: of :class:`FavorPlus`.
+        rope: "before" or "none"; after the map nothing but FAVOR+ could be rotated.
+        causal: has to be True.
+        window: W, tokens of the window, the present one among them.
+
+    Raises:
+        ValueError: names the argument, what came, and what would do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        num_features: int | None = None,
+        rope: Literal["before", "none"] = "before",
+        causal: bool = True,
+        window: int = 32,
+        rope_base: float = 10000.0,
+        rope_scaling: RopeScaling | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        redraw_every: int | None = None,
+        seed: int = 0,
+        decay: str | Decay = "none",
+        rope_angles: str | SelectiveRotation = "fixed",
+        local_conv: int = 0,
+        short_conv: int = 0,
+    ) -> None:
+        if not causal:
+            raise ValueError("causal is False, but the window looks back; give causal=True")
+        if window < 1:
+            raise ValueError(f"window is {window}; give 1 or more")
+        super().__init__(
+            dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
+        )
+        check_choice("rope", rope, ("before", "none"))
+        check_scaling(rope_scaling, rotates=rope != "none")
+        if rope == "before" and self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
+        self.rope = rope
+        self.window = window
+        self.feature_map = FavorPlus(self.head_dim, num_features, redraw_every=redraw_every, seed=seed)
+        self._rotate_by(rope_angles, rope, self.head_dim)
+
+    def _begin(self) -> None:
+        self.feature_map.maybe_redraw()
+
+    def _sequence(
+        self, projected: Projected, padding: Tensor | None, positions: Positions | None, order: Tensor | None
+    ) -> Sequence:
+        """What is summed, in ``order`` (B, N)."""
+        check_positions(positions, projected.q, projected.k)
+        q, k = projected.q, projected.k
+        if self.rope == "before":
+            q, k = rotated(projected, padding, positions, base=self.rope_base, scaling=self.rope_scaling)
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        log_decay = projected.log_decay
+        if log_decay is not None and padding is not None:
+            log_decay = log_decay.masked_fill(padding[:, None], 0)
+        q, k, v = q.to(dtype), k.to(dtype), projected.v.to(dtype)
+        if order is None:
+            return Sequence(q, k, v, padding, log_decay)
+        q, k, v = (_in_order(x, order) for x in (q, k, v))
+        if log_decay is not None:
+            log_decay = _in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
+        return Sequence(q, k, v, None if padding is None else padding.gather(1, order), log_decay)
+
+    def _far(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, log_decay: Tensor | None) -> Inputs:
+        return prepare(
+            q,
+            k,
+            v,
+            feature_map=self.feature_map,
+            rope="none",
+            denominator="unrotated",
+            key_padding_mask=hidden,
+            positions=None,
+            rope_base=self.rope_base,
+            rope_scaling=None,
+            log_decay=log_decay,
+            angles=None,
+        )
+
+    def _sum(self, sequence: Sequence) -> tuple[Tensor, State]:
+        """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last."""
+        q, k, v, padding, log_decay = sequence
+        near = in_window(sequence, self.window)
+        # Every query as many places earlier as the window is long, where it sees just the keys before its window.
+        length, kept = q.shape[2], max(0, q.shape[2] - self.window)
+        missing = length - kept
+        earlier = F.pad(q[:, :, missing:], (0, 0, 0, missing))
+        hidden = (torch.arange(length, device=q.device) >= kept).expand(q.shape[0], -1)
+        if padding is not None:
+            hidden = hidden | padding
+        result = causal_operator(self._far(earlier, k, v, hidden, log_decay).call())
+        there = result.total > 0
+        # The derivative of the total is that of its logarithm's whole scale.
+        own_scale = self.feature_map.queries(earlier.detach()).log_scale
+        assert own_scale is not None
+        scale = (result.scale + own_scale.squeeze(-1)).detach().to(q.dtype)
+        log_total = torch.where(there, torch.where(there, result.total, 1).log() + scale, -torch.inf)[:, :, :kept]
+        if log_decay is not None:
+            log_total = log_total + fading_over(log_decay, self.window)
+        far = Share(
+            F.pad(result.output[:, :, :kept], (0, 0, missing, 0)), F.pad(log_total, (missing, 0), value=-torch.inf)
+        )
+        return together(near, far), State(result.memory, result.normaliser, result.stabiliser)
+
+    def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        # Padding last, so that the tokens of a window are neighbours.
+        order = None if key_padding_mask is None else _order(key_padding_mask)
+        with full_precision(projected.q.device):
+            y, _ = self._sum(self._sequence(projected, key_padding_mask, positions, order))
+        return (y if order is None else _in_order(y, order.argsort(dim=-1))).to(projected.v.dtype)
+
+    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, WindowState]:
+        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`."""
+        self._check_prompt(x, key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        padding = padding if key_padding_mask is None else key_padding_mask
+        # Padding first, so that the last tokens are the window.
+        order = _order(~padding)
+        with full_precision(x.device):
+            sequence = self._sequence(projected, padding, None, order)
+            y, sums = self._sum(sequence)
+        y = _in_order(y, order.argsort(dim=-1)).to(projected.v.dtype)
+        missing, last = max(0, self.window - x.shape[1]), slice(-self.window, None)
+        k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
+        assert sequence.padding is not None
+        seen = ~F.pad(sequence.padding, (missing, 0), value=True)[:, last]
+        log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
+        state = WindowState(k, v, seen, log_decay, sums, next_position(x, key_padding_mask), projected.carried)
+        return self._merge(y, projected.local), state
+
+    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
+        """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
+        self._check_step(x, state, WindowState)
+        projected = self.project(x, x, None, state.carried)
+        with full_precision(x.device):
+            new = self._sequence(projected, None, state.position.unsqueeze(-1), None)
+            leaving = None if state.log_decay is None else state.log_decay[:, :, :1]
+            terms = self._far(new.q, state.k[:, :, :1], state.v[:, :, :1], ~state.seen[:, :1], leaving).terms()
+            sums = add_key(state.sums, terms, 0)
+            k, v = (torch.cat((old[:, :, 1:], one), dim=2) for old, one in ((state.k, new.k), (state.v, new.v)))
+            seen = F.pad(state.seen[:, 1:], (0, 1), value=True)
+            log_decay = None
+            if state.log_decay is not None and new.log_decay is not None:
+                log_decay = torch.cat((state.log_decay[:, :, 1:], new.log_decay), dim=2)
+            scores = new.q @ k.mT * self.head_dim**-0.5
+            if log_decay is not None:
+                scores = scores + fading(log_decay, scores.dtype, causal=True)[:, :, -1:]
+            scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+            near = Share(scores.softmax(-1) @ v, scores.logsumexp(-1))
+            found = read_state(terms, sums)
+            assert found.denominator is not None
+            assert found.scale is not None
+            assert terms.query_scale is not None
+            there = found.denominator > 0
+            log_total = torch.where(there, found.denominator, 1).log() + found.scale + terms.query_scale
+            if log_decay is not None:
+                log_total = log_total + log_decay.sum(-1, keepdim=True).to(log_total.dtype)
+            far = Share(attention_output(found, None), torch.where(there, log_total, -torch.inf))
+            y = together(near, far).to(projected.v.dtype)
+        after = WindowState(k, v, seen, log_decay, sums, state.position + 1, projected.carried)
+        return self._merge(y, projected.local), after
+
+    def extra_repr(self) -> str:
+        return f"rope={self.rope!r}, window={self.window}"
+
+
+def _order(last: Tensor) -> Tensor:
+    """(B, N) bool → the order in which those that are True come last and nothing else changes."""
+    return last.to(torch.int8).argsort(dim=-1, stable=True)
+
+
+def _in_order(x: Tensor, order: Tensor) -> Tensor:
+    """(B, H, N, D) with its positions in another order (B, N)."""
+    return x.gather(2, order[:, None, :, None].expand_as(x))
