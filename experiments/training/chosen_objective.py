@@ -28,7 +28,8 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
     corpus, sizes = text_of(data), (config.context, config.batch_size)
     if config.initial_weights != "none":
         raise ValueError(
-            f"--initial-weights is {config.initial_weights}, but --data {corpus.name} is no labelled texts; leave it out"
+            f"--initial-weights is {config.initial_weights}, which is for labelled texts, and --data {corpus.name} is "
+            "not; leave it out"
         )
     if corpus.sequences is not None:
         if config.tokenizer != "bytes":
@@ -40,6 +41,8 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
     if config.tokenizer == "bytes":
         return NextByte(corpus, *sizes)
     if config.tokenizer == "wordpiece":
+        if config.objective != "masked":
+            raise ValueError("--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe")
         if kept is not None:
             return MaskedToken(corpus, *sizes, TextTokenizer.read(kept))
         learnt = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")

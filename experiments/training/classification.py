@@ -3,6 +3,7 @@
 Fine-tuning begins with the encoder of a comparison of masked tokens (``--initial-weights``), or from nothing.
 """
 
+import importlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,13 +29,13 @@ from linear_rope.heads import Classifier
 from linear_rope.model import MakeAttention, ModelConfig
 
 ACCURACY = Metric("accuracy", "share of examples", "higher")
+SPEARMAN = Metric("spearman", "Spearman's rank correlation", "higher")
 METRICS = {
     "mrpc": Metric("f1", "F1 of the class that is asked for", "higher"),
     "qqp": Metric("f1", "F1 of the class that is asked for", "higher"),
     "cola": Metric("matthews", "Matthews correlation", "higher"),
-    "sts-b": Metric("spearman", "Spearman's rank correlation", "higher"),
 }
-"""what GLUE judges a task by, where that is not accuracy"""
+"""what GLUE judges classes by, where that is not accuracy; scores are judged by Spearman's correlation"""
 
 
 class Classification(Objective):
@@ -57,8 +58,10 @@ class Classification(Objective):
     ) -> None:
         self.corpus, self.length, self.batch_size = examples, context, batch_size
         self.tokenizer, self.vocabulary, self.pretrained = tokenizer, tokenizer.size, pretrained
-        self.primary = METRICS.get(examples.name, ACCURACY)
+        self.primary = METRICS.get(examples.name, ACCURACY if examples.classes else SPEARMAN)
         self.name = f"labels of {examples.name}"
+        if self.primary.name in ("f1", "matthews"):
+            _sklearn()  # what is missing is to be said before anything is trained
         self.examples, self.is_score = examples, not examples.classes
         self._tokens = {split: self._encode(split) for split in SPLITS}
         self._labels = {split: examples.labels(split) for split in SPLITS}
@@ -133,9 +136,7 @@ class Classification(Objective):
             return found | {"spearman": 0.0 if constant else float(stats.spearmanr(said, labels).statistic)}
         found["accuracy"] = float((said == labels).mean())
         if self.primary.name in ("f1", "matthews"):
-            from sklearn import metrics
-
-            judge = metrics.matthews_corrcoef if self.primary.name == "matthews" else metrics.f1_score
+            judge = _sklearn().matthews_corrcoef if self.primary.name == "matthews" else _sklearn().f1_score
             found[self.primary.name] = float(judge(labels, said))
         return found
 
@@ -162,6 +163,15 @@ def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
     end = np.array([END_ID], dtype=np.uint16)
     parts = [part for text, most in zip(texts, kept, strict=True) for part in (text[:most], end)]
     return np.concatenate([np.array([BEGIN_ID], dtype=np.uint16), *parts])
+
+
+def _sklearn() -> Any:
+    try:
+        return importlib.import_module("sklearn.metrics")
+    except ImportError:
+        raise ValueError(
+            "--data is judged by scikit-learn, which is not installed; pip install linear-rope[texts]"
+        ) from None
 
 
 @lru_cache(maxsize=4)

@@ -51,7 +51,8 @@ class Pretrained:
             checkpoint = newest_checkpoint(run_directory(self.directory, same[0], seed) / "checkpoint")
         if checkpoint is None:
             raise ValueError(
-                f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}; train it there first"
+                f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}; train it there "
+                "first"
             )
         weights = {
             name.removeprefix(PREFIX): tensor for name, tensor in checkpoint.model.items() if name.startswith(PREFIX)

@@ -17,7 +17,7 @@ from experiments.config import Config
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
-from experiments.training.objectives import NextByte, NextToken, evenly_spaced
+from experiments.training.objectives import NextByte, NextToken, Objective, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
 from linear_rope.diagnostics import attention_maps, expected_rope_mask, rope_decay_bound, weight_by_distance
@@ -81,12 +81,15 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     return notes + measure_position_loss(root, comparison, objective)
 
 
-def measure_trained_models(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+def measure_trained_models(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
     """Write attention.csv: mean weight and mean absolute weight by distance, for every layer of every trained run.
 
-    Over evenly spaced validation windows. Returns a sentence for each run whose final weights are not there.
+    Over evenly spaced validation windows, from a token to itself and those before it. Returns a sentence for each run
+    whose final weights are not there, or one that says why there is no table.
     """
-    tokens = objective.windows("validation", WINDOWS)[0]
+    tokens = objective.diagnosed("validation", WINDOWS)
+    if tokens is None:
+        return [f"--data {objective.corpus.name} is not read in windows of one length: no attention was measured"]
 
     def by_distance(variant: str, seed: int, model: Any) -> Iterator[pd.DataFrame]:
         on_device = tokens.to(next(model.parameters()).device)

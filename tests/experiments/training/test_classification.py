@@ -1,0 +1,194 @@
+"""Labelled texts: sequences, batches, metrics, and encoders that begin with what another comparison learnt."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from experiments.cli import main
+from experiments.config import Config
+from experiments.data.examples import NEARER, examples_of
+from experiments.training import classification
+from experiments.training.chosen_objective import make_objective
+from experiments.training.classification import Classification, sequence_of
+from experiments.training.loop import evaluate, train_run
+from experiments.training.masked import MaskedToken
+from experiments.training.models import build_model
+from experiments.training.pretrained import Pretrained
+from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, TextTokenizer
+from experiments.variants import get_variant
+
+GOOD, BAD = "fine film with a good plot".split(), "dull film with a bad plot".split()
+CONFIG = Config(
+    **{"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "steps": 60, "warmup_steps": 5},
+    **{"log_every": 20, "evaluate_every": 30, "evaluation_windows": 40, "test_windows": 40, "learning_rate": 1e-2},
+    **{"tokenizer": "wordpiece", "vocabulary_size": 300},
+)
+
+
+def sentence(rng, words):
+    return " ".join(rng.choice(words, rng.integers(3, 9)))
+
+
+def frames(kind, sizes=(64, 20, 30)):
+    """Texts of good words and of bad ones; ``kind`` as Examples has it, or "score"."""
+    rng, found = np.random.default_rng(0), []
+    for size in sizes:
+        rows = []
+        for number in range(size):
+            good, bad = sentence(rng, GOOD), sentence(rng, BAD)
+            same, right = sentence(rng, GOOD), number % 2
+            rows.append(
+                {
+                    "text": {"text": (bad, good)[right], "label": ("negative", "positive")[right]},
+                    "pair": {"first": good, "second": (bad, same)[right], "label": ("other", "same")[right]},
+                    "score": {"first": good, "second": (bad, same)[right], "label": 5.0 * right},
+                    "triplet": {"text": good, "one": (bad, same)[right], "other": (same, bad)[right],
+                                "label": NEARER[1 - right]},
+                }[kind]
+            )  # fmt: skip
+        found.append(pd.DataFrame(rows))
+    return found
+
+
+CLASSES = {"text": ("negative", "positive"), "pair": ("other", "same"), "score": (), "triplet": NEARER}
+
+
+def examples(kind, name="texts"):
+    return examples_of(name, frames(kind), "made by the test", "Made up.", CLASSES[kind])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kept"),
+    [([3], [3]), ([30], [10]), ([3, 4], [3, 4]), ([3, 30], [3, 6]), ([30, 3], [6, 3]), ([30, 30], [4, 5])],
+)
+def test_the_longer_text_is_cut(lengths, kept):
+    texts = [np.arange(100 * n, 100 * n + length, dtype=np.uint16) for n, length in enumerate(lengths, start=1)]
+    expected = [BEGIN_ID]
+    for text, most in zip(texts, kept, strict=True):
+        expected += [*text[:most].tolist(), END_ID]
+    assert sequence_of(texts, 12).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_learns_it(tmp_path, kind):
+    task = make_objective(examples(kind), CONFIG)
+    train_run(tmp_path, get_variant("elu+1-rope-after"), 0, CONFIG, task, torch.device("cpu"))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (tested,) = [row for row in rows if row["split"] == "test"]
+    # Of scores that are 0 or 5, half of each, Spearman's correlation is at most the root of 3/4.
+    assert tested[task.primary.name] > (0.75 if kind == "score" else 0.8)
+
+
+def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
+    task = make_objective(examples("text"), CONFIG)
+    steps = [task.batch(0, step)[0] for step in range(8)]
+    rows = {tuple(row[row != PAD_ID].tolist()) for tokens in steps for row in tokens[:, 0]}
+    texts = {tuple(ids[0].tolist()) for ids in task._tokens["train"]}
+    assert rows == texts
+    assert not torch.equal(task.batch(1, 0)[1], task.batch(0, 0)[1]) or not torch.equal(*(
+        task.batch(seed, 0)[0] for seed in (0, 1)
+    ))  # fmt: skip
+
+
+def test_padding_of_a_batch_does_not_change_a_prediction():
+    task = make_objective(examples("pair"), CONFIG)
+    model = build_model(get_variant("softmax-rope"), CONFIG, 0, task).eval()
+    tokens, _ = task.windows("test", 30)
+    together = task.predict(model, tokens)
+    alone = torch.cat([task.predict(model, row[None]) for row in tokens])
+    torch.testing.assert_close(together, alone)
+
+
+def test_metrics_are_those_of_the_whole_split():
+    said, labels = [0, 1, 1, 1, 0], [0, 1, 0, 1, 1]
+    sums = {"loss": 2.5, "said": said, "labels": labels}
+    accuracy = make_objective(examples("text"), CONFIG)
+    assert accuracy.metrics(sums) == {"nats_per_example": 0.5, "accuracy": 0.6}
+    f1 = make_objective(examples("pair", "mrpc"), CONFIG)
+    # Two right of three that it says are of the class, and of three that are.
+    assert f1.metrics(sums)["f1"] == pytest.approx(2 / 3)
+    matthews = make_objective(examples("text", "cola"), CONFIG)
+    # tp 2, tn 1, fp 1, fn 1
+    assert matthews.metrics(sums)["matthews"] == pytest.approx((2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2))
+    spearman = make_objective(examples("score", "sts-b"), CONFIG)
+    scores = {"loss": 1.0, "said": [0.1, 0.4, 0.2, 0.9], "labels": [1.0, 2.0, 3.0, 4.0]}
+    assert spearman.metrics(scores)["spearman"] == pytest.approx(0.8)
+    assert spearman.metrics({"loss": 1.0, "said": [1.0, 1.0], "labels": [1.0, 2.0]})["spearman"] == 0.0
+
+
+def test_an_evaluation_adds_up_lists_over_its_batches():
+    task = make_objective(examples("score"), CONFIG)
+    model = build_model(get_variant("elu+1-none"), CONFIG, 0, task)
+    found = evaluate(model, task, "test", 30, CONFIG)
+    assert found == pytest.approx(task.metrics(task.tally(model.eval(), task.windows("test", 30))), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A comparison of masked tokens of the same texts."""
+    there = tmp_path_factory.mktemp("masked")
+    text = there / "text.txt"
+    text.write_text("\n".join(sentence(np.random.default_rng(n), GOOD + BAD) for n in range(400)))
+    words = ["run", "convergence", "--preset", "smoke", "--data", "text", "--data-file", str(text), "--objective"]
+    words += ["masked", "--tokenizer", "wordpiece", "--vocabulary-size", "300", "--context", "24", "--seeds", "1"]
+    assert main([*words, "--variants", "softmax-learned,elu+1-rope-after", "--out", str(there / "mlm")]) == 0
+    return there / "mlm"
+
+
+def fine_tuning(root, **settings):
+    here = {"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "tokenizer": "wordpiece"}
+    config = Config(**{**here, "vocabulary_size": 300, "initial_weights": str(root), **settings})
+    return config, make_objective(examples("text"), config)
+
+
+def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
+    config, task = fine_tuning(root)
+    assert task.tokenizer.sha256 == Pretrained.read(root).tokenizer.sha256
+    for name in ("softmax-learned", "elu+1-rope-after@learning_rate=0.5"):
+        model = build_model(get_variant(name), config, 0, task)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        task.prepare(model, get_variant(name), 0)
+        trained = Pretrained.read(root)
+        assert isinstance(trained, Pretrained)
+        changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+        assert {key.split(".")[0] for key in changed} == {"encoder"}
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "settings", "said"),
+    [
+        ("relu-none", 0, {}, "has no trained relu-none with seed 0; train it there first"),
+        ("softmax-learned", 1, {}, "has no trained softmax-learned with seed 1"),
+        ("softmax-learned", 0, {"dim": 64}, "holds softmax-learned of another size; give its --dim"),
+        ("softmax-learned", 0, {"context": 12}, "with learned positions, --context"),
+    ],
+)
+def test_what_is_not_there_is_refused(root, name, seed, settings, said):
+    config, task = fine_tuning(root, **settings)
+    model = build_model(get_variant(name), config, seed, task)
+    with pytest.raises(ValueError, match=said):
+        task.prepare(model, get_variant(name), seed)
+
+
+def test_labelled_texts_need_a_tokenizer_of_texts():
+    with pytest.raises(ValueError, match="--tokenizer is bytes, but --data texts is labelled texts"):
+        make_objective(examples("text"), Config())
+
+
+def test_without_scikit_learn_what_needs_it_is_refused_at_the_beginning(monkeypatch):
+    def missing(name):
+        assert name == "sklearn.metrics"
+        raise ImportError
+
+    tokenizer = TextTokenizer.train(GOOD, 60, "wordpiece")
+    monkeypatch.setattr(classification.importlib, "import_module", missing)
+    Classification(examples("text"), 24, 8, tokenizer)
+    with pytest.raises(ValueError, match=r"pip install linear-rope\[texts\]"):
+        Classification(examples("pair", "mrpc"), 24, 8, tokenizer)
+
+
+def test_masked_tokens_are_another_objective():
+    assert MaskedToken.name == "masked token", "what Pretrained looks for"
