@@ -53,6 +53,10 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
 
 
 def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objective:
+    if examples.kind == "translation":
+        raise ValueError(
+            f"--data {examples.name} is translations, which nothing is trained on yet; give labelled texts"
+        )
     if config.tokenizer == "bytes":
         raise ValueError(
             f"--tokenizer is bytes, but --data {examples.name} is labelled texts; give --tokenizer wordpiece (or bpe) "
