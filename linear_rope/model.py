@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,21 +17,14 @@ from torch import Tensor, nn
 from linear_rope.attention.registry import find_attention, make_attention
 from linear_rope.checks import check_choice, check_padding_mask
 from linear_rope.features.registry import find_feature_map
-from linear_rope.functional.rotated_features import Denominator, Rope
-from linear_rope.positions.absolute import LearnedPositions, SinusoidalPositions
+from linear_rope.functional.rotated_features import Denominator
+from linear_rope.positions.absolute import EmbeddingPositions
+from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.decay import DECAYS
+from linear_rope.positions.registry import InAttention, find_position, has_table, make_positions
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.scores import ScorePositions
 from linear_rope.positions.tokens import token_positions
-
-Position = Literal[
-    "none", "learned", "sinusoidal", "alibi", "rope-before", "rope-after", "selective-before", "selective-after"
-]
-ROPE: dict[str, Rope] = {
-    "rope-before": "before",
-    "rope-after": "after",
-    "selective-before": "before",
-    "selective-after": "after",
-}
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class ModelConfig:
     heads: int = 4
     """attention heads; divides dim"""
     max_length: int = 256
-    """positions in the learned table; no limit for the other encodings"""
+    """positions in the table of "learned" and "tupe"; no limit for the other encodings"""
     attention: str = "linear"
     """"softmax", "linear" (with ``feature_map``), or another of linear_rope.attention.registry"""
     feature_map: str = "favor+"
@@ -59,9 +52,11 @@ class ModelConfig:
     linear_rope.features.registry; for linear attention"""
     num_features: int | None = None
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
-    position: Position = "rope-after"
-    """how positions enter; softmax attention has no "rope-after" and no "selective-after"; "selective-..." is RoPE
-    whose angles the tokens decide, see linear_rope.positions.selective"""
+    position: str = "rope-after"
+    """how positions enter. With every attention: "none"; "learned", "sinusoidal" and "complex", of the embeddings;
+    "floater", of every block's input; "alibi"; "rope-before" and "selective-before". With a feature map "rope-after" and
+    "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang" and "xpos".
+    Or another of linear_rope.positions.POSITIONS"""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = 10000.0
@@ -101,16 +96,19 @@ class ModelConfig:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
         find_attention(self.attention)
         find_feature_map(self.feature_map)
-        check_choice("position", self.position, get_args(Position))
-        check_scaling(self.rope_scaling, rotates=self.position in ROPE)
+        encoding = find_position(self.position)
+        in_attention = encoding if isinstance(encoding, InAttention) else InAttention({})
+        check_scaling(self.rope_scaling, rotates=in_attention.sets("rope"))
         if self.attention == "softmax" and self.position.endswith("-after"):
             kind = self.position.removesuffix("-after")
             raise ValueError(
                 f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
             )
         check_choice("decay", self.decay, ("none", *DECAYS))
-        if self.position == "alibi" and self.decay != "none":
-            raise ValueError(f'decay is "{self.decay}", but position is "alibi", a decay itself; give one of them')
+        if in_attention.sets("decay") and self.decay != "none":
+            raise ValueError(
+                f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'
+            )
 
 
 MakeAttention = Callable[[int], nn.Module]
@@ -129,36 +127,49 @@ class Decoding(Protocol):
 
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
     """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
+    encoding, taken = find_position(config.position), signature(find_attention(config.attention)).parameters
+    settings: dict[str, Any] = {}
+    if isinstance(encoding, InAttention):
+        settings |= encoding.of(taken)
+    elif issubclass(encoding, ScorePositions):
+        if "score_positions" not in taken:
+            raise ValueError(
+                f'position is "{config.position}", a part of the score of each query with each key, but the attention '
+                f'"{config.attention}" takes none (linear attention sums over the keys before it knows the query, so it '
+                'has no scores); give attention="softmax", or a position such as "rope-before", "alibi" or "learned"'
+            )
+        width = config.dim // config.heads
+        sizes = {"dim": config.dim, "heads": config.heads, "head_dim": width, "max_length": config.max_length}
+        settings["score_positions"] = make_positions(encoding, causal=causal, **sizes)
+    if config.decay != "none":
+        settings["decay"] = config.decay
+    if config.rope_scaling is not None:
+        settings["rope_scaling"] = config.rope_scaling
+    settings |= {name: getattr(config, name) for name in ("local_conv", "short_conv") if getattr(config, name)}
     # A kernel that took no notice of its positions would be another model than was asked for.
-    alibi = config.position == "alibi"
-    # What softmax attention adds to its scores is a decay of linear attention's.
-    taken = signature(find_attention(config.attention)).parameters
-    as_decay = alibi and "alibi" not in taken and "decay" in taken
-    decay, alibi = ("alibi", False) if as_decay else (config.decay, alibi)
-    angles = "selective" if config.position.startswith("selective") else "fixed"
-    needed = {"rope": config.position in ROPE, "rope_scaling": config.rope_scaling is not None, "alibi": alibi}
-    needed |= {"decay": decay != "none", "rope_angles": angles != "fixed"}
-    needed |= {"local_conv": config.local_conv > 0, "short_conv": config.short_conv > 0}
     return make_attention(
         config.attention,
         config.dim,
         config.heads,
         causal=causal,
-        needed=[name for name, is_needed in needed.items() if is_needed],
-        feature_map=config.feature_map,
-        num_features=config.num_features,
-        rope=ROPE.get(config.position, "none"),
-        alibi=alibi,
-        decay=decay,
-        rope_angles=angles,
-        local_conv=config.local_conv,
-        short_conv=config.short_conv,
-        denominator=config.denominator,
-        rope_base=config.rope_base,
-        rope_scaling=config.rope_scaling,
-        dropout=config.dropout,
-        redraw_every=config.redraw_every,
-        seed=config.feature_seed * 1000 + layer,
+        needed=settings,
+        **{
+            "rope": "none",
+            "alibi": False,
+            "rope_angles": "fixed",
+            "rope_scaling": None,
+            "decay": "none",
+            "local_conv": 0,
+            "short_conv": 0,
+            "feature_map": config.feature_map,
+            "num_features": config.num_features,
+            "denominator": config.denominator,
+            "rope_base": config.rope_base,
+            "dropout": config.dropout,
+            "redraw_every": config.redraw_every,
+            "seed": config.feature_seed * 1000 + layer,
+        }
+        | settings,
     )
 
 
@@ -203,25 +214,31 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), new_state
 
 
+def _positions(config: ModelConfig, kind: type[nn.Module]) -> Any:
+    """The module of the position encoding if it is one of this kind, or None."""
+    encoding = find_position(config.position)
+    if isinstance(encoding, InAttention) or not issubclass(encoding, kind):
+        return None
+    names = ("vocab_size", "dim", "layers", "max_length", "initial_std")
+    return make_positions(encoding, **{name: getattr(config, name) for name in names})
+
+
+def _with(added: Tensor | None, layer: int, x: Tensor) -> Tensor:
+    """The input of a block, with what positions add to it."""
+    return x if added is None else x + added[layer].to(x.dtype)
+
+
 class _Embedding(nn.Module):
-    """Token embedding plus absolute positions; also the output projection, whose weights are tied to it."""
+    """Token embedding and absolute positions; also the output projection, whose weights are tied to it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.initial_std = config.initial_std
         self.tokens = nn.Embedding(config.vocab_size, config.dim)
-        self.positions: nn.Module | None = None
-        if config.position == "learned":
-            self.positions = LearnedPositions(config.max_length, config.dim)
-        elif config.position == "sinusoidal":
-            self.positions = SinusoidalPositions(config.dim)
+        self.positions: EmbeddingPositions | None = _positions(config, EmbeddingPositions)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x = self.tokens(tokens)
-        if isinstance(self.positions, SinusoidalPositions):
-            # A sinusoid has a root mean square of 1/√2; at this scale neither it nor the tokens drown the other.
-            return x + (self.positions(positions) * (self.initial_std * math.sqrt(2))).to(x.dtype)
-        return x if self.positions is None else x + self.positions(positions)
+        return x if self.positions is None else self.positions.embed(x, tokens, positions)
 
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(x, self.tokens.weight)
@@ -241,6 +258,7 @@ class CausalLM(nn.Module):
         self.config = config
         self.embedding = _Embedding(config)
         make = attention or (lambda layer: attention_of_layer(config, layer, causal=True))
+        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
         self.blocks = nn.ModuleList(Block(config, make(layer)) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
@@ -261,8 +279,9 @@ class CausalLM(nn.Module):
         check_tokens(tokens, "tokens", key_padding_mask)
         positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         x = self.embedding(tokens, positions)
-        for block in self.blocks:
-            x = block(x, key_padding_mask=key_padding_mask)
+        added = None if self.block_positions is None else self.block_positions(positions)
+        for layer, block in enumerate(self.blocks):
+            x = block(_with(added, layer, x), key_padding_mask=key_padding_mask)
         return self.embedding.logits(self.norm(x))
 
     @torch.no_grad()
@@ -287,7 +306,7 @@ class CausalLM(nn.Module):
         check_tokens(prompt, "prompt", None)
         if length < 0 or temperature < 0:
             raise ValueError(f"length is {length} and temperature is {temperature}; give 0 or more of each")
-        if self.config.position == "learned" and prompt.shape[1] + length - 1 > self.config.max_length:
+        if has_table(self.config.position) and prompt.shape[1] + length - 1 > self.config.max_length:
             raise ValueError(
                 f"length is {length} after a prompt of {prompt.shape[1]}, but the learned position table ends at "
                 f"{self.config.max_length}; give a smaller length, or make the model with a larger max_length"
@@ -302,9 +321,11 @@ class CausalLM(nn.Module):
         tokens, new = prompt, prompt
         for _ in range(length):
             start = tokens.shape[1] - new.shape[1]
-            x = self.embedding(new, torch.arange(start, tokens.shape[1], device=prompt.device))
+            positions = torch.arange(start, tokens.shape[1], device=prompt.device)
+            x = self.embedding(new, positions)
+            added = None if self.block_positions is None else self.block_positions(positions)
             for layer, block in enumerate(blocks):
-                x, states[layer] = block.advance(x, states[layer])
+                x, states[layer] = block.advance(_with(added, layer, x), states[layer])
             logits = self.embedding.logits(self.norm(x[:, -1]))
             if temperature == 0:
                 new = logits.argmax(-1, keepdim=True)
@@ -325,6 +346,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = _Embedding(config)
+        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
         self.blocks = nn.ModuleList(
             Block(config, attention_of_layer(config, layer, causal=False)) for layer in range(config.layers)
         )
@@ -340,16 +362,17 @@ class Encoder(nn.Module):
         check_tokens(tokens, "tokens", key_padding_mask)
         positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         x = self.embedding(tokens, positions)
-        for block in self.blocks:
-            x = block(x, key_padding_mask=key_padding_mask)
+        added = None if self.block_positions is None else self.block_positions(positions)
+        for layer, block in enumerate(self.blocks):
+            x = block(_with(added, layer, x), key_padding_mask=key_padding_mask)
         return self.norm(x)
 
 
 class EncoderDecoder(nn.Module):
     """A sequence-to-sequence model: an :class:`Encoder`, and a causal decoder that reads its output in every block.
 
-    Source and target share the vocabulary and one embedding. Cross-attention has no rotary positions, decays or
-    convolutions: source and target positions are not on one axis.
+    Source and target share the vocabulary and one embedding. Cross-attention has no positions, decays or convolutions
+    of its own: source and target positions are not on one axis.
 
     Args:
         config: the shape of encoder and decoder; ``layers`` each.
@@ -359,9 +382,8 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)
-        of_distance = config.position in (*ROPE, "alibi")
-        across = replace(config, position="none", rope_scaling=None) if of_distance else config
-        across = replace(across, decay="none", local_conv=0, short_conv=0)
+        across = replace(config, position="none", rope_scaling=None, decay="none", local_conv=0, short_conv=0)
+        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
         self.blocks = nn.ModuleList(
             Block(
                 config,
@@ -388,8 +410,9 @@ class EncoderDecoder(nn.Module):
         check_tokens(target, "target", None)
         positions = token_positions(target.shape[1], None, target.device)
         x = self.encoder.embedding(target, positions)
-        for block in self.blocks:
-            x = block(x, memory=memory, memory_padding_mask=source_padding_mask)
+        added = None if self.block_positions is None else self.block_positions(positions)
+        for layer, block in enumerate(self.blocks):
+            x = block(_with(added, layer, x), memory=memory, memory_padding_mask=source_padding_mask)
         return self.encoder.embedding.logits(self.norm(x))
 
 

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
-from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.functional.delta import delta_rule
 from linear_rope.functional.linear_attention import prepare
@@ -17,6 +16,7 @@ from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
+from linear_rope.positions.xpos import check_rope
 
 
 class DeltaState(NamedTuple):
@@ -73,7 +73,7 @@ class GatedDelta(RoPEAttention):
         super().__init__(
             dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
         )
-        check_choice("rope", rope, ("after", "before", "none"))
+        check_rope(rope, ("after", "before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
         self.rope: Rope = rope
         self.rate = nn.Linear(dim, heads)

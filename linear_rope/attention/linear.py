@@ -17,6 +17,7 @@ from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
+from linear_rope.positions.xpos import check_rope
 
 
 class LinearAttentionState(NamedTuple):
@@ -92,7 +93,7 @@ class LinearRoPEAttention(RoPEAttention):
         super().__init__(
             dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
         )
-        check_choice("rope", rope, ("after", "before", "none"))
+        check_rope(rope, ("after", "before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
         check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
         self.rope: Rope = rope

@@ -126,6 +126,10 @@ class RoPEAttention(nn.Module):
     def _begin(self) -> None:
         """What a subclass does at the start of every forward pass."""
 
+    def _along_one_sequence(self) -> bool:
+        """Whether something says how the tokens of one sequence stand to each other, and nothing of two."""
+        return any(part is not None for part in (self.decay, self.rotation, self.local, self.short))
+
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         """→ (B, H, N, Dv), for values of any width."""
         raise NotImplementedError
@@ -162,10 +166,10 @@ class RoPEAttention(nn.Module):
                 raise ValueError("context was given, but the attention is causal; make it with causal=False")
         source = x if context is None else context
         check_padding_mask(key_padding_mask, *source.shape[:2])
-        if context is not None and (self.decay or self.rotation or self.local or self.short):
+        if context is not None and self._along_one_sequence():
             raise ValueError(
-                "context was given, but decay, selective angles and convolutions go along one sequence; make the "
-                "attention without them"
+                "context was given, but decay, selective angles, convolutions, xpos and score_positions go along one "
+                "sequence; make the attention without them"
             )
         projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
@@ -185,9 +189,13 @@ class RoPEAttention(nn.Module):
         check_sequences("x", x, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *x.shape[:2])
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        return self._weights(projected, key_padding_mask, positions)
+
+    def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        """→ (B, H, N, K), what the values are multiplied by."""
         # Attention is linear in its values: the identity as values gives the weights, whatever the implementation.
-        identity = torch.eye(x.shape[1], dtype=projected.q.dtype, device=x.device)
-        identity = identity.expand(*projected.q.shape[:2], -1, -1)
+        k = projected.k
+        identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         return self._attend(projected._replace(v=identity), key_padding_mask, positions)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:

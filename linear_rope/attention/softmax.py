@@ -7,21 +7,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
-from linear_rope.checks import check_choice
 from linear_rope.functional.decay import faded, fading
+from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
+from linear_rope.positions.registry import make_score_positions
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotate, rotation_of, rotations
+from linear_rope.positions.scores import ScorePositions
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
+from linear_rope.positions.xpos import check_rope, scaled_by_distance
 
 
 class KeyValueCache(NamedTuple):
     """What a causal softmax attention carries from token to token; it grows by one key and value a token.
 
     Attributes:
-        k, v: (B, H, K, D), keys already rotated.
+        k, v: (B, H, K, D), keys already rotated, and not yet scaled by xPos.
         key_padding_mask: (B, K) bool, True at padding, or None.
         position: (B,) int64, position of the next token.
         faded: (B, H, K) float64, the sum of ln a up to each key, ∞ for keys before a reset; None without decay.
@@ -42,8 +45,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
     Args:
         dim: width of the inputs and outputs.
         heads: number of heads H.
-        head_dim: D; default dim / heads; even for ``rope="before"``.
-        rope: "before" rotates queries and keys before their product; "none".
+        head_dim: D; default dim / heads; even where something is rotated.
+        rope: "before" rotates queries and keys before their product; "xpos" rotates them, and lets their product decay
+            with the distance (Sun et al. 2022, arXiv 2212.10554), for ``causal=True``; "none".
         alibi: take off each score the head's slope times the distance (ALiBi, Press et al. 2021, arXiv 2108.12409); for
             ``rope="none"``. It makes a bias of H·N·K numbers, and for B sequences as many each if their positions
             differ.
@@ -57,6 +61,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
         decay, rope_angles, local_conv, short_conv: as in :class:`LinearRoPEAttention`. ln a_t summed from a key to the
             query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
             2503.02130). It makes a bias of B·H·N·K numbers.
+        score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
+            "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
+            makes B·H·N·K scores; positions are integers, and there is no context.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -68,7 +75,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         heads: int,
         *,
         head_dim: int | None = None,
-        rope: Literal["before", "none"] = "before",
+        rope: Literal["before", "xpos", "none"] = "before",
         alibi: bool = False,
         causal: bool = False,
         rope_base: float = 10000.0,
@@ -79,21 +86,39 @@ class SoftmaxRoPEAttention(RoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        score_positions: str | ScorePositions = "none",
     ) -> None:
         super().__init__(
             dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
         )
-        check_choice("rope", rope, ("before", "none"))
+        check_rope(rope, ("before", "xpos", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
-        if rope == "before" and self.head_dim % 2:
+        if rope == "xpos" and not causal:
+            raise ValueError(
+                'rope is "xpos", whose scores grow with the distance to later keys; give causal=True, or rope="before"'
+            )
+        if rope != "none" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")
         if alibi and rope != "none":
             raise ValueError(f'rope is {rope!r}, but alibi tells positions by itself; give rope="none" with alibi=True')
         if alibi and decay != "none":
             raise ValueError(f'decay is {decay!r}, but alibi is a decay too; give decay="alibi" or another, not both')
+        if score_positions != "none" and (rope != "none" or alibi):
+            raise ValueError(
+                f"score_positions is {score_positions!r}, and positions are told by rope={rope!r}, alibi={alibi} too; "
+                'give rope="none" and alibi=False with it'
+            )
+        if rope == "xpos" and rope_angles != "fixed":
+            raise ValueError(f'rope_angles is {rope_angles!r}, but xpos is of positions; give rope_angles="fixed"')
         self.rope = rope
         self.alibi = alibi
         self._rotate_by(rope_angles, rope, self.head_dim)
+        self.score_positions = make_score_positions(
+            score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
+        )
+
+    def _along_one_sequence(self) -> bool:
+        return super()._along_one_sequence() or self.score_positions is not None
 
     def _rotate(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
@@ -105,9 +130,69 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return rotated(projected, key_padding_mask, positions, base=self.rope_base, scaling=self.rope_scaling)
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
-        bias = self._bias(projected, key_padding_mask, positions)
         q, k = self._rotate(projected, key_padding_mask, positions)
-        return softmax_attention(q, k, projected.v, causal=self.causal, key_padding_mask=key_padding_mask, bias=bias)
+        bias = self._bias(projected, key_padding_mask, positions)
+        at = aligned_positions(q, k, positions, key_padding_mask)
+        return self._sum(q, k, projected.v, at, key_padding_mask, bias, causal=self.causal)
+
+    def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
+        if self.score_positions is None:
+            return super()._weights(projected, key_padding_mask, positions)
+        bias = self._bias(projected, key_padding_mask, positions)
+        at = aligned_positions(projected.q, projected.k, positions, key_padding_mask)
+        with full_precision(projected.q.device):
+            return self._score_weights(projected.q, projected.k, at, key_padding_mask, bias, causal=self.causal)
+
+    def _sum(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        at: tuple[Tensor, Tensor],
+        key_padding_mask: Tensor | None,
+        bias: Tensor | None,
+        *,
+        causal: bool,
+    ) -> Tensor:
+        """The output of the heads, for rotated queries and keys at the positions ``at``."""
+        if self.score_positions is None:
+            if self.rope == "xpos":
+                q, k = scaled_by_distance(q, k, *at)
+            return softmax_attention(q, k, v, causal=causal, key_padding_mask=key_padding_mask, bias=bias)
+        with full_precision(q.device):
+            weights = self._score_weights(q, k, at, key_padding_mask, bias, causal=causal)
+            y = weights @ v.to(weights.dtype)
+            added = self.score_positions.values(weights, *at)
+            return (y if added is None else y + added).to(v.dtype)
+
+    def _score_weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        at: tuple[Tensor, Tensor],
+        key_padding_mask: Tensor | None,
+        bias: Tensor | None,
+        *,
+        causal: bool,
+    ) -> Tensor:
+        """The weights (B, H, N, K), float32 or float64, of scores with :attr:`score_positions`."""
+        assert self.score_positions is not None
+        for positions in at:
+            if positions.is_floating_point():
+                raise ValueError(f"positions has dtype {positions.dtype}, and score_positions count; give integers")
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(dtype), k.to(dtype)
+        scores = q @ k.mT * self.score_positions.scale + self.score_positions(q, k, *at)
+        visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        if causal:
+            visible = visible.tril()
+        if key_padding_mask is not None:
+            visible = visible & ~key_padding_mask[:, None, None, :]
+        if bias is not None:
+            visible = visible & bias.isfinite()
+            scores = scores + bias.to(dtype)
+        # The least number and no infinity: a query that sees no key has zeros, and gradients that are finite.
+        return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(-1) * visible
 
     def _bias(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
@@ -130,7 +215,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         bias = self._bias(projected, key_padding_mask, None)
         q, k = self._rotate(projected, key_padding_mask, None)
-        y = softmax_attention(q, k, projected.v, causal=True, key_padding_mask=key_padding_mask, bias=bias)
+        at = aligned_positions(q, k, None, key_padding_mask)
+        y = self._sum(q, k, projected.v, at, key_padding_mask, bias, causal=True)
         sums = None
         if projected.log_decay is not None:
             sums, segment = faded(_without_padding(projected.log_decay, key_padding_mask))
@@ -147,17 +233,16 @@ class SoftmaxRoPEAttention(RoPEAttention):
         q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
         k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, projected.v), dim=-2)
+        # Of the keys' positions the new token's own is the last.
+        at = aligned_positions(q, k, (state.position.unsqueeze(-1), token_positions(k.shape[-2], mask, x.device)), None)
         bias, sums = None, None
         if projected.log_decay is not None and state.faded is not None:
             new, reset = faded(projected.log_decay)
             sums = torch.cat((state.faded.masked_fill(reset > 0, torch.inf), state.faded[..., -1:] + new), dim=-1)
             bias = (sums[..., -1:] - sums).unsqueeze(-2).to(q.dtype)
         elif self.alibi:
-            # Of the keys' positions the new token's own is the last.
-            k_positions = token_positions(k.shape[-2], mask, x.device)
-            at = (state.position.unsqueeze(-1), k_positions)
-            bias = alibi_bias(*aligned_positions(q, k, at, None), self.heads, dtype=q.dtype)
-        y = softmax_attention(q, k, v, causal=False, key_padding_mask=mask, bias=bias)
+            bias = alibi_bias(*at, self.heads, dtype=q.dtype)
+        y = self._sum(q, k, v, at, mask, bias, causal=False)
         cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
         return self._merge(y, projected.local), cache
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.attention.softmax import rotated
-from linear_rope.checks import check_choice
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import prepare
@@ -21,6 +20,7 @@ from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, check_positions
+from linear_rope.positions.xpos import check_rope
 
 
 class WindowState(NamedTuple):
@@ -90,7 +90,7 @@ class WindowedFavor(RoPEAttention):
         super().__init__(
             dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
         )
-        check_choice("rope", rope, ("before", "none"))
+        check_rope(rope, ("before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
         if rope == "before" and self.head_dim % 2:
             raise ValueError(f"head_dim is {self.head_dim}, but RoPE rotates pairs of channels; give an even number")

@@ -15,6 +15,7 @@ from linear_rope.functional.terms import Terms, attention_output, full_precision
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
+from linear_rope.positions.xpos import check_rope
 
 IMPLEMENTATIONS = ("reference", "chunked", "recurrent")
 
@@ -146,7 +147,7 @@ def prepare(
     angles: Tensor | None,
 ) -> Inputs:
     """The inputs of any implementation; the arguments are those of :func:`linear_attention`."""
-    check_choice("rope", rope, ("after", "before", "none"))
+    check_rope(rope, ("after", "before", "none"))
     check_choice("denominator", denominator, ("unrotated", "rotated", "none"))
     check_base("rope_base", rope_base)
     check_scaling(rope_scaling, rotates=rope != "none")
