@@ -1,26 +1,23 @@
 """The variants of a comparison: every attention kernel with every way of telling it positions.
 
 Names are `<kernel>-<position>`. A kernel is an attention, or linear attention's feature map. A new one of the project's
-is an entry in variants.toml, besides linear_rope's registry. One of an installed package, or that a ``--plugin`` module
-adds to linear_rope's ``FEATURE_MAPS`` or ``ATTENTIONS``, needs none. A name may go on with settings that differ from
-the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
+is an entry in variants.toml, besides linear_rope's registry, and so is a position. One of an installed package, or that
+a ``--plugin`` module adds to linear_rope's ``FEATURE_MAPS``, ``ATTENTIONS`` or ``POSITIONS``, needs none. A name may go
+on with settings that differ from the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from experiments.config import TYPES, Config, read_toml
 from experiments.extensions import Registry, choices
 
-if TYPE_CHECKING:
-    from linear_rope.model import Position
-
 _WORDS = read_toml(Path(__file__).with_suffix(".toml"))
 _KERNELS: dict[str, str] = _WORDS["kernels"]
-_POSITIONS: "dict[Position, str]" = _WORDS["positions"]
+_POSITIONS: dict[str, str] = _WORDS["positions"]
 RANDOM_KERNELS = tuple(kernel for kernel in _KERNELS if kernel.startswith("favor+"))
 """those with random features"""
 SAME_WITHOUT_POSITIONS = {"elu+1+paired": "elu+1"}
@@ -29,6 +26,8 @@ WITHOUT_MAP = ("retention", "delta")
 """linear kernels without a feature map: nothing is rotated before it"""
 NOT_AFTER = ("softmax", "favor+window")
 """kernels that have exact scores: nothing is rotated after a map"""
+OF_SCORES = ("shaw", "transformer-xl", "t5", "tupe", "deberta", "huang", "xpos")
+"""positions that need the score of each pair, which softmax attention alone has"""
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 SIZES = ("dim", "heads")
@@ -46,7 +45,7 @@ class Variant:
 
     name: str
     kernel: str
-    position: "Position"
+    position: str
     baseline: str
     description: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +59,9 @@ class Variant:
             raise ValueError(f"--variants: {self.name}: {error}") from None
 
 
-def _go_together(kernel: str, position: "Position") -> bool:
+def _go_together(kernel: str, position: str) -> bool:
+    if position in OF_SCORES:
+        return kernel == "softmax"
     if kernel in NOT_AFTER:
         return not position.endswith("-after")
     if kernel in WITHOUT_MAP:
@@ -84,20 +85,29 @@ VARIANTS: Registry[Variant] = Registry(
 )
 INSTALLED_MAPS: Registry[Any] = Registry("feature map", "linear_rope.feature_maps", {})
 INSTALLED_ATTENTIONS: Registry[Any] = Registry("attention", "linear_rope.attentions", {})
+INSTALLED_POSITIONS: Registry[Any] = Registry("position", "linear_rope.positions", {})
 
 
 def _from_outside() -> dict[str, Variant]:
-    """The variants of kernels that are not the project's. A model refuses a position that its attention cannot take."""
+    """The variants of kernels and positions that are not the project's.
+
+    A model refuses a position that its attention cannot take.
+    """
     maps = [*INSTALLED_MAPS, *_added("features", "FEATURE_MAPS")]
     attentions = [*INSTALLED_ATTENTIONS, *_added("attention", "ATTENTIONS")]
-    found = {}
+    positions = dict.fromkeys([*INSTALLED_POSITIONS, *_added("positions", "POSITIONS")])
+    others = {each: f"The position {each}, not the project's." for each in positions if each not in _POSITIONS}
+    kernels = dict(_KERNELS) if others else {}
     for kernel in dict.fromkeys([*maps, *attentions]):
         what = "The attention" if kernel in attentions else "Linear attention with the feature map"
-        for position, text in _POSITIONS.items():
+        if kernel not in (*_KERNELS, "linear"):
+            kernels[kernel] = f"{what} {kernel}, not the project's."
+    found = {}
+    for kernel, what in kernels.items():
+        for position, text in ({} if kernel in _KERNELS else _POSITIONS).items() | others.items():
             name = f"{kernel}-{position}"
-            if kernel not in (*_KERNELS, "linear") and (kernel in attentions or _go_together(kernel, position)):
-                description = f"{what} {kernel}, not the project's. {text}"
-                found[name] = Variant(name, kernel, position, f"{kernel}-none", description)
+            if kernel in attentions or _go_together(kernel, position):
+                found[name] = Variant(name, kernel, position, f"{kernel}-none", f"{what} {text}")
     return found
 
 
@@ -150,18 +160,33 @@ def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
 
 def _without_settings(name: str, outside: dict[str, Variant]) -> Variant:
     if name not in VARIANTS and name not in outside:
-        raise ValueError(f"--variants: there is no variant {name!r}; {choices(name, [*VARIANTS, *outside])}")
+        why = _why_not(name)
+        raise ValueError(f"--variants: there is no variant {name!r}{why}; {choices(name, [*VARIANTS, *outside])}")
     variant = VARIANTS[name] if name in VARIANTS else outside[name]
-    for installed in (INSTALLED_MAPS, INSTALLED_ATTENTIONS):
-        if variant.kernel in installed:
-            installed[variant.kernel]  # one that cannot be loaded is refused here
+    for installed, part in _parts(variant.kernel, variant.position):
+        if part in installed:
+            installed[part]  # one that cannot be loaded is refused here
     return variant
 
 
-def modules_of(variant: str, kernel: str) -> set[str | None]:
-    """The modules from outside that a variant of ``get_variant`` and its kernel came from; None is in it for others."""
+def _why_not(name: str) -> str:
+    """Why a kernel and a position of the project do not go together; nothing for other names."""
+    kernel, position = next(((k, p) for k in _KERNELS for p in OF_SCORES if name == f"{k}-{p}"), ("softmax", ""))
+    if kernel == "softmax":
+        return ""
+    if position == "xpos":
+        return f", for xpos has a decay for each pair of channels and {kernel} one a head (give @decay=retnet)"
+    return f", for {position} is a part of the score of each query with each key, and {kernel} has no scores"
+
+
+def _parts(kernel: str, position: str) -> list[tuple[Registry[Any], str]]:
+    return [(INSTALLED_MAPS, kernel), (INSTALLED_ATTENTIONS, kernel), (INSTALLED_POSITIONS, position)]
+
+
+def modules_of(variant: str, kernel: str, position: str) -> set[str | None]:
+    """The modules from outside that a variant of ``get_variant`` and its parts came from; None is in it for others."""
     name = variant.partition("@")[0]
-    return {VARIANTS.origin(name), INSTALLED_MAPS.origin(kernel), INSTALLED_ATTENTIONS.origin(kernel)}
+    return {VARIANTS.origin(name), *(installed.origin(part) for installed, part in _parts(kernel, position))}
 
 
 def is_variant(name: str) -> bool:
@@ -226,7 +251,7 @@ def check_variants_differ(variants: Iterable[Variant], config: Config) -> None:
     Settings in another order, a number written in another way, and a setting that says what the configuration says
     anyway make another name of the same variant.
     """
-    names: dict[tuple[str, Position, Config], str] = {}
+    names: dict[tuple[str, str, Config], str] = {}
     for variant in variants:
         first = names.setdefault((variant.kernel, variant.position, variant.config(config)), variant.name)
         if first != variant.name:

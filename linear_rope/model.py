@@ -54,9 +54,9 @@ class ModelConfig:
     """M of the random feature maps; even; None takes the even number next to D·ln D"""
     position: str = "rope-after"
     """how positions enter. With every attention: "none"; "learned", "sinusoidal" and "complex", of the embeddings;
-    "floater", of every block's input; "alibi"; "rope-before" and "selective-before". With a feature map "rope-after" and
-    "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang" and "xpos".
-    Or another of linear_rope.positions.POSITIONS"""
+    "floater", of every block's input; "alibi"; "rope-before" and "selective-before". With a feature map "rope-after"
+    and "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang" and
+    "xpos". Or another of linear_rope.positions.POSITIONS"""
     denominator: Denominator = "unrotated"
     """denominator of linear attention with RoPE after the map"""
     rope_base: float = 10000.0
@@ -135,8 +135,8 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
         if "score_positions" not in taken:
             raise ValueError(
                 f'position is "{config.position}", a part of the score of each query with each key, but the attention '
-                f'"{config.attention}" takes none (linear attention sums over the keys before it knows the query, so it '
-                'has no scores); give attention="softmax", or a position such as "rope-before", "alibi" or "learned"'
+                f'"{config.attention}" takes none (linear attention sums over the keys before it knows the query, so '
+                'there are no scores); give attention="softmax", or a position such as "rope-before" or "learned"'
             )
         width = config.dim // config.heads
         sizes = {"dim": config.dim, "heads": config.heads, "head_dim": width, "max_length": config.max_length}
@@ -214,7 +214,7 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), new_state
 
 
-def _positions(config: ModelConfig, kind: type[nn.Module]) -> Any:
+def positions_of(config: ModelConfig, kind: type[nn.Module]) -> Any:
     """The module of the position encoding if it is one of this kind, or None."""
     encoding = find_position(config.position)
     if isinstance(encoding, InAttention) or not issubclass(encoding, kind):
@@ -234,7 +234,7 @@ class _Embedding(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.tokens = nn.Embedding(config.vocab_size, config.dim)
-        self.positions: EmbeddingPositions | None = _positions(config, EmbeddingPositions)
+        self.positions: EmbeddingPositions | None = positions_of(config, EmbeddingPositions)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x = self.tokens(tokens)
@@ -258,7 +258,7 @@ class CausalLM(nn.Module):
         self.config = config
         self.embedding = _Embedding(config)
         make = attention or (lambda layer: attention_of_layer(config, layer, causal=True))
-        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
+        self.block_positions: BlockPositions | None = positions_of(config, BlockPositions)
         self.blocks = nn.ModuleList(Block(config, make(layer)) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
@@ -346,7 +346,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = _Embedding(config)
-        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
+        self.block_positions: BlockPositions | None = positions_of(config, BlockPositions)
         self.blocks = nn.ModuleList(
             Block(config, attention_of_layer(config, layer, causal=False)) for layer in range(config.layers)
         )
@@ -383,7 +383,7 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         across = replace(config, position="none", rope_scaling=None, decay="none", local_conv=0, short_conv=0)
-        self.block_positions: BlockPositions | None = _positions(config, BlockPositions)
+        self.block_positions: BlockPositions | None = positions_of(config, BlockPositions)
         self.blocks = nn.ModuleList(
             Block(
                 config,

@@ -34,7 +34,7 @@ def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
     """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
     modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
     modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
-    modules.update(*(modules_of(variant.name, variant.kernel) for variant in comparison.variants))
+    modules.update(*(modules_of(variant.name, variant.kernel, variant.position) for variant in comparison.variants))
     found = [Origin(**origin) for origin in origins(module for module in modules if module)]
     comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
     return found

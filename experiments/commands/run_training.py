@@ -33,7 +33,6 @@ from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
-from linear_rope.model import Position
 
 
 def run_training(study: Study, options: RunOptions, config: Config) -> int:
@@ -213,7 +212,7 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
 
 
 @lru_cache(maxsize=1024)
-def _count(kernel: str, position: Position, config: Config, objective: Objective) -> tuple[int, int]:
+def _count(kernel: str, position: str, config: Config, objective: Objective) -> tuple[int, int]:
     with torch.device("meta"):
         return models.count_parameters(models.build_model(Variant("", kernel, position, "", ""), config, 0, objective))
 

@@ -28,15 +28,24 @@ DECAY_HUES = {"retnet": 15, "fixed": 30, "alibi": 45, "gate": 60}
 GREY_HUE = 270
 CONTRASTS = {
     "none": 3.2,
+    "complex": 3.57,
     "sinusoidal": 4.0,
+    "floater": 4.45,
     "learned": 5.0,
     "selective-before": 5.7,
     "rope-before": 6.5,
+    "t5": 6.6,
     "alibi": 7.5,
     "selective-after": 8.4,
+    "shaw": 8.5,
     "rope-after": 9.5,
+    "huang": 9.5,
+    "deberta": 10.6,
+    "tupe": 11.9,
+    "transformer-xl": 15.5,
+    "xpos": 17.2,
 }
-"""with the paper"""
+"""with the paper; softmax attention with RoPE has 14"""
 OTHER_CONTRAST = 6.0
 
 

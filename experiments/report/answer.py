@@ -27,6 +27,19 @@ ADDED: dict[str, dict[object, str]] = {
     "short_conv": {"any": "a short convolution"},
 }
 """settings that add something to a variant, and what a sentence calls it"""
+NAMES = {
+    "alibi": "ALiBi",
+    "shaw": "Shaw et al.'s relative positions",
+    "transformer-xl": "Transformer-XL's positions",
+    "t5": "T5's buckets",
+    "tupe": "TUPE",
+    "deberta": "DeBERTa's disentangled attention",
+    "huang": "Huang et al.'s relative positions",
+    "xpos": "xPos",
+    "complex": "complex-order embeddings",
+    "floater": "FLOATER",
+}
+"""of positions that are not called by their variant's word"""
 
 
 class Findings(NamedTuple):
@@ -88,11 +101,7 @@ def in_words(variant: VariantRecord) -> str:
     if variant.position == "none":
         return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
     side = "" if variant.kernel == "softmax" else f" {SIDES.get(variant.position, '')}".rstrip()
-    words = (
-        "RoPE"
-        if variant.position in SIDES
-        else {"alibi": "ALiBi"}.get(variant.position, f"{variant.position} positions")
-    )
+    words = "RoPE" if variant.position in SIDES else NAMES.get(variant.position, f"{variant.position} positions")
     return f"{kernel} with {listed([words + side, *settings])}"
 
 

@@ -14,8 +14,11 @@ from experiments.variants import PEER, Variant
 from linear_rope.attention.registry import find_attention
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import Block, CausalLM, MakeAttention, ModelConfig, Position, attention_of_layer
-from linear_rope.positions.absolute import LearnedPositions
+from linear_rope.model import Block, CausalLM, MakeAttention, ModelConfig, attention_of_layer, positions_of
+from linear_rope.positions.absolute import EmbeddingPositions
+from linear_rope.positions.blocks import BlockPositions
+from linear_rope.positions.registry import InAttention, PositionEncoding, find_position
+from linear_rope.positions.tables import PositionTable
 
 BYTES_PER_PARAMETER = 16
 """the weight, its gradient and the two moments that Adam keeps of it, four bytes each"""
@@ -81,25 +84,39 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
 
 @cache
 def mlp_width(config: ModelConfig) -> int | None:
-    """A narrower MLP where decay, angles and convolutions add more than 1 % to a block's parameters, by as many."""
-    position: Position = config.position.replace("selective", "rope")  # type: ignore[assignment]
-    plain = replace(config, decay="none", local_conv=0, short_conv=0, position=position)
-    if plain == config:
+    """A narrower MLP where decay, positions and convolutions add more than 1 % to a block's parameters, by as many.
+
+    The tables of positions are not counted: they are what such a variant is compared for.
+    """
+    plain = replace(config, decay="none", local_conv=0, short_conv=0, position="none")
+    if plain == replace(config, position="none") and not _has_weights(find_position(config.position)):
         return None
     with torch.device("meta"):
         with_additions, without = (attention_of_layer(each, 0, causal=True) for each in (config, plain))
+        of_all_blocks = positions_of(config, BlockPositions)
         block = _size(Block(plain, without))
     added = _size(with_additions) - _size(without)
+    if of_all_blocks is not None:
+        added += _size(of_all_blocks) // config.layers
     return config.mlp_ratio * config.dim - round(added / (2 * config.dim + 1)) if added > 0.01 * block else None
 
 
+def _has_weights(encoding: PositionEncoding) -> bool:
+    """Whether positions of this kind can add weights to the blocks."""
+    if isinstance(encoding, InAttention):
+        return encoding.sets("rope_angles")
+    return not issubclass(encoding, EmbeddingPositions)
+
+
 def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Number of trainable parameters without those of position tables."""
+    total, tables = count_parameters(module)
+    return total - tables
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
     """Numbers of trainable parameters: all, and those of learned position tables."""
-    tables = [module for module in model.modules() if isinstance(module, LearnedPositions)]
+    tables = [module for module in model.modules() if isinstance(module, PositionTable)]
     return sum(p.numel() for p in model.parameters()), sum(p.numel() for table in tables for p in table.parameters())
 
 

@@ -20,6 +20,7 @@ from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.rotary import apply_rope, rotate, rotation_of
 from linear_rope.positions.tokens import Positions, align_positions, token_positions
+from linear_rope.positions.xpos import scaled_by_distance
 
 
 class AttentionMatrices(NamedTuple):
@@ -51,6 +52,8 @@ def check_arguments(
         check_sequences(name, tensor, attention.dim, attention.dtype)
     if context is not None and context.shape[0] != x.shape[0]:
         raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
+    if context is not None and isinstance(attention, SoftmaxRoPEAttention) and attention.score_positions is not None:
+        raise ValueError("context was given, but score_positions go along one sequence; leave it out")
     if context is not None and attention.causal:
         raise ValueError("context was given, but the attention is causal; leave it out")
     check_padding_mask(key_padding_mask, x.shape[0], (x if context is None else context).shape[1])
@@ -84,15 +87,19 @@ def attention_matrices(
                 return rotate(x, rotation_of(angles).to(x.dtype))
             return apply_rope(x, at, base=attention.rope_base, scaling=scaling)
 
-        if attention.rope == "before":
+        at = (align_positions(q_positions, q), align_positions(k_positions, k))
+        if attention.rope in ("before", "xpos"):
             q, k = turned(q, q_positions), turned(k, k_positions)
             tempered = not isinstance(attention, LinearRoPEAttention) or isinstance(attention.feature_map, FavorPlus)
             if scaling is not None and tempered:
                 q, k = q * scaling.magnitude, k * scaling.magnitude
+        if attention.rope == "xpos":
+            q, k = scaled_by_distance(q, k, *at)
         scores = q @ k.mT / attention.head_dim**0.5
         if isinstance(attention, SoftmaxRoPEAttention) and attention.alibi:
-            at = (align_positions(q_positions, q), align_positions(k_positions, k))
             scores = scores + alibi_bias(*at, attention.heads, dtype=q.dtype)
+        if isinstance(attention, SoftmaxRoPEAttention) and attention.score_positions is not None:
+            scores = q @ k.mT * attention.score_positions.scale + attention.score_positions(q, k, *at)
         between = None
         if projected.log_decay is not None:
             between = fading(projected.log_decay, q.dtype, causal=attention.causal)

@@ -1,4 +1,4 @@
-"""Position encodings by name; one more is a file beside this one and a line here, or an installed package's entry point.
+"""Position encodings by name; one more is a file beside this one and a line here, or a package's entry point.
 
 An encoding is what its place in a model asks for: a class of modules for the token embeddings
 (:class:`EmbeddingPositions`), for the input of every block (:class:`BlockPositions`) or for the scores of softmax

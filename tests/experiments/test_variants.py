@@ -8,9 +8,22 @@ from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
 from experiments.training.models import build_model, check_parameters_match, count_parameters
-from experiments.variants import SETTINGS, VARIANTS, check_variants_differ, get_variant, is_variant, parse_variants
+from experiments.variants import (
+    _POSITIONS,
+    OF_SCORES,
+    SETTINGS,
+    VARIANTS,
+    check_variants_differ,
+    get_variant,
+    is_variant,
+    parse_variants,
+)
+from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
 SMOKE = get_preset("smoke").config
+MATRICES = {position: ".attention.score_positions." for position in ("transformer-xl", "tupe", "deberta")}
+MATRICES |= {"floater": "block_positions."}
+"""positions that add more than tables, and where"""
 
 
 def test_the_contract_names_exist():
@@ -32,13 +45,40 @@ def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weigh
     weights, others = dict(model.named_parameters()), dict(softmax.named_parameters())
     narrower = {each for each in others if weights[each].shape != others[each].shape}
     assert all(torch.equal(weights[each], others[each]) for each in {*others} - narrower)
-    added = {each for each in {*weights} - {*others} if each != "embedding.positions.table.weight"}
+    tables = {
+        f"{where}.weight" for where, module in model.named_modules() if isinstance(module, PositionTable)
+    }  # are counted beside the others
+    added = {*weights} - {*others} - tables
     adds = {"hedgehog": ".attention.feature_map.", "delta": ".attention.rate."}.get(variant.kernel)
-    own = [what for what in (adds, ".attention.rotation" * variant.position.startswith("selective")) if what]
+    rotation = ".attention.rotation" if variant.position.startswith("selective") else None
+    positions = MATRICES.get(variant.position)
+    own = [what for what in (adds, rotation, positions) if what]
     assert all(any(what in each for what in own) for each in added)
     assert all(".mlp." in each for each in narrower)  # what is added, the MLP has less
     assert bool(own) == bool(added)
     assert own or not narrower
+
+
+def test_positions_are_those_of_the_library_and_go_with_softmax_alone_where_they_need_scores():
+    assert set(_POSITIONS) == set(POSITIONS)
+    of_scores = {
+        name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)
+    }
+    assert set(OF_SCORES) == of_scores | {"xpos"}
+    for position in OF_SCORES:
+        assert {name for name in VARIANTS if name.endswith(f"-{position}")} == {f"softmax-{position}"}
+    for position in ("complex", "floater"):
+        kernels = {variant.kernel for variant in VARIANTS.values() if variant.position == position}
+        assert kernels == {variant.kernel for variant in VARIANTS.values() if variant.position == "none"}
+
+
+@pytest.mark.parametrize("preset", [SMOKE, Config()])
+def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset, next_byte):
+    names = ["softmax-none", *(f"softmax-{position}" for position in (*OF_SCORES, "complex", "floater"))]
+    counts = {name: count_parameters(build_model(VARIANTS[name], preset, 0, next_byte(preset))) for name in names}
+    check_parameters_match(counts)
+    tables = {name for name, (_, table) in counts.items() if table}
+    assert tables == {*names} - {"softmax-none", "softmax-xpos", "softmax-transformer-xl", "softmax-floater"}
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "favor+", "elu+1"])
@@ -124,6 +164,8 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax", "there is no variant 'softmax'"),
         ("", "there is no variant ''"),
         ("favor-none@dim=64", "there is no variant 'favor-none'; did you mean 'favor+-none'? choose from softmax-none"),
+        ("elu+1-t5", "t5 is a part of the score of each query with each key, and elu+1 has no scores; "),
+        ("favor+-xpos", "and favor+ one a head (give @decay=retnet); "),
         ("softmax-none@", f"a variant has no setting ''; choose from {', '.join(SETTINGS)}"),
         ("softmax-none@steps=5", "a variant has no setting 'steps'; choose from "),
         ("softmax-none@Dim=64", "a variant has no setting 'Dim'; did you mean 'dim'? choose from "),

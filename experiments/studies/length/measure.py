@@ -17,6 +17,7 @@ from experiments.training.position_loss import bins, by_bin, losses_by_position,
 from experiments.variants import PEER, get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.model import CausalLM
+from linear_rope.positions.registry import has_table
 from linear_rope.positions.rope_scaling import NTKAware, PositionInterpolation, RopeScaling, YaRN
 
 LONGEST_WINDOWS = 8
@@ -57,12 +58,12 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     short = recut(windows, config.context)
 
     def losses(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
-        has_table = positions[name] == "learned" or get_variant(name).kernel == PEER
-        if has_table:
+        ends = has_table(positions[name]) or get_variant(name).kernel == PEER
+        if ends:
             yield f"{name} is not evaluated beyond {config.context} tokens, where its table of positions ends"
         parts = [losses_by_position(model, short[part :: factors[-1]], config) for part in range(factors[-1])]
         yield by_bin(torch.cat(parts)).assign(method=IN_SHORT_WINDOWS, length=config.context)
-        for factor in factors[:1] if has_table else factors:
+        for factor in factors[:1] if ends else factors:
             length = factor * config.context
             shown = recut(windows, length)
             for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):

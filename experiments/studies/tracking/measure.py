@@ -20,6 +20,7 @@ from experiments.training.loop import autocast
 from experiments.training.objectives import NextToken
 from experiments.variants import PEER, get_variant
 from linear_rope.model import CausalLM
+from linear_rope.positions.registry import has_table
 
 FACTORS = (1, 2, 4)
 """of the training length: where the ranges of positions end"""
@@ -41,7 +42,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longest.targets(tokens))
 
     def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
-        if get_variant(name).position == "learned" or get_variant(name).kernel == PEER:
+        if has_table(get_variant(name).position) or get_variant(name).kernel == PEER:
             yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
             return
         right = _right(model, inputs, targets, config)

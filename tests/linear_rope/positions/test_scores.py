@@ -1,0 +1,269 @@
+"""Positions that act on scores, each against a double loop by its paper's formula; outputs and gradients.
+
+Prompts, steps, padding, prefixes and dtypes of the same are in test_attention.py and test_model.py, and
+``transformers``' own modules in test_transformers.py.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope.diagnostics import diagnose
+from linear_rope.diagnostics.attention_weights import attention_matrices
+from linear_rope.positions import POSITIONS, Deberta, Huang, ScorePositions, Shaw, T5Buckets, TransformerXL, Tupe
+from tests.linear_rope.tensors import assert_near, assert_refused, random, some_padding
+
+DIM, HEADS, D = 8, 2, 4
+NAMES = [name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)]
+Pair = Callable[[Tensor, Tensor, int, int], Tensor]
+
+
+def make(name: str, *, causal: bool, **options: Any) -> SoftmaxRoPEAttention:
+    torch.manual_seed(0)
+    module = SoftmaxRoPEAttention(DIM, HEADS, rope="none", score_positions=name, causal=causal, **options).double()
+    with torch.no_grad():
+        for seed, parameter in enumerate(module.parameters()):
+            parameter.copy_(random(*parameter.shape, seed=seed) / 2)
+    return module
+
+
+def heads_of(x: Tensor) -> Tensor:
+    """(R, H·D) → (R, H, D)."""
+    return x.unflatten(-1, (HEADS, D))
+
+
+def shaw(p: Shaw) -> Pair:
+    """Eq. 4: x_i W^Q (x_j W^K + a^K_ij)ᵀ / √d, a_ij = w_clip(j − i, k)."""
+    return lambda q, k, i, j: (q * (k + p.keys_table.weight[clip(j - i, 16) + 16])).sum(-1) / math.sqrt(D)
+
+
+def huang(p: Huang) -> Pair:
+    """Method 4: the products of query, key and position two by two."""
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        a = p.table.weight[clip(j - i, 128) + 128]
+        return ((q * k).sum(-1) + (q * a).sum(-1) + (k * a).sum(-1)) / math.sqrt(D)
+
+    return score
+
+
+def transformer_xl(p: TransformerXL) -> Pair:
+    """The four terms of section 3.3, with the sinusoid of Vaswani et al. at the distance."""
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        angles = [(i - j) / 10000 ** (2 * pair / DIM) for pair in range(DIM // 2)]
+        r = torch.tensor([f(angle) for angle in angles for f in (math.sin, math.cos)], dtype=torch.float64)
+        projected = heads_of(p.projection(r))
+        content, position = q + p.content_bias, q + p.position_bias
+        return ((content * k).sum(-1) + (position * projected).sum(-1)) / math.sqrt(D)
+
+    return score
+
+
+def t5(p: T5Buckets) -> Pair:
+    """Half of the buckets of a side are single distances, the others are evenly wide in the logarithm up to 128."""
+    side = 32 if p.causal else 16
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        distance = abs(i - j) if j <= i or not p.causal else 0
+        bucket = distance
+        if distance >= side // 2:
+            step = math.log(distance / (side // 2)) / math.log(128 / (side // 2)) * (side // 2)
+            bucket = min(side // 2 + math.floor(step + 1e-9), side - 1)
+        bucket += side if j > i and not p.causal else 0
+        return (q * k).sum(-1) / math.sqrt(D) + p.table.weight[bucket]
+
+    return score
+
+
+def tupe(p: Tupe) -> Pair:
+    """Eq. 7: (x_i W^Q)(x_j W^K)ᵀ / √(2d) + (p_i U^Q)(p_j U^K)ᵀ / √(2d)."""
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        queries, keys = heads_of(p.query(p.table.weight[i])), heads_of(p.key(p.table.weight[j]))
+        return ((q * k).sum(-1) + (queries * keys).sum(-1)) / math.sqrt(2 * D)
+
+    return score
+
+
+def deberta(p: Deberta) -> Pair:
+    """Eq. 2 to 4: content to content, content to position and position to content, over √(3d)."""
+
+    def score(q: Tensor, k: Tensor, i: int, j: int) -> Tensor:
+        row = 0 if i - j <= -128 else 255 if i - j >= 128 else i - j + 128
+        queries, keys = heads_of(p.query(p.table.weight[row])), heads_of(p.key(p.table.weight[row]))
+        return ((q * k).sum(-1) + (q * keys).sum(-1) + (k * queries).sum(-1)) / math.sqrt(3 * D)
+
+    return score
+
+
+LOOPS: dict[str, Callable[[Any], Pair]] = {
+    "shaw": shaw,
+    "transformer-xl": transformer_xl,
+    "t5": t5,
+    "tupe": tupe,
+    "deberta": deberta,
+    "huang": huang,
+}
+
+
+def clip(distance: int, most: int) -> int:
+    return max(-most, min(most, distance))
+
+
+def looped(module: SoftmaxRoPEAttention, x: Tensor, at: list[int], queries: list[int]) -> tuple[Tensor, Tensor]:
+    """The output and the weights of some queries, pair by pair, of tokens at the positions ``at``."""
+    positions: Any = module.score_positions
+    score = LOOPS[next(name for name in NAMES if type(positions) is POSITIONS[name])](positions)
+    q, k, v = (heads_of(projection(x)) for projection in (module.query, module.key, module.value))
+    outputs, weights = [], []
+    for i in queries:
+        seen = range(i + 1 if module.causal else x.shape[1])
+        alpha = torch.stack([score(q[:, i], k[:, j], at[i], at[j]) for j in seen], dim=-1).softmax(-1)
+        y = torch.einsum("bhk,bkhd->bhd", alpha, v[:, : len(seen)])
+        if isinstance(positions, Shaw):
+            added = torch.stack([positions.values_table.weight[clip(at[j] - at[i], 16) + 16] for j in seen])
+            y = y + alpha @ added  # eq. 3
+        outputs.append(y.flatten(1))
+        weights.append(torch.nn.functional.pad(alpha, (0, x.shape[1] - len(seen))))
+    return module.out(torch.stack(outputs, dim=1)), torch.stack(weights, dim=2)
+
+
+@pytest.mark.parametrize("length", [1, 17, 130])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_is_the_paper_s_formula(name: str, causal: bool, length: int) -> None:
+    """Sums of up to 130 terms round by about 130 · 1e-16; 1e-10 leaves room for what softmax makes of that."""
+    module = make(name, causal=causal)
+    # With 130 tokens there are distances beyond every clip and in every bucket.
+    x = random(1 if length > 17 else 2, length, DIM).requires_grad_()
+    queries = list(range(length)) if length < 20 else [0, 1, 20, 64, 65, 100, 129]
+    y, (expected, weights) = module(x)[:, queries], looped(module, x, list(range(length)), queries)
+    assert_near(y, expected)
+    assert_near(module.attention_weights(x)[:, :, queries], weights)
+    upstream, learned = random(*y.shape, seed=99), [x, *module.parameters()]
+    found = [torch.autograd.grad(each, learned, upstream) for each in (y, expected)]
+    # Of one token all gradients of scores are zero but for rounding, so the scale is that of all gradients together.
+    assert_near(*(torch.cat([gradient.flatten() for gradient in each]) for each in found))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_can_be_given(name: str) -> None:
+    module, x, at = make(name, causal=False), random(1, 9, DIM), [3, 0, 7, 200, 21, 4, 4, 90, 1]
+    for given in (torch.tensor(at), torch.tensor([at])):
+        assert_near(module(x, positions=given), looped(module, x, at, list(range(9)))[0])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_with_a_decay_and_convolutions_prompt_and_steps_are_the_whole(name: str, causal: bool) -> None:
+    module, x, mask = make(name, causal=causal, decay="gate", short_conv=3), random(2, 40, DIM), some_padding(2, 40)
+    y = module(x, key_padding_mask=mask)
+    for sequence in range(2):
+        kept = ~mask[sequence]
+        assert_near(y[sequence, kept], module(x[sequence : sequence + 1, kept])[0])
+    if causal:
+        part, state = module.prefill(x[:, :39], mask[:, :39])
+        last, _ = module.step(x[:, 39:], state)
+        assert_near(part, y[:, :39])
+        mask[:, 39] = False
+        assert_near(last, module(x, key_padding_mask=mask)[:, 39:])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_diagnostics_are_of_the_right_weights(name: str, causal: bool) -> None:
+    module, x, mask = make(name, causal=causal), random(2, 20, DIM), some_padding(2, 20)
+    found = attention_matrices(module, x, mask, None, None)
+    counts = ~mask[:, None, :, None]  # a padded query has no part in the diagnostics
+    assert_near(found.weights, module.attention_weights(x, mask) * counts)
+    assert diagnose(module, x, key_padding_mask=mask).kernel_error == 0
+
+
+def test_buckets_of_t5_are_as_wide_as_the_paper_says() -> None:
+    both, past = T5Buckets(1, 4), T5Buckets(1, 4, causal=True)
+    assert past.bucket(torch.arange(-3, 16)).tolist() == [0] * 3 + list(range(16))
+    assert past.bucket(torch.tensor([127, 128, 10_000])).tolist() == [31] * 3
+    assert both.bucket(torch.arange(-7, 8)).tolist() == [23, 22, 21, 20, 19, 18, 17, *range(8)]
+    assert both.bucket(torch.tensor([128, -128])).tolist() == [15, 31]
+
+
+def test_a_table_that_ends_says_so() -> None:
+    module = make("tupe", causal=True)
+    module.score_positions = Tupe(DIM, HEADS, D, max_length=10).double()
+    assert module(random(1, 10, DIM)).shape == (1, 10, DIM)
+    assert_refused(lambda: module(random(1, 11, DIM)), ["positions go to 10", "ends at 9", "max_length"])
+    _, state = module.prefill(random(1, 10, DIM))
+    assert_refused(lambda: module.step(random(1, 1, DIM), state), ["positions go to 10", "ends at 9"])
+    model = CausalLM(ModelConfig(attention="softmax", position="tupe", max_length=10, dim=16))
+    assert_refused(lambda: model.generate(torch.zeros(1, 8, dtype=torch.int64), 4), ["length is 4", "max_length"])
+
+
+class Nearer(ScorePositions):
+    """One of a user's own: the nearer the better."""
+
+    def __init__(self, head_dim: int, heads: int) -> None:
+        super().__init__(head_dim)
+        self.slope = torch.nn.Parameter(torch.ones(heads))
+
+    def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
+        return -self.slope.view(-1, 1, 1) * (q_positions.unsqueeze(-1) - k_positions.unsqueeze(-2)).abs()
+
+
+def test_one_of_one_s_own_is_a_module_or_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = SoftmaxRoPEAttention(DIM, HEADS, rope="none", score_positions=Nearer(D, HEADS), causal=True)
+    slopes, x = torch.tensor([2**-4, 2**-8]), random(2, 9, DIM).float()
+    alibi = SoftmaxRoPEAttention(DIM, HEADS, rope="none", alibi=True, causal=True)
+    given.load_state_dict({**alibi.state_dict(), "score_positions.slope": slopes})
+    assert_near(given(x), alibi(x), 1e-5)
+    monkeypatch.setitem(POSITIONS, "nearer", Nearer)
+    model = CausalLM(ModelConfig(attention="softmax", position="nearer", dim=16, heads=2))
+    assert model(torch.zeros(1, 5, dtype=torch.int64)).shape == (1, 5, 256)
+
+
+def softmax(**options: Any) -> SoftmaxRoPEAttention:
+    return SoftmaxRoPEAttention(DIM, HEADS, **{"rope": "none"} | options)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: softmax(score_positions="shaw", rope="before"),
+            ["score_positions is 'shaw'", "rope='before'", '"none"'],
+        ),
+        (lambda: softmax(score_positions="t5", alibi=True), ["score_positions is 't5'", "alibi=True"]),
+        (lambda: softmax(score_positions="learned"), ["score_positions is 'learned'", "'shaw'", "ScorePositions"]),
+        (lambda: softmax(score_positions="shaws"), ["'shaws'", "did you mean 'shaw'"]),
+        (lambda: softmax(score_positions="t5")(random(1, 3, DIM).float(), random(1, 4, DIM).float()), ["context"]),
+        (
+            lambda: softmax(score_positions="shaw")(random(1, 3, DIM).float(), positions=torch.arange(3) / 2),
+            ["positions has dtype torch.float32", "integers"],
+        ),
+        (lambda: Shaw(4, max_distance=0), ["max_distance is 0"]),
+        (lambda: Huang(4, max_distance=-1), ["max_distance is -1"]),
+        (lambda: Deberta(8, 2, 4, max_distance=0), ["max_distance is 0"]),
+        (lambda: Tupe(8, 2, 4, max_length=0), ["max_length is 0"]),
+        (lambda: T5Buckets(2, 4, buckets=6), ["buckets is 6", "multiple of 4"]),
+        (lambda: T5Buckets(2, 4, causal=True, buckets=7), ["buckets is 7", "multiple of 2"]),
+        (lambda: T5Buckets(2, 4, max_distance=8), ["max_distance is 8", "8 buckets"]),
+        (lambda: TransformerXL(7, 1, 7), ["dim is 7", "even"]),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: list[str]) -> None:
+    assert_refused(call, words)
+
+
+@pytest.mark.parametrize("attention", ["linear", "retention", "delta", "favor+window"])
+@pytest.mark.parametrize("name", NAMES)
+def test_linear_attention_is_refused_with_the_reason(name: str, attention: str) -> None:
+    config = ModelConfig(attention=attention, position=name)
+    words = [f'position is "{name}"', attention, "sums over the keys before it knows the query", "softmax"]
+    assert_refused(lambda: CausalLM(config), words)
+    with pytest.raises(TypeError):
+        LinearRoPEAttention(DIM, HEADS, score_positions=name)  # type: ignore[call-arg]
