@@ -81,7 +81,7 @@ def find_position(name: str) -> PositionEncoding:
     kinds = (EmbeddingPositions, BlockPositions, ScorePositions)
     if not isinstance(found, InAttention) and not (isinstance(found, type) and issubclass(found, kinds)):
         raise ValueError(
-            f"position {name!r} is {found!r}; it must be an InAttention, or a subclass of "
+            f"position is {name!r}, and a package has {found!r} for it; give an InAttention, or a subclass of "
             f"{', '.join(kind.__name__ for kind in kinds)}"
         )
     return found

@@ -22,11 +22,13 @@ from tests.linear_rope.tensors import (
 )
 
 DIM = HEADS * D
+SCORES = ("shaw", "transformer-xl", "t5", "tupe", "deberta", "huang")
 MODULES: dict[str, dict[str, Any]] = {
     "softmax": {},
     "softmax, no rope": {"rope": "none"},
     "softmax, alibi": {"rope": "none", "alibi": True},
     "softmax, yarn": {"rope_scaling": SCALINGS["yarn"]},
+    **{f"softmax, {name}": {"rope": "none", "score_positions": name} for name in SCORES},
     "favor+, after": {},
     "favor+, before": {"rope": "before"},
     "favor+, no rope": {"rope": "none"},
@@ -42,6 +44,9 @@ MODULES: dict[str, dict[str, Any]] = {
     "plain": {"feature_map": Plain()},
 }
 
+IN_CONTEXT = [name for name, options in MODULES.items() if "score_positions" not in options]
+"""those that attend to another sequence too; the formulas of the others are in test_scores.py"""
+
 
 def make(name: str, seed: int = 0, **options: Any) -> Any:
     torch.manual_seed(seed)
@@ -56,7 +61,7 @@ def heads_of(projection: nn.Linear, x: Tensor) -> Tensor:
     return projection(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("softmax")])
+@pytest.mark.parametrize("name", [name for name in IN_CONTEXT if name.startswith("softmax")])
 @pytest.mark.parametrize("causal", [True, False])
 def test_softmax_attention_is_its_formula(causal: bool, name: str) -> None:
     module, x, counted = make(name, causal=causal, rope_base=100.0, bias=True), random(2, 9, DIM), torch.arange(9)
@@ -88,7 +93,7 @@ def test_linear_attention_module_is_the_function_between_projections(causal: boo
     assert_near(module(x), module.out(y.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", IN_CONTEXT)
 def test_cross_attention_reads_the_context(name: str) -> None:
     module, x, context = make(name), random(2, 5, DIM), random(2, 9, DIM, seed=1)
     y = module(x, context)
@@ -110,7 +115,11 @@ def test_attention_weights_reproduce_the_output(causal: bool, name: str) -> None
         weights = module.attention_weights(held, key_padding_mask=padding)
         assert weights.shape == (2, HEADS, 70, 70)
         seen = x if padding is None else x.masked_fill(padding[..., None], 0)
-        y = module.out((weights @ heads_of(module.value, seen)).transpose(1, 2).flatten(2))
+        y = weights @ heads_of(module.value, seen)
+        if name == "softmax, shaw":  # adds to the values by distance, with the same weights
+            counted = torch.arange(70) if padding is None else ((~padding).cumsum(-1) - 1).clamp(min=0)[:, None]
+            y = y + module.score_positions.values(weights, counted, counted)
+        y = module.out(y.transpose(1, 2).flatten(2))
         assert_near(y, module(held, key_padding_mask=padding))
         if causal:
             assert not weights.triu(1)[..., :50, :].any()
