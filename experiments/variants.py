@@ -26,8 +26,7 @@ WITHOUT_MAP = ("retention", "delta")
 """linear kernels without a feature map: nothing is rotated before it"""
 NOT_AFTER = ("softmax", "favor+window")
 """kernels that have exact scores: nothing is rotated after a map"""
-OF_SCORES = ("shaw", "transformer-xl", "t5", "tupe", "deberta", "huang", "xpos")
-"""positions that need the score of each pair, which softmax attention alone has"""
+OF_SCORES: list[str] = _WORDS["of_scores"]
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 SIZES = ("dim", "heads")

@@ -79,16 +79,18 @@ def plugins(comparison: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_an_installed_package_adds_a_map_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
-    variants = "squareplus-rope-after,windowed-rope-before,squareplus-none"
+def test_an_installed_package_adds_a_map_a_position_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
+    variants = "squareplus-rope-after,windowed-rope-before,squareplus-none,softmax-nearer"
     words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants, "--out", "out"]
     assert "squareplus-rope-after" in suite(*words, path=installed, at=tmp_path)
     assert (tmp_path / "out/report.html").exists()
     taken_part = plugins(tmp_path / "out")
-    assert [origin.pop("module") for origin in taken_part] == ["my_rope.data", "my_rope.kernels", "my_rope.maps"]
+    assert [origin.pop("module") for origin in taken_part] == [
+        f"my_rope.{module}" for module in ("data", "kernels", "maps", "positions")
+    ]
     (sha256,) = {origin.pop("sha256") for origin in taken_part}
     assert re.fullmatch("[0-9a-f]{64}", sha256)
-    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 3
+    assert taken_part == [{"package": "my-rope", "version": "0.3"}] * 4
 
 
 @pytest.mark.slow
@@ -166,7 +168,7 @@ def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
 def test_the_page_shows_commands_that_are_understood(installed, tmp_path):
     commands = re.findall(r"^    linear-rope (run .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
     lines = [[*command.split(), "--dry-run"] for command in commands if "--plugin squareplus" not in command]
-    assert len(lines) >= 3
+    assert len(lines) >= 4
     python("-c", MAIN.format(lines), path=installed, at=tmp_path)
 
 
