@@ -38,15 +38,15 @@ POSITION_STYLES: dict[str, dict[str, Any]] = {
     "rope-after": {"linestyle": "-", "marker": "v"},
     "selective-before": {"linestyle": (0, (5, 2, 1, 2, 1, 2)), "marker": "<"},
     "selective-after": {"linestyle": (0, (12, 2)), "marker": ">"},
-    "shaw": {"linestyle": (0, (2, 1)), "marker": "p"},
-    "transformer-xl": {"linestyle": (0, (7, 1, 1, 1)), "marker": "h"},
+    "shaw": {"linestyle": (0, (2, 1)), "marker": ">"},
+    "transformer-xl": {"linestyle": (0, (7, 1, 1, 1)), "marker": "P"},
     "t5": {"linestyle": (0, (4, 1, 1, 1, 1, 1)), "marker": "*"},
     "tupe": {"linestyle": (0, (8, 3, 2, 3)), "marker": "d"},
     "deberta": {"linestyle": (0, (3, 1)), "marker": "H"},
     "huang": {"linestyle": (0, (2, 1, 2, 4)), "marker": "8"},
-    "xpos": {"linestyle": (0, (5, 1, 5, 3)), "marker": "^"},
-    "complex": {"linestyle": (0, (1, 2.4)), "marker": "D"},
-    "floater": {"linestyle": (0, (2, 2.4)), "marker": "s"},
+    "xpos": {"linestyle": (0, (5, 1, 5, 3)), "marker": "v"},
+    "complex": {"linestyle": (0, (1, 2.4)), "marker": "p"},
+    "floater": {"linestyle": (0, (2, 2.4)), "marker": "h"},
 }
 OTHER_POSITION = {"linestyle": "-", "marker": "P"}
 

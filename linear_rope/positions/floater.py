@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from linear_rope.positions.blocks import BlockPositions
 
@@ -54,13 +55,18 @@ class Floater(BlockPositions):
         )
 
         def change(position: Tensor, p: Tensor) -> Tensor:
-            time = (position * SPEED).expand(len(p), 1)
-            hidden = torch.nn.functional.linear(torch.cat((p, time), dim=-1), inner, inner_bias)
-            return SPEED * torch.nn.functional.linear(hidden.tanh(), outer, outer_bias)
+            time = (position * SPEED).expand(*p.shape[:-1], 1)
+            return SPEED * linear(linear(torch.cat((p, time), dim=-1), inner, inner_bias).tanh(), outer, outer_bias)
 
         # Whole steps, so that what a position gets does not depend on how many follow.
         last = int(positions.max()) if positions.numel() else 0
-        times = torch.arange(STRIDE * (last // STRIDE + 1) + 1, dtype=dtype, device=positions.device)
-        options = {"step_size": float(STRIDE), "interp": "cubic"}
-        solved = odeint(change, self.start.to(dtype) / self.initial_std, times, method="rk4", options=options)
-        return (solved * self.initial_std).movedim(0, 1)[:, positions]
+        grid = STRIDE * torch.arange(last // STRIDE + 2, dtype=dtype, device=positions.device)
+        states = odeint(change, self.start.to(dtype) / self.initial_std, grid, method="rk4")
+        slopes = STRIDE * change(grid.view(-1, 1, 1), states)
+        places = torch.arange(last + 1, device=positions.device)
+        step, s = places // STRIDE, (places % STRIDE).to(dtype).unsqueeze(-1) / STRIDE
+        # The cubic with the values and slopes at both ends of a step (Hermite's).
+        states, slopes = states.movedim(0, 1), slopes.movedim(0, 1)
+        from_first = (1 - s) ** 2 * ((1 + 2 * s) * states[:, step] + s * slopes[:, step])
+        from_last = s**2 * ((3 - 2 * s) * states[:, step + 1] + (s - 1) * slopes[:, step + 1])
+        return ((from_first + from_last) * self.initial_std)[:, positions]
