@@ -29,9 +29,9 @@ class Deberta(ScorePositions):
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, max_distance: int = 128) -> None:
-        super().__init__(head_dim, terms=3)
+        super().__init__(head_dim, heads, terms=3)
         check_at_least_one(max_distance=max_distance)
-        self.heads, self.max_distance = heads, max_distance
+        self.max_distance = max_distance
         self.table = new_table(2 * max_distance, dim)
         self.query = new_matrix(dim, heads * head_dim)
         self.key = new_matrix(dim, heads * head_dim)
@@ -41,7 +41,7 @@ class Deberta(ScorePositions):
         rows = rows.clamp(0, 2 * self.max_distance - 1)
         table = self.table.weight.to(q.dtype)
         queries, keys = (
-            of_heads(table @ matrix.weight.to(q.dtype).mT, self.heads) for matrix in (self.query, self.key)
+            of_heads(table @ matrix.weight.to(q.dtype).mT, self.head_dim) for matrix in (self.query, self.key)
         )
         return (look_up(q @ keys.mT, rows) + look_up(k @ queries.mT, rows.mT).mT) * self.scale
 

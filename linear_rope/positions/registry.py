@@ -105,17 +105,20 @@ def make_score_positions(
     """The encoding of a name, or the one given; None for "none".
 
     Raises:
-        ValueError: no name of an encoding that acts on scores.
+        ValueError: no name of an encoding that acts on scores, or one that is made for other heads.
     """
-    if isinstance(score_positions, ScorePositions) or score_positions == "none":
-        return score_positions if isinstance(score_positions, ScorePositions) else None
+    if isinstance(score_positions, ScorePositions):
+        score_positions.check_heads(heads, head_dim)
+        return score_positions
+    if score_positions == "none":
+        return None
     encoding = find_position(score_positions)
     if isinstance(encoding, InAttention) or not issubclass(encoding, ScorePositions):
         names = [
             name for name, each in POSITIONS.items() if isinstance(each, type) and issubclass(each, ScorePositions)
         ]
         raise ValueError(
-            f"score_positions is {score_positions!r}, which is none of scores; choose from 'none', "
+            f"score_positions is {score_positions!r}, which is not a part of scores; choose from 'none', "
             f"{', '.join(map(repr, names))}, or give a ScorePositions"
         )
     made: ScorePositions = make_positions(encoding, dim=dim, heads=heads, head_dim=head_dim, causal=causal)

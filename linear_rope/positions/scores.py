@@ -16,11 +16,13 @@ class ScorePositions(nn.Module):
 
     Args:
         head_dim: D.
-        terms: by how many terms of the size of qᵀk a score is made of; ``scale`` is 1 / √(terms · D).
+        heads: H, or None where any number will do.
+        terms: how many terms of the size of qᵀk a score is made of; ``scale`` is 1 / √(terms · D).
     """
 
-    def __init__(self, head_dim: int, terms: int = 1) -> None:
+    def __init__(self, head_dim: int, heads: int | None = None, terms: int = 1) -> None:
         super().__init__()
+        self.head_dim, self.heads = head_dim, heads
         self.scale = (terms * head_dim) ** -0.5
 
     def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
@@ -36,6 +38,15 @@ class ScorePositions(nn.Module):
             (B, H, N, K), or what broadcasts to it, of the dtype of ``q``.
         """
         raise NotImplementedError
+
+    def check_heads(self, heads: int, head_dim: int) -> None:
+        """Raises ValueError unless the heads are those that this was made for."""
+        if self.head_dim != head_dim or self.heads not in (None, heads):
+            made = f"{'any number of' if self.heads is None else self.heads} heads of width {self.head_dim}"
+            raise ValueError(
+                f"score_positions was made for {made}, but the attention has {heads} of width {head_dim}; make it with "
+                f"heads={heads}, head_dim={head_dim}"
+            )
 
     def values(self, weights: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         """What is added to the output of the heads, (B, H, N, D), for weights (B, H, N, K); None for nothing."""
@@ -71,9 +82,9 @@ def new_matrix(dim: int, width: int) -> nn.Linear:
     return matrix
 
 
-def of_heads(x: Tensor, heads: int) -> Tensor:
+def of_heads(x: Tensor, head_dim: int) -> Tensor:
     """(..., R, H·D) → (..., H, R, D)."""
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+    return x.unflatten(-1, (-1, head_dim)).transpose(-2, -3)
 
 
 def check_at_least_one(**settings: int) -> None:

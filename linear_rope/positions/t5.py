@@ -28,7 +28,7 @@ class T5Buckets(ScorePositions):
     def __init__(
         self, heads: int, head_dim: int, causal: bool = False, buckets: int = 32, max_distance: int = 128
     ) -> None:
-        super().__init__(head_dim)
+        super().__init__(head_dim, heads)
         self.causal = causal
         self.one_side = buckets if causal else buckets // 2
         exact = self.one_side // 2

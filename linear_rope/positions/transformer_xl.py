@@ -20,7 +20,7 @@ class TransformerXL(ScorePositions):
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
-        super().__init__(head_dim)
+        super().__init__(head_dim, heads)
         if dim % 2:
             raise ValueError(f"dim is {dim}, but sinusoids are pairs of sine and cosine; give an even number")
         self.dim = dim
@@ -30,7 +30,7 @@ class TransformerXL(ScorePositions):
 
     def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         u, v = (bias.to(q.dtype).unsqueeze(-2) for bias in (self.content_bias, self.position_bias))
-        matrix = self.projection.weight.to(q.dtype).unflatten(0, (len(self.content_bias), -1))
+        matrix = self.projection.weight.to(q.dtype).unflatten(0, (-1, self.head_dim))
         for_sine, for_cosine = ((q + v) @ matrix).unflatten(-1, (-1, 2)).unbind(-1)
         # The sine and cosine of a difference are sums of products: R_{m−n} is never made for a pair.
         cosine, sine = rope_rotation(q_positions, self.dim, dtype=q.dtype).unbind(-1)

@@ -19,8 +19,7 @@ class Tupe(ScorePositions):
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, max_length: int = 512) -> None:
-        super().__init__(head_dim, terms=2)
-        self.heads = heads
+        super().__init__(head_dim, heads, terms=2)
         check_at_least_one(max_length=max_length)
         self.table = new_table(max_length, dim)
         self.query = new_matrix(dim, heads * head_dim)
@@ -35,7 +34,7 @@ class Tupe(ScorePositions):
                 f"{length - 1}; make the model with a larger max_length"
             )
         queries, keys = (
-            of_heads(self.table(at).to(q.dtype) @ matrix.weight.to(q.dtype).mT, self.heads)
+            of_heads(self.table(at).to(q.dtype) @ matrix.weight.to(q.dtype).mT, self.head_dim)
             for at, matrix in ((q_positions, self.query), (k_positions, self.key))
         )
         added = queries @ keys.mT * self.scale  # (H, N, K), or (B, 1, H, N, K)

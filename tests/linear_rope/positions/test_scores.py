@@ -239,6 +239,8 @@ def softmax(**options: Any) -> SoftmaxRoPEAttention:
         ),
         (lambda: softmax(score_positions="t5", alibi=True), ["score_positions is 't5'", "alibi=True"]),
         (lambda: softmax(score_positions="learned"), ["score_positions is 'learned'", "'shaw'", "ScorePositions"]),
+        (lambda: softmax(score_positions=Shaw(5)), ["any number of heads of width 5", "2 of width 4", "head_dim=4"]),
+        (lambda: softmax(score_positions=T5Buckets(3, 4)), ["3 heads of width 4", "heads=2"]),
         (lambda: softmax(score_positions="shaws"), ["'shaws'", "did you mean 'shaw'"]),
         (lambda: softmax(score_positions="t5")(random(1, 3, DIM).float(), random(1, 4, DIM).float()), ["context"]),
         (
