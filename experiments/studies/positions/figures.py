@@ -82,7 +82,7 @@ def three_questions(comparison: Comparison, summary: pd.DataFrame, parts: dict[s
                 mean_with_interval(axes, height, row, look["marker"], 6.5, look["color"])
         if what != "loss":
             axes.axvline(0, color=MUTED, linewidth=1.0)
-        axes.set_xlabel(wrapped(name, 30))
+        axes.set_xlabel(wrapped(name, 30, 26))
     return figure
 
 
