@@ -12,7 +12,8 @@ from torch import Tensor
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (S·K, 1), sequences (S·K,), sources (S,)), all int64, → logits (S·K, V) of the tokens that follow.
 
-``sequences`` says which sequence of the step before each one goes on from, ``sources`` which of its sources are left."""
+``sequences`` says which sequence of the step before each one goes on from, ``sources`` which sources of it are left.
+"""
 
 
 def reordered(state: Any, order: Tensor) -> Any:
