@@ -433,16 +433,23 @@ class EncoderDecoder(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
 
-    def forward(self, source: Tensor, target: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_padding_mask: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
         """Scores of the next target token.
 
         Args:
             source: (B, K) int64.
             target: (B, N) int64.
             source_padding_mask: (B, K) bool, True at padding. (A causal decoder needs none for padding at the end.)
+            at: (B, N) bool, the places that are asked for; None for all.
 
         Returns:
-            (B, N, vocab_size) logits.
+            (B, N, vocab_size) logits, or (number of places, vocab_size) of those asked for, row by row.
         """
         memory = self.encoder(source, source_padding_mask)
         check_tokens(target, "target", None)
@@ -451,6 +458,8 @@ class EncoderDecoder(nn.Module):
         added = None if self.block_positions is None else self.block_positions(positions)
         for layer, block in enumerate(self.blocks):
             x = block(_with(added, layer, x), memory=memory, memory_padding_mask=source_padding_mask)
+        if at is not None:
+            x = x[at]
         return self.encoder.embedding.logits(self.norm(x))
 
     def start(self, source: Tensor, source_padding_mask: Tensor | None = None) -> DecoderState:

@@ -23,6 +23,7 @@ class FromExamples(Objective):
     def __init__(self, examples: Examples, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
         self.corpus, self.length, self.batch_size = examples, context, batch_size
         self.examples, self.tokenizer, self.vocabulary = examples, tokenizer, tokenizer.size
+        self._order = lru_cache(maxsize=4)(self._epoch)
 
     @abstractmethod
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
@@ -32,11 +33,15 @@ class FromExamples(Objective):
     def _length(self, split: str, index: int) -> int:
         """Tokens of an example."""
 
+    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
+        """The order in which an epoch has the training split."""
+        return np.random.default_rng([seed, epoch]).permutation(len(self.examples.train))
+
     def batch(self, seed: int, step: int) -> Batch:
         """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
         count = len(self.examples.train)
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return self._batch("train", [_order(count, seed, place // count)[place % count] for place in places])
+        return self._batch("train", [self._order(seed, place // count)[place % count] for place in places])
 
     def windows(self, split: str, count: int) -> Batch:
         """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
@@ -62,8 +67,3 @@ def padded(rows: Sequence[Ids]) -> np.ndarray:
     for place, row in zip(found, rows, strict=True):
         place[: len(row)] = row
     return found
-
-
-@lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(count)

@@ -24,6 +24,8 @@ BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""
 AT_ONCE = 32
 """texts that are translated at once"""
+POOL = 50
+"""batches whose pairs are sorted by length before they are cut from one another"""
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Translation(FromExamples):
 
     A source is its tokens and [SEP], a target [CLS], its tokens and [SEP]; both are cut so that the model reads at most
     ``context`` tokens of each, and what is cut off a target takes its [SEP] with it. A batch is sources (B, K) and
-    targets (B, N), int64 with 0 at padding.
+    targets (B, N), int64 with 0 at padding; of the training split it holds pairs of about one length (Vaswani et al.,
+    section 5.1), in a random order of batches.
     """
 
     name = "translation"
@@ -63,6 +66,7 @@ class Translation(FromExamples):
         _sacrebleu()  # what is missing is to be said before anything is trained
         self.label_smoothing = label_smoothing
         self._tokens = {split: self._encode(split) for split in SPLITS}
+        self._lengths = np.array([self._length("train", index) for index in range(len(examples.train))])
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         return TranslationModel(self.vocabulary, self.length).model(config, attention)
@@ -77,6 +81,18 @@ class Translation(FromExamples):
 
     def _length(self, split: str, index: int) -> int:
         return max(map(len, self._tokens[split][index]))
+
+    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
+        order, size = super()._epoch(seed, epoch), self.batch_size
+        # The batch at the end of the epoch before takes some of this one's pairs.
+        first = -epoch * len(order) % size
+        last = len(order) - (len(order) - first) % size
+        if last <= first:
+            return order
+        pools = (order[start : min(start + POOL * size, last)] for start in range(first, last, POOL * size))
+        alike = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
+        batches = np.random.default_rng([seed, epoch, 1]).permutation(alike.reshape(-1, size))
+        return np.concatenate([order[:first], batches.ravel(), order[last:]])
 
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
         sources, targets = zip(*(self._tokens[split][index] for index in chosen), strict=True)
@@ -93,7 +109,7 @@ class Translation(FromExamples):
         source, target = (x[:, : int((x != PAD_ID).sum(1).max())] for x in (source, target))
         wanted = target[:, 1:]
         there = wanted != PAD_ID
-        return model(source, target[:, :-1], source == PAD_ID)[there].float(), wanted[there]
+        return model(source, target[:, :-1], source == PAD_ID, there).float(), wanted[there]
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {} if self.label_smoothing else {"nats_per_token": loss}

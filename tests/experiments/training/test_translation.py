@@ -78,6 +78,9 @@ def test_an_epoch_has_every_pair_once(task):
     expected = [tuple(source.tolist()) for source, _ in task._tokens["train"]]
     assert sorted(rows[:300]) == sorted(expected)
     assert not all(map(torch.equal, task.batch(0, 0), task.batch(1, 0)))
+    # Later epochs begin within a batch.
+    for epoch in range(1, 4):
+        assert sorted(task._epoch(0, epoch)) == [*range(300)]
 
 
 def test_smoothing_is_of_the_training_loss_alone_and_padding_counts_nowhere(task):
@@ -188,3 +191,10 @@ def test_without_sacrebleu_it_is_refused_at_the_beginning(monkeypatch):
     monkeypatch.setattr(translation.importlib, "import_module", missing)
     with pytest.raises(ValueError, match=r"pip install linear-rope\[texts\]"):
         make_objective(pairs(), CONFIG)
+
+
+def test_the_pairs_of_a_batch_are_of_about_one_length_in_every_epoch(task):
+    apart = [len({*(row != PAD_ID).sum(1).tolist()}) for step in range(60) for row in [task.batch(0, step)[0]]]
+    # Words are one to four, a token or two each; a batch that two epochs share has all lengths.
+    assert sorted(apart)[len(apart) // 2] <= 2
+    assert len({task.batch(0, step)[0].shape[1] for step in range(6)}) > 1, "short ones do not come first"
