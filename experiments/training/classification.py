@@ -6,23 +6,18 @@ Fine-tuning begins with the encoder of a comparison of masked tokens (``--initia
 import importlib
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from scipy import stats
 from torch import Tensor, nn
 
 from experiments.data.examples import Examples
 from experiments.data.synthetic import SPLITS, split_generator
-from experiments.records.files import write_atomically
-from experiments.records.schema import ObjectiveRecord
 from experiments.training.objectives import Batch, Metric, Objective
 from experiments.training.pretrained import Pretrained
-from experiments.training.subwords import FILE
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from experiments.variants import Variant
 from linear_rope.heads import Classifier
@@ -49,6 +44,7 @@ class Classification(Objective):
     """
 
     loss_unit = "nats/example"
+    tokenizer: TextTokenizer
 
     def __init__(
         self,
@@ -141,14 +137,6 @@ class Classification(Objective):
             judge = _sklearn().matthews_corrcoef if self.primary.name == "matthews" else _sklearn().f1_score
             found[self.primary.name] = float(judge(labels, said))
         return found
-
-    def describe(self) -> ObjectiveRecord:
-        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
-
-    def save(self, directory: Path) -> None:
-        """The tokenizer."""
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
