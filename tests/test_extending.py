@@ -118,7 +118,7 @@ def test_a_labelled_data_set_is_read_from_the_data_directory(installed, tmp_path
     lines = ["data --data-dir .".split(), "run convergence --preset smoke --data messages --data-dir .".split()]
     said = python("-c", MAIN.format(lines), path=installed, at=tmp_path, ok=False)
     assert "scp me@example.org:messages.tsv ./messages.tsv" in said
-    assert "--data messages is labelled examples" in said
+    assert "--data messages is labelled texts; give --tokenizer wordpiece" in said
 
 
 @pytest.mark.slow

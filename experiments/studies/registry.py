@@ -5,9 +5,10 @@ from pathlib import Path
 from experiments.extensions import Registry
 from experiments.study import Study, read_study
 
-NAMES = """
-convergence forgetting tokens decay denominator features length mask pairing recall copying tracking translation speed
-"""
+NAMES = (
+    "convergence forgetting tokens positions decay denominator features length mask pairing recall copying tracking "
+    "translation speed"
+)
 
 STUDIES: Registry[Study] = Registry(
     "study", "linear_rope.studies", {name: read_study(Path(__file__).parent / name) for name in NAMES.split()}

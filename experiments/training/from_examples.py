@@ -3,22 +3,19 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
-from msgspec.structs import replace
 
 from experiments.data.examples import Examples
 from experiments.data.synthetic import split_generator
-from experiments.records.files import write_atomically
-from experiments.records.schema import ObjectiveRecord
 from experiments.training.objectives import Batch, Objective
-from experiments.training.subwords import FILE
 from experiments.training.text_tokens import PAD_ID, Ids, TextTokenizer
 
 
 class FromExamples(Objective):
     """Training on examples; an epoch goes through the training split in an order of its own."""
+
+    tokenizer: TextTokenizer
 
     def __init__(self, examples: Examples, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
         self.corpus, self.length, self.batch_size = examples, context, batch_size
@@ -51,14 +48,6 @@ class FromExamples(Objective):
         """The numbers of the examples that ``windows`` has, in its order."""
         order = split_generator(split).permutation(len(getattr(self.examples, split)))[:count]
         return order[np.argsort([self._length(split, index) for index in order], kind="stable")]
-
-    def describe(self) -> ObjectiveRecord:
-        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
-
-    def save(self, directory: Path) -> None:
-        """The tokenizer, which another version of its library might learn otherwise."""
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 def padded(rows: Sequence[Ids]) -> np.ndarray:

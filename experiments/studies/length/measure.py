@@ -1,6 +1,6 @@
 """The losses by window length that the length study measures, the tables made of them, and what claims compare."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,23 @@ LOSSES = Table(
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
+    return measure_lengths(root, comparison, objective, FACTORS, SCALINGS)
+
+
+def measure_lengths(
+    root: Path,
+    comparison: Comparison,
+    objective: NextToken,
+    all_factors: Sequence[int],
+    scalings: Mapping[str, Callable[[float, int], RopeScaling]],
+) -> list[str]:
+    """The same at these factors of the training length, RoPE stretched in these ways besides."""
     config, test = Config(**comparison.config), objective.corpus.test
     if not isinstance(objective, NextByte):
         name = objective.corpus.name
         return [f"--data {name} is not learnt as a text of bytes: no loss at other lengths was measured"]
     positions = {variant.name: variant.position for variant in comparison.variants}
-    factors = [factor for factor in FACTORS if len(test) > factor * config.context]
+    factors = [factor for factor in all_factors if len(test) > factor * config.context]
     longest = factors[-1] * config.context
     windows = evenly_spaced(test, longest, LONGEST_WINDOWS)
     short = recut(windows, config.context)
@@ -66,15 +77,15 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
         for factor in factors[:1] if ends else factors:
             length = factor * config.context
             shown = recut(windows, length)
-            for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
-                scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
+            for method in (AS_TRAINED, *(scalings if positions[name] in ROPES and factor > 1 else ())):
+                scaling = None if method == AS_TRAINED else scalings[method](factor, config.context)
                 _set_scaling(model, scaling)
                 yield by_bin(losses_by_position(model, shown, config)).assign(method=method, length=length)
         _set_scaling(model, None)
 
     notes = LOSSES.measure(root, comparison, objective, "the loss at other lengths", losses)
     too_short = f"the test split is too short for windows of more than {longest:,} tokens"
-    return notes if factors == list(FACTORS) else [too_short, *notes]
+    return notes if factors == list(all_factors) else [too_short, *notes]
 
 
 def _set_scaling(model: CausalLM, scaling: RopeScaling | None) -> None:

@@ -15,7 +15,7 @@ from experiments.data.corpus import DataSet, text_of
 from experiments.data.examples import COLUMNS, cut, examples_of, mixed
 from experiments.data.registry import DATA_SETS, load_corpus, load_data
 from experiments.records.schema import DataRecord
-from experiments.training.objectives import make_objective
+from experiments.training.chosen_objective import make_objective
 
 
 def table(columns, *rows):
@@ -110,11 +110,13 @@ def test_where_a_text_is_needed_one_line_says_what_would_do(monkeypatch, capsys)
     monkeypatch.setattr(DATA_SETS, "_items", {**DATA_SETS._items, "mine": own})
     assert load_data("mine").name == "mine"
     told = "--data mine is labelled examples, .* give a text, such as --data imdb"
-    for use in (lambda: text_of(made()), lambda: load_corpus("mine"), lambda: make_objective(made(), Config())):
+    for use in (lambda: text_of(made()), lambda: load_corpus("mine")):
         with pytest.raises(ValueError, match=told):
             use()
+    with pytest.raises(ValueError, match="--data mine is labelled texts; give --tokenizer wordpiece"):
+        make_objective(made(), Config())
     assert main(["run", "convergence", "--preset", "smoke", "--data", "mine", "--dry-run"]) == 2
-    assert capsys.readouterr().err.startswith("error: --data mine is labelled examples")
+    assert "--data mine is labelled texts; give --tokenizer" in capsys.readouterr().err
     assert text_of(load_corpus("copying-32")).name == "copying-32"
 
 

@@ -1,0 +1,107 @@
+"""The figure and the table of the positions study."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.analysis.statistics import estimates
+from experiments.figures.dots import Rows
+from experiments.figures.panels import mean_with_interval, wrapped
+from experiments.figures.style import MUTED, draw, variant_style
+from experiments.records.schema import Comparison
+from experiments.studies.length.measure import LOSSES, window_means
+from experiments.studies.positions.measure import COST, LONGEST
+from experiments.study import Entries, read_study
+
+STUDY = read_study(Path(__file__).parent)
+COLUMNS = ["mean", "low", "high"]
+
+
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
+    parts = {
+        "loss": final_losses(comparison, summary),
+        "cost": costs(comparison, COST.read(root)),
+        "rise": rises(LOSSES.read(root)),
+    }
+    if parts["loss"].empty:
+        return []
+    return [
+        draw(output / "figures", STUDY.figure("three-questions"), three_questions, comparison, summary, parts),
+        STUDY.table("three-questions", three_questions_table(comparison, parts)),
+    ]
+
+
+def final_losses(comparison: Comparison, summary: pd.DataFrame) -> pd.DataFrame:
+    """By variant: mean, low, high and n of the test metric."""
+    rows = summary[(summary["metric"] == f"test_{comparison.objective.metric}") & (summary["n"] > 0)]
+    return rows.set_index("variant")[["n", *COLUMNS]]
+
+
+def costs(comparison: Comparison, measured: pd.DataFrame | None) -> pd.DataFrame:
+    """By variant: the time of a step over that of its baseline in the same round, less 1; median and quartiles."""
+    if measured is None:
+        return pd.DataFrame(columns=COLUMNS)
+    times = measured.pivot(index="round", columns="variant", values="seconds")
+    found = {
+        each.name: (times[each.name] / times[each.baseline] - 1).dropna().quantile([0.5, 0.25, 0.75]).tolist()
+        for each in comparison.variants
+        if {each.name, each.baseline} <= {*times.columns} and each.name != each.baseline
+    }
+    return pd.DataFrame.from_dict(found, orient="index", columns=COLUMNS)
+
+
+def rises(measured: pd.DataFrame | None) -> pd.DataFrame:
+    """By variant: the loss in the longest windows minus that in windows of the training length."""
+    if measured is None:
+        return pd.DataFrame(columns=COLUMNS)
+    means = window_means(measured[measured["method"] == "as trained"])
+    wide = means.pivot(index=["variant", "seed"], columns="length", values="bits_per_byte")
+    short = wide.columns.min()
+    if LONGEST * short not in wide:
+        return pd.DataFrame(columns=COLUMNS)
+    change = (wide[LONGEST * short] - wide[short]).dropna().rename("change").reset_index()
+    return estimates(change, "variant", "change")
+
+
+def three_questions(comparison: Comparison, summary: pd.DataFrame, parts: dict[str, pd.DataFrame]) -> Figure:
+    rows = Rows(comparison, summary)
+    figure, panels = rows.figure(3, "test split")
+    scales = {"loss": 1, "cost": 100, "rise": 1}
+    names = (
+        f"test {comparison.objective.quantity}",
+        "added to a training step (%)",
+        f"loss at {LONGEST} times the length minus that at the length of training",
+    )
+    for axes, (what, scale), name in zip(panels, scales.items(), names, strict=True):
+        for variant, height in zip(rows.variants, rows.heights, strict=True):
+            if variant.name in parts[what].index:
+                row: Any = (parts[what].loc[variant.name, COLUMNS] * scale).to_dict()
+                look = variant_style(variant)
+                mean_with_interval(axes, height, row, look["marker"], 6.5, look["color"])
+        if what != "loss":
+            axes.axvline(0, color=MUTED, linewidth=1.0)
+        axes.set_xlabel(wrapped(name, 30, 26))
+    return figure
+
+
+def three_questions_table(comparison: Comparison, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """A row of strings for each variant."""
+
+    def shown(what: str, name: str, pattern: str) -> str:
+        if name not in parts[what].index:
+            return "-"
+        mean, low, high = parts[what].loc[name, COLUMNS].to_numpy(float)
+        return format(mean, pattern) + (f" [{low:{pattern}}, {high:{pattern}}]" if pd.notna(low) else "")
+
+    rows = [
+        {
+            "variant": each.name,
+            "loss": shown("loss", each.name, ".3f"),
+            "added to a step": shown("cost", each.name, "+.0%"),
+            f"change at {LONGEST} times the length": shown("rise", each.name, "+.3f"),
+        }
+        for each in comparison.variants
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,70 @@
+"""What the positions study measures of trained models: longer windows, and the time of a training step."""
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from experiments.config import Config
+from experiments.console import counted
+from experiments.records.csv_files import TEXT, number, whole
+from experiments.records.schema import Comparison
+from experiments.studies.length.measure import measure_lengths
+from experiments.studies.length.measure import rise as rise
+from experiments.studies.speed.benchmark import time_in_turn
+from experiments.studies.tables import Table
+from experiments.training.loop import make_optimizer, on_device, training_step
+from experiments.training.models import build_model
+from experiments.training.objectives import NextToken
+from experiments.training.trained_models import measuring_device
+from experiments.variants import get_variant
+
+LONGEST = 4
+"""times the training length"""
+ROUNDS = 15
+SECONDS = 0.1
+"""that a sample takes at least"""
+
+COST = Table("cost", {"variant": TEXT, "round": whole(0, 2**30)}, {"seconds": number(0)})
+
+
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write length.csv and cost.csv; returns sentences about what could not be measured."""
+    notes = measure_lengths(root, comparison, objective, [1, 2, LONGEST], {})
+    return notes + measure_cost(root, comparison, objective)
+
+
+def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write cost.csv: the time of a training step of every variant, in rounds that have each of them once."""
+    config, device = Config(**comparison.config), measuring_device(comparison)
+    batch = on_device(objective.batch(0, 0), device)
+    calls = {}
+    for each in counted(comparison.variants, "the time of a step: models"):
+        own = Config(**{**comparison.config, **each.settings})
+        model = build_model(get_variant(each.name), own, 0, objective).to(device)
+        optimizer = make_optimizer(model, own)
+        calls[each.name] = lambda model=model, optimizer=optimizer, own=own: training_step(
+            model, optimizer, objective, batch, own, 0
+        )
+    seconds, failures = time_in_turn(
+        calls, threads=config.threads, sample_seconds=SECONDS, rounds=ROUNDS, fewest_rounds=5, budget=600.0
+    )
+    torch.set_num_threads(config.threads)
+    COST.write(
+        root,
+        *(
+            pd.DataFrame({"variant": name, "round": range(len(values)), "seconds": values})
+            for name, values in seconds.items()
+            if values
+        ),
+    )
+    return [f"the time of a step leaves out {name}: {reason}" for name, reason in failures.items()]
+
+
+@COST.by_draw(ROUNDS, "rounds")
+def step_cost(table: pd.DataFrame, variant: str, baseline: str) -> "pd.Series[float]":
+    """The time of a training step of a variant over that of another in the same round, less 1."""
+    times = table.pivot(index="round", columns="variant", values="seconds")
+    if not {variant, baseline} <= {*times.columns}:
+        return pd.Series(dtype=float)
+    return (times[variant] / times[baseline] - 1).dropna()

@@ -1,0 +1,94 @@
+"""The positions study: the time of a step, longer windows, verdicts, the figure and the answer from made-up files."""
+
+import pandas as pd
+import pytest
+
+from experiments.analysis.statistics import summarise
+from experiments.config import Config
+from experiments.report.answer import Findings
+from experiments.studies.length.measure import AS_TRAINED, LOSSES
+from experiments.studies.positions import measure as positions
+from experiments.studies.positions.answer import answer
+from experiments.studies.positions.figures import costs, figures, rises
+from experiments.studies.registry import STUDIES
+from tests.made_up import make_record
+
+from .conftest import drawn, judged, opened, verdicts, write
+
+POSITIONS = STUDIES["positions"]
+NOISE = (0.0, 0.001, -0.001)
+LOSS = {"softmax-rope": 3.0, "softmax-t5": 2.9}
+SLOWER = {"softmax-rope": 1.1, "softmax-deberta": 1.6}
+RISE = {"softmax-rope": 0.4, "softmax-alibi": -0.05}
+WITH_TABLES = ("softmax-learned", "softmax-tupe")
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    names = POSITIONS.variants
+    root = make_comparison(
+        tmp_path / "made-up",
+        ",".join(names),
+        3,
+        loss=lambda name, seed, step: LOSS.get(name, 3.2) + NOISE[seed] * (name in LOSS),
+    )
+    context = opened(root)[1].config["context"]
+    lengths = [
+        (name, seed, AS_TRAINED, factor * context, first, last, 3 + (factor == 4) * (RISE.get(name, 0.1) + NOISE[seed]))
+        for name in names
+        for seed in range(3)
+        for factor in ((1,) if name in WITH_TABLES else (1, 4))
+        for first, last in positions_of(factor * context)
+    ]
+    write(LOSSES, root, lengths)
+    rounds = range(positions.ROUNDS)
+    write(positions.COST, root, [(name, n, SLOWER.get(name, 1.0) + n % 3 / 1000) for name in names for n in rounds])
+    return opened(root)
+
+
+def positions_of(length):
+    from experiments.training.position_loss import bins
+
+    return bins(length)
+
+
+def test_verdicts(made_up):
+    found = verdicts(POSITIONS, *made_up)
+    assert found["softmax-t5-or-rope"] == "not supported"
+    assert found["softmax-sinusoidal-or-rope"] == found["softmax-deberta-dearer"] == "supported"
+    assert found["softmax-shaw-dearer"] == found["softmax-rope-goes-on"] == "not supported"
+    assert found["softmax-alibi-goes-on"] == "supported"
+
+
+def test_costs_and_rises_are_against_the_right_ones(made_up):
+    root, comparison, _ = made_up
+    added = costs(comparison, positions.COST.read(root))
+    assert added.loc["softmax-deberta", "mean"] == pytest.approx(0.6, abs=2e-3)
+    assert "softmax-none" not in added.index
+    change = rises(LOSSES.read(root))
+    assert change.loc["softmax-rope", "mean"] == pytest.approx(0.4)
+    assert not {*WITH_TABLES} & {*change.index}
+
+
+def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
+    root, comparison, curves = made_up
+    entries, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert stems == {"three-questions"}
+    table = entries[-1].table.set_index("variant")
+    assert table.loc["softmax-deberta", "added to a step"].startswith("+60%")
+    assert table.loc["softmax-tupe"].tolist()[-1] == "-"
+    said = answer(Findings(comparison, summarise(root, comparison, curves), judged(POSITIONS, *made_up), root))
+    assert said.startswith("Softmax attention with T5's buckets ends lowest")
+    assert "RoPE is clearly below 11 of the 12 others." in said
+    assert said.endswith("the loss does not rise for softmax attention with ALiBi.")
+
+
+def test_a_step_of_every_variant_is_timed_in_every_round(next_byte, monkeypatch, tmp_path):
+    config = Config(layers=1, dim=16, heads=2, context=16, batch_size=2)
+    monkeypatch.setattr(positions, "SECONDS", 1e-4)
+    names = ["softmax-none", "softmax-t5", "elu+1-alibi"]
+    record = make_record(config=vars(config), variants=names)
+    assert positions.measure_cost(tmp_path, record, next_byte(config)) == []
+    found = pd.read_csv(tmp_path / "cost.csv")
+    assert found.groupby("variant").size().to_dict() == dict.fromkeys(names, positions.ROUNDS)
+    assert (found["seconds"] > 0).all()
