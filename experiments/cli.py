@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "doctor": (o.DoctorOptions, "doctor:doctor"),
     "data": (o.DataOptions, "catalogue:list_data"),
     "generate": (o.GenerateOptions, "generate:generate"),
+    "translate": (o.TranslateOptions, "translate:translate"),
     "train": (o.TrainOptions, "train:train"),
 }
 """name -> its options, and where in commands/ the function is that takes them and returns the exit status; what that

@@ -6,10 +6,12 @@ load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The "
 ```
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,7 @@ from torch import nn
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
-from experiments.config import check_range
+from experiments.config import Config, check_range
 from experiments.extensions import choices
 from experiments.figures.curves import plotted
 from experiments.figures.style import variant_style
@@ -30,13 +32,23 @@ from experiments.records.store import check_runs
 from experiments.training.models import LanguageModel, Trained, resolve_device
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.training.subwords import FILE, SubwordTokenizer
+from experiments.training.text_tokens import TextTokenizer
 from experiments.training.trained_models import trained_models
-from linear_rope.model import CausalLM
+from experiments.training.translation import (
+    BEAMS,
+    LENGTH_PENALTY,
+    Translation,
+    TranslationModel,
+    Translator,
+    load_average,
+)
+from linear_rope.model import CausalLM, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_TOKENS = 10**6
+T = TypeVar("T", SubwordTokenizer, TextTokenizer)
 
 
 def load(directory: str | Path) -> "Comparison":
@@ -139,10 +151,12 @@ class TrainedRun:
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
 
     def _trained_for(self) -> Trained:
-        """What made the model: of a language model the record tells, all others come with their data set."""
+        """What made the model: of a language model or a translator the record tells; others have their data set."""
         root, record = self.comparison.directory, self.comparison.record
         if record.objective.name in (kind.name for kind in (NextByte, NextSubword, GeneratedSequences)):
             return LanguageModel(record.objective.vocabulary, record.config["context"])
+        if record.objective.name == Translation.name:
+            return TranslationModel(record.objective.vocabulary, record.config["context"])
         return load_objective(*read_job(run_directory(root, self.variant, self.seed)))
 
     def generate(
@@ -172,9 +186,9 @@ class TrainedRun:
         model = self.model(device)
         if not isinstance(model, CausalLM):
             name = self.comparison.record.objective.name
-            raise ValueError(f"{self} was trained for {name!r} and writes no text; give a run of a language model")
+            raise ValueError(f"{self} was trained for {name!r} and continues no text; give a run of a language model")
         place = next(model.parameters()).device
-        tokenizer = self._tokenizer()
+        tokenizer = self._tokenizer(SubwordTokenizer)
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
         ids = given if tokenizer is None else tokenizer.encode(given)
         read = torch.tensor(ids.astype(np.int64)[None], device=place)
@@ -185,12 +199,50 @@ class TrainedRun:
         said = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
         return said.decode(errors="replace")
 
-    def _tokenizer(self) -> SubwordTokenizer | None:
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        beams: int = BEAMS,
+        length_penalty: float = LENGTH_PENALTY,
+        device: str | torch.device = "cpu",
+    ) -> list[str]:
+        """What the model translates texts to, with the average of the weights of its last checkpoints.
+
+        Args:
+            texts: one or more; what is beyond the model's context is not read.
+            beams: how many translations are searched at a time; 1 takes the likeliest token each time.
+            length_penalty: α of ((5 + length) / 6)^α (Wu et al. 2016), which log-probabilities are divided by.
+            device: where to translate.
+
+        Raises:
+            ValueError: a run that is no translation, or is not done, or beams out of their range.
+        """
+        record = self.comparison.record
+        check_range("beams", beams, 1, record.objective.vocabulary // 2)
+        if not 0 <= length_penalty < math.inf:
+            raise ValueError(f"length_penalty is {length_penalty}; give 0 or more")
+        if record.objective.name != Translation.name:
+            raise ValueError(
+                f"{self} was trained for {record.objective.name!r} and translates nothing; give a run of translations"
+            )
+        tokenizer = self._tokenizer(TextTokenizer)
+        if tokenizer is None:
+            raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        config = Config(**record.config)
+        model = self.model(device)
+        load_average(run_directory(self.comparison.directory, self.variant, self.seed), model, config)
+        assert isinstance(model, EncoderDecoder)
+        translator = Translator(model, tokenizer, config.context)
+        given = [texts] if isinstance(texts, str) else texts
+        return translator.translate(given, beams=beams, length_penalty=length_penalty)
+
+    def _tokenizer(self, kind: type[T]) -> T | None:
         """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""
         sha256, path = self.comparison.record.objective.tokenizer_sha256, self.comparison.directory / FILE
         if not sha256:
             return None
-        tokenizer = SubwordTokenizer.read(path)
+        tokenizer = kind.read(path)
         if tokenizer.sha256 != sha256:
             raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
         return tokenizer

@@ -67,7 +67,9 @@ class Config:
     learning_rate: float = 2e-3
     """peak learning rate of AdamW; the same for every variant"""
     warmup_steps: Annotated[int, 0, 10**9] = 40
-    """steps of linear warm-up, before the cosine decay to a tenth of the peak"""
+    """steps of linear warm-up to the peak"""
+    schedule: Literal["cosine", "inverse-sqrt"] = "cosine"
+    """learning rate after the warm-up: a cosine to a tenth of the peak, or the peak times √(warmup_steps / step)"""
     budgets: str = "none"
     """steps, comma-separated, after which a run is tested as if it had ended there: a copy of it is trained over the
     last fifth of them with a learning rate that falls to zero. The run's own falls over the last fifth of all steps"""
@@ -77,6 +79,8 @@ class Config:
     """largest gradient norm of an update"""
     dropout: float = 0.0
     """dropout on attention output and MLP"""
+    label_smoothing: float = 0.0
+    """probability that the training loss of translations spreads over all tokens; evaluations have none"""
     initial_std: float = 0.02
     """standard deviation of the initial matrices"""
     redraw_every: Annotated[int, 0, 10**9] = 0
@@ -101,6 +105,8 @@ class Config:
     """windows of the test split, evenly spaced, for the final figure"""
     checkpoint_every: Annotated[int, 1, 10**9] = 100
     """steps between checkpoints"""
+    kept_checkpoints: Annotated[int, 2, 1000] = 2
+    """checkpoints that are kept; of translations the average of their weights is measured"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32)"""
     threads: Annotated[int, 1, 4096] = 1
@@ -131,6 +137,10 @@ class Config:
             raise ValueError(
                 f"budgets is {self.budgets!r}; give ascending steps, from 5 to less than the {self.steps:,} of the run"
             )
+        if self.budgets != "none" and self.schedule != "cosine":
+            raise ValueError(
+                f"schedule is {self.schedule} with budgets, which have a schedule of their own; leave it out"
+            )
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.tokens_per_step > MOST_TOKENS_PER_STEP:
@@ -153,8 +163,9 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a positive number, {limit:g} or less")
         if not 0 <= self.weight_decay <= LARGEST_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; give 0 or more, {LARGEST_DECAY:g} or less")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}; give 0 or more and less than 1")
+        for name in ("dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more and less than 1")
 
     @property
     def tokens_per_step(self) -> int:

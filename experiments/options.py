@@ -128,6 +128,26 @@ class GenerateOptions(ListOptions):
 
 
 @dataclass(frozen=True)
+class TranslateOptions(ListOptions):
+    """Translate texts with a trained model: the one that is given, or each line of the standard input."""
+
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
+    """what `run translation` wrote (its --out)"""
+    variant: str
+    """one of the comparison's variants"""
+    seed: int = 0
+    """one of the comparison's seeds"""
+    text: str | None = None
+    """text to translate; default: each line of the standard input"""
+    beams: int = 4
+    """translations that are searched at a time; 1 takes the likeliest token each time"""
+    length_penalty: float = 0.6
+    """exponent of the length penalty; 0 compares probabilities of whole translations"""
+    device: Device = "cpu"
+    """where to translate"""
+
+
+@dataclass(frozen=True)
 class TrainOptions(ListOptions):
     """Train the one run whose directory a launcher made."""
 

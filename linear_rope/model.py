@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from linear_rope.attention.registry import find_attention, make_attention
 from linear_rope.checks import check_choice, check_padding_mask
+from linear_rope.decoding import beam_search, reordered
 from linear_rope.features.registry import find_feature_map
 from linear_rope.functional.rotated_features import Denominator
 from linear_rope.positions.absolute import EmbeddingPositions
@@ -125,6 +126,17 @@ class Decoding(Protocol):
         """The output of one token (B, 1, dim) more, and the state for the next step."""
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A cross-attention that reads a context once, as :class:`linear_rope.LinearRoPEAttention` does."""
+
+    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
+        """What :meth:`recall` needs of the context (B, K, dim)."""
+
+    def recall(self, x: Tensor, memory: Any) -> Tensor:
+        """The output of (B, N, dim) that read that context."""
+
+
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
     """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
     encoding, taken = find_position(config.position), signature(find_attention(config.attention)).parameters
@@ -204,13 +216,28 @@ class Block(nn.Module):
             )
         return x + self.mlp(self.mlp_norm(x))
 
-    def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None)."""
+    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
+        """What :meth:`advance` needs of the context (B, K, dim) that the cross-attention reads."""
+        if not isinstance(self.cross_attention, Remembering):
+            raise ValueError(f"{type(self.cross_attention).__name__} has no remember and recall, which decoding needs")
+        return self.cross_attention.remember(context, key_padding_mask)
+
+    def advance(self, x: Tensor, state: Any, memory: Any = None, sources: int = 0) -> tuple[Tensor, Any]:
+        """The tokens ``x`` (B, N, dim) that follow those in ``state``; N is 1 unless there are none yet (None).
+
+        In a decoder ``memory`` is what the cross-attention remembers of so many ``sources``; B is a multiple of them,
+        and as many sequences each, which follow one another, read one source.
+        """
         if not isinstance(self.attention, Decoding):
             raise ValueError(f"{type(self.attention).__name__} has no prefill and step, which generation needs")
         normed = self.attention_norm(x)
         y, new_state = self.attention.prefill(normed) if state is None else self.attention.step(normed, state)
         x = x + y
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            # Without positions the sequences of one source are as many queries, so it is there once.
+            across: Any = self.cross_attention
+            queries = self.cross_attention_norm(x).reshape(sources, -1, x.shape[-1])
+            x = x + across.recall(queries, memory).reshape(x.shape)
         return x + self.mlp(self.mlp_norm(x)), new_state
 
 
@@ -311,12 +338,7 @@ class CausalLM(nn.Module):
                 f"length is {length} after a prompt of {prompt.shape[1]}, but the learned position table ends at "
                 f"{self.config.max_length}; give a smaller length, or make the model with a larger max_length"
             )
-        blocks = [block for block in self.blocks if isinstance(block, Block)]
-        if len(blocks) < len(self.blocks):
-            other = next(type(block).__name__ for block in self.blocks if not isinstance(block, Block))
-            raise ValueError(
-                f"a block is a {other}; generate from a model whose blocks are not wrapped (compiled, say)"
-            )
+        blocks = _not_wrapped(self.blocks)
         states: list[Any] = [None] * len(blocks)
         tokens, new = prompt, prompt
         for _ in range(length):
@@ -368,6 +390,22 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
+class DecoderState(NamedTuple):
+    """What a decoder carries from token to token; :func:`linear_rope.decoding.reordered` takes any part of it.
+
+    Attributes:
+        own: of each block, the state of its self-attention; of B·K sequences. None before the first token.
+        read: of each block, what its cross-attention remembers of the source; of B sources.
+        sources: B.
+        length: tokens so far.
+    """
+
+    own: tuple[Any, ...]
+    read: tuple[Any, ...]
+    sources: int
+    length: int
+
+
 class EncoderDecoder(nn.Module):
     """A sequence-to-sequence model: an :class:`Encoder`, and a causal decoder that reads its output in every block.
 
@@ -395,16 +433,23 @@ class EncoderDecoder(nn.Module):
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
 
-    def forward(self, source: Tensor, target: Tensor, source_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_padding_mask: Tensor | None = None,
+        at: Tensor | None = None,
+    ) -> Tensor:
         """Scores of the next target token.
 
         Args:
             source: (B, K) int64.
             target: (B, N) int64.
             source_padding_mask: (B, K) bool, True at padding. (A causal decoder needs none for padding at the end.)
+            at: (B, N) bool, the places that are asked for; None for all.
 
         Returns:
-            (B, N, vocab_size) logits.
+            (B, N, vocab_size) logits, or (number of places, vocab_size) of those asked for, row by row.
         """
         memory = self.encoder(source, source_padding_mask)
         check_tokens(target, "target", None)
@@ -413,7 +458,109 @@ class EncoderDecoder(nn.Module):
         added = None if self.block_positions is None else self.block_positions(positions)
         for layer, block in enumerate(self.blocks):
             x = block(_with(added, layer, x), memory=memory, memory_padding_mask=source_padding_mask)
+        if at is not None:
+            x = x[at]
         return self.encoder.embedding.logits(self.norm(x))
+
+    def start(self, source: Tensor, source_padding_mask: Tensor | None = None) -> DecoderState:
+        """Encode once what :meth:`step` decodes from: (B, K) int64, and (B, K) bool, True at padding.
+
+        Raises:
+            ValueError: as :meth:`forward`, or blocks or cross-attentions that cannot go on token by token.
+        """
+        memory = self.encoder(source, source_padding_mask)
+        blocks = _not_wrapped(self.blocks)
+        read = tuple(block.remember(memory, source_padding_mask) for block in blocks)
+        return DecoderState((None,) * len(blocks), read, len(source), 0)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """The tokens that follow those in ``state``, and the scores of the next ones.
+
+        Args:
+            tokens: (B·K, 1) int64, K sequences of the first source, then of the second, and so on; the first step may
+                take (B·K, N).
+            state: from :meth:`start` or the step before.
+
+        Returns:
+            (B·K, vocab_size) logits, and the state for the next step.
+        """
+        check_tokens(tokens, "tokens", None)
+        last = state.length + tokens.shape[1]
+        positions = torch.arange(state.length, last, device=tokens.device)
+        x = self.encoder.embedding(tokens, positions)
+        added = None if self.block_positions is None else self.block_positions(positions)
+        own = []
+        for layer, block in enumerate(_not_wrapped(self.blocks)):
+            x, new = block.advance(_with(added, layer, x), state.own[layer], state.read[layer], state.sources)
+            own.append(new)
+        return self.encoder.embedding.logits(self.norm(x[:, -1])), state._replace(own=tuple(own), length=last)
+
+    @torch.no_grad()
+    def translate(
+        self,
+        source: Tensor,
+        source_padding_mask: Tensor | None = None,
+        *,
+        begin: int,
+        end: int,
+        beams: int = 4,
+        length_penalty: float = 0.6,
+        longest: int,
+    ) -> Tensor:
+        """The best target that :func:`linear_rope.decoding.beam_search` finds for each source.
+
+        The source is encoded once; a linear attention's state does not grow with the target.
+
+        Args:
+            source: (B, K) int64.
+            source_padding_mask: (B, K) bool, True at padding.
+            begin: the token that every target begins with; it is not part of the result.
+            end: the token that ends a target.
+            beams: how many sequences go on at a time; 1 takes the likeliest token each time.
+            length_penalty: α of ((5 + length) / 6)^α.
+            longest: most tokens of a result, its end among them.
+
+        Returns:
+            (B, N) int64, N up to ``longest``, with ``end`` behind the end.
+
+        Raises:
+            ValueError: as :meth:`start` and the search, or more tokens than a learned position table has.
+        """
+        if has_table(self.config.position) and longest > self.config.max_length:
+            raise ValueError(
+                f"longest is {longest}, but the learned position table ends at {self.config.max_length}; give a "
+                "smaller one, or make the model with a larger max_length"
+            )
+        state = self.start(source, source_padding_mask)
+
+        def step(tokens: Tensor, sequences: Tensor, sources: Tensor) -> Tensor:
+            nonlocal state
+            read = state.read if len(sources) == state.sources else reordered(state.read, sources)
+            state = DecoderState(reordered(state.own, sequences), read, len(sources), state.length)
+            logits, state = self.step(tokens, state)
+            return logits
+
+        return beam_search(
+            step,
+            len(source),
+            begin=begin,
+            end=end,
+            beams=beams,
+            length_penalty=length_penalty,
+            longest=longest,
+            device=source.device,
+        )
+
+
+def _not_wrapped(blocks: nn.ModuleList) -> list[Block]:
+    """The blocks, if nothing was put around them. Raises ValueError if something was."""
+    for block in blocks:
+        if not isinstance(block, Block):
+            raise ValueError(
+                f"a block is a {type(block).__name__}; generate from a model whose blocks are not wrapped (compiled, "
+                "say)"
+            )
+    return list(blocks)  # type: ignore[arg-type]
 
 
 def initialise(model: nn.Module, config: ModelConfig) -> None:

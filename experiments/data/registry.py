@@ -17,6 +17,7 @@ from experiments.data import (
     imdb_sentiment,
     multi30k,
     newsgroups,
+    numerals,
     state_tracking,
     stdlib,
     text,
@@ -45,6 +46,7 @@ DATA_SETS: Registry[DataSet] = Registry(
             imdb_sentiment.DATA_SET,
             newsgroups.DATA_SET,
             *cail2019_scm.DATA_SETS,
+            numerals.DATA_SET,
             *multi30k.DATA_SETS,
             *wmt14.DATA_SETS,
         )

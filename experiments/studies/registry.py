@@ -6,8 +6,8 @@ from experiments.extensions import Registry
 from experiments.study import Study, read_study
 
 NAMES = (
-    "convergence forgetting tokens positions mlm decay denominator features length mask pairing recall copying tracking "
-    "speed"
+    "convergence forgetting tokens positions mlm decay denominator features length mask pairing recall copying "
+    "tracking translation speed"
 )
 
 STUDIES: Registry[Study] = Registry(

@@ -24,6 +24,7 @@ from experiments.records.files import read_file, sync_directory, write_atomicall
 from experiments.records.record import read_record, write_record
 
 KEPT = 2
+"""the newest, and the one before it in case it is damaged"""
 LARGEST_CHECKPOINT = 2**40
 """bytes of one of its files"""
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
@@ -47,8 +48,12 @@ def checkpoint_path(directory: Path, step: int) -> Path:
     return directory / f"step{step:08d}"
 
 
-def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def save_checkpoint(
+    directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, kept: int = KEPT, every: int = 1
+) -> None:
     """Write the checkpoint of ``step`` into ``directory``, then remove all but it and the one before.
+
+    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing.
 
     Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
     """
@@ -75,8 +80,10 @@ def save_checkpoint(directory: Path, step: int, model: nn.Module, optimizer: tor
     for changed in (directory, directory.parent):
         sync_directory(changed)
     there = _checkpoints(directory)
-    kept = [path for path in there if _step_of(path) <= step][-KEPT:]
-    for other in set(there).difference(kept):  # a later one was passed over, or training would have gone on from it
+    up_to = [path for path in there if _step_of(path) <= step]
+    regular = [path for path in up_to if _step_of(path) % every == 0]
+    # A later one was passed over, or training would have gone on from it.
+    for other in set(there).difference(up_to[-KEPT:], regular[-kept:]):
         shutil.rmtree(other)
 
 
@@ -102,6 +109,37 @@ def load_newest_checkpoint(
             problem = str(error)
         notes.append(f"checkpoint {path.name} is damaged and was passed over: {problem}")
     return None, notes
+
+
+def averaged_weights(
+    directory: Path, model: nn.Module, *, steps: int, every: int, count: int
+) -> tuple[dict[str, torch.Tensor], int]:
+    """The mean of each parameter over the last checkpoints of a run (Vaswani et al. 2017, section 6.1).
+
+    Args:
+        directory: of the checkpoints.
+        model: whose they are; what is no parameter, such as random features, is not averaged but the newest's.
+        steps: of the whole run, whose last checkpoint has to be there.
+        every: steps between checkpoints; those at other steps are left out.
+        count: how many, 2 or more.
+
+    Returns:
+        The weights, and how many checkpoints they are the mean of: fewer if some are damaged or were never made.
+
+    Raises:
+        ValueError, OSError: the last one is not there or damaged.
+    """
+    wanted = range(every, steps, every)[-(count - 1) :]
+    newest = read_checkpoint(checkpoint_path(directory, steps)).model
+    names = dict(model.named_parameters())
+    sums = {name: newest[name].double() for name in names}
+    found = 1
+    for step in wanted:
+        with suppress(ValueError, OSError):
+            weights = read_checkpoint(checkpoint_path(directory, step)).model
+            sums = {name: total + weights[name] for name, total in sums.items()}
+            found += 1
+    return newest | {name: (total / found).to(newest[name].dtype) for name, total in sums.items()}, found
 
 
 def newest_checkpoint(directory: Path) -> Checkpoint | None:

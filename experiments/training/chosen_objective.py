@@ -11,6 +11,7 @@ from experiments.training.objectives import GeneratedSequences, NextByte, NextSu
 from experiments.training.pretrained import Pretrained
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
+from experiments.training.translation import Translation
 
 
 def make_objective(data: Data, config: Config, directory: Path | None = None) -> Objective:
@@ -22,6 +23,12 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
         own: Objective = data.objective(data, config)
         own.corpus = data
         return own
+    is_translation = isinstance(data, Examples) and data.kind == "translation"
+    if config.label_smoothing and not is_translation:
+        raise ValueError(
+            f"--label-smoothing is {config.label_smoothing}, which is for translations, and --data {data.name} is "
+            "none; leave it out"
+        )
     kept = None if directory is None or not (directory / FILE).exists() else directory / FILE
     if isinstance(data, Examples):
         return _of_examples(data, config, kept)
@@ -53,14 +60,17 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
 
 
 def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objective:
-    if examples.kind == "translation":
-        raise ValueError(
-            f"--data {examples.name} is translations, which nothing is trained on yet; give labelled texts"
-        )
+    is_translation = examples.kind == "translation"
+    what, fitting = ("translations", "bpe") if is_translation else ("labelled texts", "wordpiece (or bpe)")
     if config.tokenizer == "bytes":
         raise ValueError(
-            f"--tokenizer is bytes, but --data {examples.name} is labelled texts; give --tokenizer wordpiece (or bpe) "
-            "and --vocabulary-size, or run a study of such texts"
+            f"--tokenizer is bytes, but --data {examples.name} is {what}; give --tokenizer {fitting} and "
+            "--vocabulary-size, or run a study of such texts"
+        )
+    if is_translation and (config.tokenizer != "bpe" or config.initial_weights != "none"):
+        raise ValueError(
+            f"--tokenizer is {config.tokenizer} and --initial-weights is {config.initial_weights}, but --data "
+            f"{examples.name} is translations, which are written out from the start; give bpe and none"
         )
     pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights))
     if pretrained is not None:
@@ -76,4 +86,6 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
             f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {config.initial_weights} has "
             f"{tokenizer.size} tokens; give that"
         )
+    if is_translation:
+        return Translation(examples, config.context, config.batch_size, tokenizer, config.label_smoothing)
     return Classification(examples, config.context, config.batch_size, tokenizer, pretrained)

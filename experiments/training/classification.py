@@ -5,24 +5,19 @@ Fine-tuning begins with the encoder of a comparison of masked tokens (``--initia
 
 import importlib
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from scipy import stats
 from torch import Tensor, nn
 
 from experiments.data.examples import Examples
-from experiments.data.synthetic import SPLITS, split_generator
-from experiments.records.files import write_atomically
-from experiments.records.schema import ObjectiveRecord
-from experiments.training.objectives import Batch, Metric, Objective
+from experiments.data.synthetic import SPLITS
+from experiments.training.from_examples import FromExamples, padded
+from experiments.training.objectives import Batch, Metric
 from experiments.training.pretrained import Pretrained
-from experiments.training.subwords import FILE
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from experiments.variants import Variant
 from linear_rope.heads import Classifier
@@ -40,12 +35,12 @@ METRICS = {
 """what GLUE judges classes by, where that is not accuracy; scores are judged by Spearman's correlation"""
 
 
-class Classification(Objective):
+class Classification(FromExamples):
     """Predicting the class of one text or two, a score of two, or which of two texts is nearer to a third.
 
     A text is [CLS] tokens [SEP]; two are [CLS] first [SEP] second [SEP], of which the longer one is cut. A batch is
     the tokens, int64 (B, choices, N) with 0 at padding, where choices is 1, or 2 texts to choose from; and the labels
-    (B,), int64 or, of scores, float32. An epoch goes through the training split in an order of its own.
+    (B,), int64 or, of scores, float32.
     """
 
     loss_unit = "nats/example"
@@ -58,13 +53,13 @@ class Classification(Objective):
         tokenizer: TextTokenizer,
         pretrained: Pretrained | None = None,
     ) -> None:
-        self.corpus, self.length, self.batch_size = examples, context, batch_size
-        self.tokenizer, self.vocabulary, self.pretrained = tokenizer, tokenizer.size, pretrained
+        super().__init__(examples, context, batch_size, tokenizer)
+        self.pretrained = pretrained
         self.primary = METRICS.get(examples.name, ACCURACY if examples.classes else SPEARMAN)
         self.name = f"labels of {examples.name}"
         if self.primary.name in ("f1", "matthews"):
             _sklearn()  # what is missing is to be said before anything is trained
-        self.examples, self.is_score = examples, not examples.classes
+        self.is_score = not examples.classes
         self._tokens = {split: self._encode(split) for split in SPLITS}
         self._labels = {split: examples.labels(split) for split in SPLITS}
 
@@ -87,26 +82,14 @@ class Classification(Objective):
             return [[sequence_of([text, each], self.length) for each in others] for text, *others in rows]
         return [[sequence_of(texts, self.length)] for texts in rows]
 
-    def batch(self, seed: int, step: int) -> Batch:
-        """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
-        count = len(self._labels["train"])
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        chosen = [_order(count, seed, place // count)[place % count] for place in places]
-        return self._batch("train", chosen)
-
-    def windows(self, split: str, count: int) -> Batch:
-        """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
-        order = split_generator(split).permutation(len(self._labels[split]))[:count]
-        lengths = [max(map(len, self._tokens[split][index])) for index in order]
-        return self._batch(split, order[np.argsort(lengths, kind="stable")])
+    def _length(self, split: str, index: int) -> int:
+        return max(map(len, self._tokens[split][index]))
 
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
         texts = [self._tokens[split][index] for index in chosen]
-        tokens = np.full((len(texts), len(texts[0]), max(len(one) for text in texts for one in text)), PAD_ID, np.int64)
-        for row, text in zip(tokens, texts, strict=True):
-            for place, one in zip(row, text, strict=True):
-                place[: len(one)] = one
+        tokens = padded([one for text in texts for one in text])
         labels = torch.from_numpy(self._labels[split][np.asarray(chosen)])
+        tokens = tokens.reshape(len(texts), len(texts[0]), -1)
         return torch.from_numpy(tokens), labels.float() if self.is_score else labels
 
     def predict(self, model: nn.Module, tokens: Tensor) -> Tensor:
@@ -142,14 +125,6 @@ class Classification(Objective):
             found[self.primary.name] = float(judge(labels, said))
         return found
 
-    def describe(self) -> ObjectiveRecord:
-        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
-
-    def save(self, directory: Path) -> None:
-        """The tokenizer."""
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, self.tokenizer.json)
-
 
 def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
     """[CLS] first [SEP] second [SEP], at most ``length`` tokens; of two texts the longer one is cut, at its end."""
@@ -174,8 +149,3 @@ def _sklearn() -> Any:
         raise ValueError(
             "--data is judged by scikit-learn, which is not installed; pip install linear-rope[texts]"
         ) from None
-
-
-@lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(count)

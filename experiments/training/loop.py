@@ -87,6 +87,7 @@ def train_run(
     step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
     # Of a run stopped before its first step there is to be a checkpoint too.
     saved_step = step or None
+    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
     with log:
@@ -94,7 +95,7 @@ def train_run(
         def stop_if_asked() -> None:
             if should_stop():
                 if step != saved_step:
-                    save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                    save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
                 raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: Split, windows: int) -> None:
@@ -158,7 +159,7 @@ def train_run(
                 })  # fmt: skip
                 trained_seconds, trained_steps = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
-                save_checkpoint(directory / "checkpoint", step, model, optimizer)
+                save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
                 saved_step = step
         log_evaluation("validation", config.evaluation_windows)
         log_evaluation("test", config.test_windows)
@@ -292,11 +293,16 @@ def fall_begins(end: int) -> int:
 def learning_rate_at(step: int, config: Config, end: int) -> float:
     """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0.
 
+    With the schedule "inverse-sqrt" it is then the peak times √(warm-up steps / number of the step), the number counted
+    from 1 (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, where the peak is (dim · warm-up steps)^(-1/2)).
+
     With budgets it stays at the peak and falls linearly to zero over the last fifth of ``end`` steps.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     if config.budgets != "none":
         return config.learning_rate * min(1.0, (end - step) / (end - fall_begins(end)))
+    if config.schedule == "inverse-sqrt":
+        return config.learning_rate * math.sqrt(max(1, config.warmup_steps) / (step + 1))
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
     return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))

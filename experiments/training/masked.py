@@ -1,19 +1,13 @@
 """Predicting hidden tokens of a text from those on both sides (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from torch import Tensor, nn
 
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
-from experiments.records.files import write_atomically
-from experiments.records.schema import ObjectiveRecord
 from experiments.training.objectives import Batch, Metric, NextToken, evenly_spaced
-from experiments.training.subwords import FILE
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
 from linear_rope.model import MakeAttention, ModelConfig
@@ -32,6 +26,7 @@ class MaskedToken(NextToken):
     name = "masked token"
     primary = Metric("nats_per_token", "nats per masked token", "lower")
     token = "tokens"
+    tokenizer: TextTokenizer
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
         self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
@@ -86,14 +81,6 @@ class MaskedToken(NextToken):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of hidden tokens that have the largest logit."""
         return {"nats_per_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
-
-    def describe(self) -> ObjectiveRecord:
-        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
-
-    def save(self, directory: Path) -> None:
-        """The tokenizer, which another version of its library might learn otherwise."""
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 def lines(content: Bytes) -> list[str]:

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from msgspec.structs import replace
 from torch import Tensor, nn
 
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens
@@ -21,6 +20,7 @@ from experiments.records.files import write_atomically
 from experiments.records.schema import ObjectiveRecord
 from experiments.training.models import Trained
 from experiments.training.subwords import FILE, SubwordTokenizer
+from experiments.training.text_tokens import TextTokenizer
 from experiments.variants import Variant
 
 Batch = tuple[Tensor, ...]
@@ -43,6 +43,8 @@ class Objective(Trained, ABC):
     """what variants are compared by, and what the learning rate is chosen by on the validation split"""
     corpus: Data
     """what it is made of; its ``describe`` is what the record keeps"""
+    tokenizer: SubwordTokenizer | TextTokenizer | None = None
+    """of tokens that are learnt from the data"""
     loss_unit = "nats"
     """what progress calls the unit of ``loss``"""
 
@@ -83,10 +85,20 @@ class Objective(Trained, ABC):
     def describe(self) -> ObjectiveRecord:
         """What the record of a comparison keeps of it."""
         metric, unit, better = self.primary
-        return ObjectiveRecord(name=self.name, metric=metric, unit=unit, better=better, vocabulary=self.vocabulary)
+        sha256 = "" if self.tokenizer is None else self.tokenizer.sha256
+        return ObjectiveRecord(
+            name=self.name,
+            metric=metric,
+            unit=unit,
+            better=better,
+            vocabulary=self.vocabulary,
+            tokenizer_sha256=sha256,
+        )
 
     def save(self, directory: Path) -> None:
-        """Write into a comparison's directory what is not made again from its data, unless it is there."""
+        """Write the tokenizer, which another version of its library might learn otherwise, unless it is there."""
+        if self.tokenizer is not None and not (directory / FILE).exists():
+            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 def bits_per_byte(nats_per_byte: float) -> float:
@@ -171,6 +183,7 @@ class NextSubword(NextToken):
 
     name = "next subword"
     token = "tokens"
+    tokenizer: SubwordTokenizer
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: SubwordTokenizer) -> None:
         self.tokenizer, self.vocabulary = tokenizer, len(tokenizer.pieces)
@@ -192,14 +205,6 @@ class NextSubword(NextToken):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         nats, tokens = sums["nats"] / sums["windows"], sums["windows"] * self.length / sums["bytes"]
         return {"bits_per_byte": bits_per_byte(nats * tokens), "nats_per_token": nats, "tokens_per_byte": tokens}
-
-    def describe(self) -> ObjectiveRecord:
-        return replace(super().describe(), tokenizer_sha256=self.tokenizer.sha256)
-
-    def save(self, directory: Path) -> None:
-        """The tokenizer, which another version of its library might learn otherwise."""
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, self.tokenizer.json)
 
 
 class GeneratedSequences(NextToken):

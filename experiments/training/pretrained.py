@@ -8,6 +8,7 @@ from torch import nn
 from experiments.records.record import read_comparison, run_directory
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import newest_checkpoint
+from experiments.training.masked import MaskedToken
 from experiments.training.subwords import FILE
 from experiments.training.text_tokens import TextTokenizer
 from experiments.variants import Variant, get_variant
@@ -28,7 +29,7 @@ class Pretrained:
     def read(cls, directory: Path) -> "Pretrained":
         """Raises ValueError if it is no such comparison."""
         comparison = read_comparison(directory)
-        if comparison.objective.name != "masked token":
+        if comparison.objective.name != MaskedToken.name:
             raise ValueError(
                 f"--initial-weights is {directory}, which was trained for the {comparison.objective.name}; give a "
                 "comparison of masked tokens (python -m experiments run mlm)"

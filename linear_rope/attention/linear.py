@@ -5,10 +5,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
-from linear_rope.checks import check_choice
+from linear_rope.checks import check_choice, check_sequences
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
+from linear_rope.functional.bidirectional import sum_keys
 from linear_rope.functional.linear_attention import linear_attention, prepare, with_state
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
@@ -198,5 +199,25 @@ class LinearRoPEAttention(RoPEAttention):
             y = attention_output(read_state(terms, sums), terms.query_scale).to(projected.v.dtype)
         return self._merge(y, projected.local), LinearAttentionState(sums, state.position + 1, projected.carried)
 
+    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> State:
+        """The sums over the keys and values of a context, whose size does not depend on how many there are."""
+        k, v = self._keys_and_values(context, key_padding_mask)
+        with full_precision(context.device):
+            return sum_keys(self._inputs(_given(k, v), key_padding_mask, None).terms())
+
+    def recall(self, x: Tensor, memory: State) -> Tensor:
+        """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
+        check_sequences("x", x, self.dim, self.dtype)
+        q = self._in_heads(self.query(x))
+        with full_precision(x.device):
+            terms = self._inputs(_given(q, q), None, None).terms()
+            y = attention_output(read_state(terms, memory), terms.query_scale).to(q.dtype)
+        return self._merge(y, None)
+
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, denominator={self.denominator!r}, causal={self.causal}"
+
+
+def _given(x: Tensor, v: Tensor) -> Projected:
+    """Queries and keys alike, of which one is read, and values."""
+    return Projected(x, x, v, None, None, None, Carried())

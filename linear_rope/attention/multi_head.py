@@ -206,6 +206,40 @@ class RoPEAttention(nn.Module):
         """One token (B, 1, dim) more: its output, and the state for the next step."""
         raise NotImplementedError
 
+    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
+        """What :meth:`recall` reads of the tokens of ``context``, computed once.
+
+        Args:
+            context: (B, K, dim).
+            key_padding_mask: (B, K) bool, True at padding.
+
+        Returns:
+            Tuples of tensors, whose first dimension is B.
+
+        Raises:
+            ValueError: a causal attention, or one that tells positions.
+        """
+        raise NotImplementedError
+
+    def recall(self, x: Tensor, memory: Any) -> Tensor:
+        """What ``forward(x, context=context)`` gives, (B, N, dim) → (B, N, dim), for what :meth:`remember` gave."""
+        raise NotImplementedError
+
+    def _keys_and_values(self, context: Tensor, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(B, H, K, D) each, of a context without positions."""
+        if self.causal or self._along_one_sequence() or getattr(self, "rope", "none") != "none":
+            raise ValueError(
+                "remember was called, but the attention is causal or tells positions, which a context that is read "
+                'token by token has not; make it with causal=False and rope="none", without decay or convolutions'
+            )
+        check_sequences("context", context, self.dim, self.dtype)
+        check_padding_mask(key_padding_mask, *context.shape[:2])
+        _, source = without_padding(context, None, key_padding_mask)
+        return self._in_heads(self.key(source)), self._in_heads(self.value(source))
+
+    def _in_heads(self, x: Tensor) -> Tensor:
+        return rearrange(x, "b n (h d) -> b h n d", h=self.heads)
+
     def project(
         self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
     ) -> Projected:
@@ -231,7 +265,7 @@ class RoPEAttention(nn.Module):
             speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
             angles, phase = self.rotation(x, convolved, key_padding_mask, phase)
         log_decay = None if self.decay is None else self.decay(x)
-        q, k, v = (rearrange(y, "b n (h d) -> b h n d", h=self.heads) for y in (q, k, v))
+        q, k, v = map(self._in_heads, (q, k, v))
         return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
 
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:

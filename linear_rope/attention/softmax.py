@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.checks import check_sequences
 from linear_rope.functional.decay import faded, fading
 from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
@@ -37,6 +38,19 @@ class KeyValueCache(NamedTuple):
     position: Tensor
     faded: Tensor | None = None
     carried: Carried = Carried()
+
+
+class KeysAndValues(NamedTuple):
+    """A context that softmax attention reads.
+
+    Attributes:
+        k, v: (B, H, K, D).
+        key_padding_mask: (B, K) bool, True at padding, or None.
+    """
+
+    k: Tensor
+    v: Tensor
+    key_padding_mask: Tensor | None
 
 
 class SoftmaxRoPEAttention(RoPEAttention):
@@ -245,6 +259,19 @@ class SoftmaxRoPEAttention(RoPEAttention):
         y = self._sum(q, k, v, at, mask, bias, causal=False)
         cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
         return self._merge(y, projected.local), cache
+
+    def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
+        """The keys and values of a context."""
+        if self.alibi:
+            raise ValueError("remember was called, but alibi tells positions; make the attention with alibi=False")
+        return KeysAndValues(*self._keys_and_values(context, key_padding_mask), key_padding_mask)
+
+    def recall(self, x: Tensor, memory: KeysAndValues) -> Tensor:
+        """(B, N, dim) → (B, N, dim): attend to a context whose keys and values :meth:`remember` has made."""
+        check_sequences("x", x, self.dim, self.dtype)
+        q = self._in_heads(self.query(x))
+        y = softmax_attention(q, memory.k, memory.v, causal=False, key_padding_mask=memory.key_padding_mask)
+        return self._merge(y, None)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, alibi={self.alibi}, causal={self.causal}"

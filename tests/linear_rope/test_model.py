@@ -203,6 +203,8 @@ def test_an_encoder_decoder_reads_the_source_and_not_its_padding(name: str) -> N
     logits = model(source, target, mask)
     assert logits.shape == (2, 9, 50)
     assert_near(logits[1:], model(source[1:, :8], target[1:]))
+    at = random_tokens(2, 9, seed=3) % 2 == 0
+    assert_near(model(source, target, mask, at), logits[at])
     gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
     assert all(gradient.isfinite().all() and gradient.any() for gradient in gradients)
     changed = source.clone()

@@ -87,7 +87,7 @@ def test_curves_hold_every_recorded_number_and_the_record_says_what_was_run(comp
 def test_running_again_trains_nothing_and_changes_no_record(comparison, capsys):
     before = {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")}
     assert quick_run(comparison, "--seeds", "2") == 0
-    assert "14 of 14 runs are done already" in capsys.readouterr().out
+    assert "16 of 16 runs are done already" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")} == before
 
 
@@ -206,7 +206,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "planned"
     assert quick_run(out, "--dry-run", "--seeds", "3") == 0
     output = capsys.readouterr().out
-    assert "21 runs, 21,504 tokens" in output  # 7 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
+    assert "24 runs, 24,576 tokens" in output  # 8 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
     assert "favor+-rope-after" in output
     assert "estimated time" in output
     assert not out.exists()

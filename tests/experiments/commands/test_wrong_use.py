@@ -36,6 +36,8 @@ WRONG_USES = [
     ("generate . --prompt --seed 3", "--prompt came without a value; give it one, or leave it out"),
     ("generate .", "generate needs --variant and --prompt"),
     ("generate . --variant x --prompt y", "comparison.json"),
+    ("translate . --text x", "translate needs --variant"),
+    ("translate . --variant x --text y", "comparison.json"),
     ("train .", "config.json cannot be read"),
     ("run nonsense", "choose from convergence, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),

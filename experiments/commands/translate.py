@@ -1,0 +1,25 @@
+"""The translate command."""
+
+import sys
+
+from experiments.console import make_console, say_that_it_loads
+from experiments.options import TranslateOptions
+from experiments.records.record import read_comparison
+
+
+def translate(options: TranslateOptions) -> int:
+    """Print what a trained model translates each text to, a line each. Returns the exit status.
+
+    Raises ValueError if there is no such run, it is not finished, or it was trained for something else.
+    """
+    read_comparison(options.directory)  # what is none is refused before anything is loaded
+    say_that_it_loads("translate")
+    from experiments.comparison import load
+
+    run = load(options.directory).run(options.variant, options.seed)
+    texts = sys.stdin.read().splitlines() if options.text is None else [options.text]
+    penalty = options.length_penalty
+    console = make_console()
+    for text in run.translate(texts, beams=options.beams, length_penalty=penalty, device=options.device):
+        console.print(text, soft_wrap=True)
+    return 0

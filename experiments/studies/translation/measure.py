@@ -1,0 +1,114 @@
+"""The translations of the test split, their BLEU, and what the claims of the study compare."""
+
+import hashlib
+from pathlib import Path
+
+import pandas as pd
+from torch import nn
+
+from experiments.analysis.runs import NotRecorded
+from experiments.config import Config
+from experiments.records.csv_files import TEXT, number, whole
+from experiments.records.record import run_directory
+from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
+from experiments.training.objectives import Objective
+from experiments.training.trained_models import trained_models
+from experiments.training.translation import BEAMS as BEAMS
+from experiments.training.translation import LENGTH_PENALTY as LENGTH_PENALTY
+from experiments.training.translation import Translation, Translator, corpus_bleu, load_average
+
+AVERAGED = 5
+"""checkpoints, in every preset (Vaswani et al. 2017, section 6.1)"""
+KEPT = 20
+"""translations of each run in translations.csv"""
+SHOWN = 8
+"""of these in the report"""
+PUBLISHED = {"Transformer-base (1706.03762)": 27.3, "RoFormer (2104.09864)": 27.5}
+"""BLEU on WMT14 English to German: table 1 of RoFormer's paper"""
+
+SCORES = Table(
+    "bleu",
+    RUN,
+    {
+        "bleu": number(0, 100),
+        "pairs": whole(1, 10**9),
+        "checkpoints": whole(1, 1000),
+        "weights": TEXT,
+        "signature": TEXT,
+    },
+)
+TRANSLATIONS = Table(
+    "translations", RUN | {"number": whole(0, 10**9)}, {"source": TEXT, "reference": TEXT, "translation": TEXT}
+)
+
+
+def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
+    """Write bleu.csv and translations.csv; returns sentences about what could not be measured.
+
+    They are written after every run, and one whose weights were measured already is not translated again.
+    """
+    if not isinstance(objective, Translation):
+        return [f"--data {objective.corpus.name} is no translation: no BLEU was measured; give --data multi30k"]
+    config, notes = Config(**comparison.config), list[str]()
+    chosen = objective.chosen("test", config.test_windows)
+    rows = objective.examples.test.iloc[chosen]
+    sources, references = rows["source"].tolist(), rows["target"].tolist()
+    before = SCORES.read(root), TRANSLATIONS.read(root)
+    scores, translations = list[pd.DataFrame](), list[pd.DataFrame]()
+    for name, seed, model in trained_models(root, comparison, objective, "the translation", notes):
+        try:
+            count = load_average(run_directory(root, name, seed), model, config)
+        except (ValueError, OSError) as error:
+            notes.append(f"the translation leaves out {name} seed {seed}: {error}")
+            continue
+        if count < config.kept_checkpoints:
+            notes.append(f"{name} seed {seed} translates with the average of {count} checkpoints: no more are whole")
+        weights = digest_of(model)
+        done = _of_run(before[0], name, seed)
+        if before[1] is not None and len(done) and done.iloc[0]["weights"] == weights:
+            scores.append(done)
+            translations.append(_of_run(before[1], name, seed))
+            continue
+        translator = Translator(model, objective.tokenizer, config.context)
+        said = translator.translate(sources)
+        bleu, signature = corpus_bleu(said, references)
+        score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
+        scores.append(pd.DataFrame([{"variant": name, "seed": seed} | score]))
+        texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
+        # Spread over all lengths: those at the beginning are the shortest.
+        kept = pd.DataFrame(texts).iloc[:: max(1, len(said) // KEPT)][:KEPT]
+        translations.append(kept.assign(variant=name, seed=seed)[TRANSLATIONS.columns])
+        SCORES.write(root, *scores)
+        TRANSLATIONS.write(root, *translations)
+    SCORES.write(root, *scores)
+    TRANSLATIONS.write(root, *translations)
+    return notes
+
+
+def digest_of(model: nn.Module) -> str:
+    """16 hexadecimal digits that tell weights apart."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _of_run(table: pd.DataFrame | None, variant: str, seed: int) -> pd.DataFrame:
+    if table is None:
+        return pd.DataFrame()
+    return table[(table["variant"] == variant) & (table["seed"] == seed)]
+
+
+@SCORES.by_seed
+def bleu_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str) -> float:
+    """The BLEU of a variant minus that of another."""
+    return _bleu(rows, variant) - _bleu(rows, other)
+
+
+def _bleu(rows: pd.DataFrame, variant: str) -> float:
+    mine = rows[rows["variant"] == variant]
+    if mine.empty:
+        raise NotRecorded("the BLEU of its translations")
+    return float(mine["bleu"].item())

@@ -1,0 +1,58 @@
+"""What objectives of tables of examples share: the order in which an epoch has them, padding, and their tokenizer."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from experiments.data.examples import Examples
+from experiments.data.synthetic import split_generator
+from experiments.training.objectives import Batch, Objective
+from experiments.training.text_tokens import PAD_ID, Ids, TextTokenizer
+
+
+class FromExamples(Objective):
+    """Training on examples; an epoch goes through the training split in an order of its own."""
+
+    tokenizer: TextTokenizer
+
+    def __init__(self, examples: Examples, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
+        self.corpus, self.length, self.batch_size = examples, context, batch_size
+        self.examples, self.tokenizer, self.vocabulary = examples, tokenizer, tokenizer.size
+        self._order = lru_cache(maxsize=4)(self._epoch)
+
+    @abstractmethod
+    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
+        """The batch of the examples of a split that have these numbers."""
+
+    @abstractmethod
+    def _length(self, split: str, index: int) -> int:
+        """Tokens of an example."""
+
+    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
+        """The order in which an epoch has the training split."""
+        return np.random.default_rng([seed, epoch]).permutation(len(self.examples.train))
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
+        count = len(self.examples.train)
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        return self._batch("train", [self._order(seed, place // count)[place % count] for place in places])
+
+    def windows(self, split: str, count: int) -> Batch:
+        """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
+        return self._batch(split, self.chosen(split, count))
+
+    def chosen(self, split: str, count: int) -> np.ndarray:
+        """The numbers of the examples that ``windows`` has, in its order."""
+        order = split_generator(split).permutation(len(getattr(self.examples, split)))[:count]
+        return order[np.argsort([self._length(split, index) for index in order], kind="stable")]
+
+
+def padded(rows: Sequence[Ids]) -> np.ndarray:
+    """(B, N) int64: the rows, with PAD_ID behind those that are shorter than the longest."""
+    found = np.full((len(rows), max(map(len, rows))), PAD_ID, np.int64)
+    for place, row in zip(found, rows, strict=True):
+        place[: len(row)] = row
+    return found

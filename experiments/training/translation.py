@@ -1,0 +1,212 @@
+"""Translating texts with an encoder and a decoder (Vaswani et al. 2017, arXiv 1706.03762)."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.config import Config
+from experiments.data.examples import SPLITS, Examples
+from experiments.training.checkpoint import averaged_weights
+from experiments.training.from_examples import FromExamples, padded
+from experiments.training.models import Trained
+from experiments.training.objectives import Batch, Metric
+from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
+from linear_rope.model import EncoderDecoder, MakeAttention, ModelConfig
+
+BEAMS, LENGTH_PENALTY = 4, 0.6
+"""of the search for a translation (Vaswani et al. 2017, section 6.1)"""
+AT_ONCE = 32
+"""texts that are translated at once"""
+POOL = 50
+"""batches whose pairs are sorted by length before they are cut from one another"""
+
+
+@dataclass
+class TranslationModel(Trained):
+    """What a translator is built from, where its data need not be at hand."""
+
+    vocabulary: int
+    length: int
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        if attention is not None:
+            raise ValueError("--variants: another library's attention has no decoder here; leave it out")
+        return EncoderDecoder(config)
+
+
+class Translation(FromExamples):
+    """Predicting each next token of a translation from those before it and the text.
+
+    A source is its tokens and [SEP], a target [CLS], its tokens and [SEP]; both are cut so that the model reads at most
+    ``context`` tokens of each, and what is cut off a target takes its [SEP] with it. A batch is sources (B, K) and
+    targets (B, N), int64 with 0 at padding; of the training split it holds pairs of about one length (Vaswani et al.,
+    section 5.1), in a random order of batches.
+    """
+
+    name = "translation"
+    primary = Metric("nats_per_token", "nats per token", "lower")
+    loss_unit = "nats/token"
+
+    def __init__(
+        self,
+        examples: Examples,
+        context: int,
+        batch_size: int,
+        tokenizer: TextTokenizer,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(examples, context, batch_size, tokenizer)
+        _sacrebleu()  # what is missing is to be said before anything is trained
+        self.label_smoothing = label_smoothing
+        self._tokens = {split: self._encode(split) for split in SPLITS}
+        self._lengths = np.array([self._length("train", index) for index in range(len(examples.train))])
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        return TranslationModel(self.vocabulary, self.length).model(config, attention)
+
+    def _encode(self, split: str) -> list[tuple[Ids, Ids]]:
+        texts = self.examples.texts(split)
+        sources, targets = (self.tokenizer.encode(texts[name].tolist()) for name in ("source", "target"))
+        return [
+            (source_of(source, self.length), target_of(target, self.length))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+
+    def _length(self, split: str, index: int) -> int:
+        return max(map(len, self._tokens[split][index]))
+
+    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
+        order, size = super()._epoch(seed, epoch), self.batch_size
+        # The batch at the end of the epoch before takes some of this one's pairs.
+        first = -epoch * len(order) % size
+        last = len(order) - (len(order) - first) % size
+        if last <= first:
+            return order
+        pools = (order[start : min(start + POOL * size, last)] for start in range(first, last, POOL * size))
+        alike = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
+        batches = np.random.default_rng([seed, epoch, 1]).permutation(alike.reshape(-1, size))
+        return np.concatenate([order[:first], batches.ravel(), order[last:]])
+
+    def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
+        sources, targets = zip(*(self._tokens[split][index] for index in chosen), strict=True)
+        return torch.from_numpy(padded(sources)), torch.from_numpy(padded(targets))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        logits, wanted = self._predict(model, batch)
+        return F.cross_entropy(logits, wanted, label_smoothing=self.label_smoothing)
+
+    def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits (tokens, vocabulary) of all tokens of the targets but the first, and those tokens."""
+        source, target = batch
+        # A batch of an evaluation is padded to the longest of the split.
+        source, target = (x[:, : int((x != PAD_ID).sum(1).max())] for x in (source, target))
+        wanted = target[:, 1:]
+        there = wanted != PAD_ID
+        return model(source, target[:, :-1], source == PAD_ID, there).float(), wanted[there]
+
+    def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
+        return {} if self.label_smoothing else {"nats_per_token": loss}
+
+    def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
+        logits, wanted = self._predict(model, batch)
+        nats = F.cross_entropy(logits, wanted, reduction="sum").item()
+        return {"nats": nats, "tokens": len(wanted), "right": int((logits.argmax(-1) == wanted).sum())}
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Without smoothing. ``accuracy``: the share of tokens that have the largest logit, each behind the right
+        ones.
+        """
+        return {"nats_per_token": sums["nats"] / sums["tokens"], "accuracy": sums["right"] / sums["tokens"]}
+
+
+def source_of(text: Ids, length: int) -> Ids:
+    """The tokens and [SEP], at most ``length`` in all."""
+    return np.append(text[: length - 1], np.uint16(END_ID))
+
+
+def target_of(text: Ids, length: int) -> Ids:
+    """[CLS], the tokens and [SEP]; of these ``length`` + 1, as the last is not read but predicted."""
+    return np.concatenate([[BEGIN_ID], text, [END_ID]]).astype(np.uint16)[: length + 1]
+
+
+class Translator:
+    """A trained model and its tokenizer.
+
+    Args:
+        model: in eval mode.
+        tokenizer: that of its comparison.
+        context: tokens of the longest text that it reads and writes.
+    """
+
+    def __init__(self, model: EncoderDecoder, tokenizer: TextTokenizer, context: int) -> None:
+        self.model, self.tokenizer, self.context = model, tokenizer, context
+
+    def translate(
+        self, texts: Sequence[str], *, beams: int = BEAMS, length_penalty: float = LENGTH_PENALTY
+    ) -> list[str]:
+        """The translation of each text; what is beyond the context is not read.
+
+        Raises ValueError if the search cannot have such ``beams``.
+        """
+        sources = [source_of(ids, self.context) for ids in self.tokenizer.encode(list(texts))]
+        device = next(self.model.parameters()).device
+        found = [""] * len(texts)
+        # Texts of about one length together, so that little is padded.
+        order = sorted(range(len(texts)), key=lambda index: len(sources[index]))
+        for start in range(0, len(order), AT_ONCE):
+            chosen = order[start : start + AT_ONCE]
+            source = torch.from_numpy(padded([sources[index] for index in chosen])).to(device)
+            written = self.model.translate(
+                source,
+                source == PAD_ID,
+                begin=BEGIN_ID,
+                end=END_ID,
+                beams=beams,
+                length_penalty=length_penalty,
+                longest=self.context,
+            )
+            for index, ids in zip(chosen, written.tolist(), strict=True):
+                found[index] = self.tokenizer.decode(ids)
+        return found
+
+
+def load_average(directory: Path, model: nn.Module, config: Config) -> int:
+    """Give ``model`` the mean of the weights of a run's last checkpoints; returns how many there were.
+
+    ``directory`` is the run's. Raises ValueError or OSError if its final checkpoint is not whole.
+    """
+    weights, count = averaged_weights(
+        directory / "checkpoint",
+        model,
+        steps=config.steps,
+        every=config.checkpoint_every,
+        count=config.kept_checkpoints,
+    )
+    model.load_state_dict(weights)
+    return count
+
+
+def corpus_bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
+    """BLEU in percent, and sacrebleu's signature, which says how it was computed.
+
+    Raises ValueError if sacrebleu is not installed.
+    """
+    metric = _sacrebleu().BLEU()
+    score = metric.corpus_score(list(translations), [list(references)])
+    return float(score.score), str(metric.get_signature())
+
+
+def _sacrebleu() -> Any:
+    try:
+        return importlib.import_module("sacrebleu.metrics")
+    except ImportError:
+        raise ValueError(
+            "--data is translations, which sacrebleu judges, and it is not installed; pip install linear-rope[texts]"
+        ) from None

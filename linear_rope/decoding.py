@@ -1,0 +1,119 @@
+"""Beam search over any model that goes on token by token, and what it does to the model's states.
+
+Axis names: S sources, K beams, N tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Step = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(tokens (S·K, 1), sequences (S·K,), sources (S,)), all int64, → logits (S·K, V) of the tokens that follow.
+
+``sequences`` says which sequence of the step before each one goes on from, ``sources`` which sources of it are left.
+"""
+
+
+def reordered(state: Any, order: Tensor) -> Any:
+    """The states of the sequences that ``order`` (B',) int64 names, in that order; they can be named several times.
+
+    Args:
+        state: tensors whose first dimension counts the sequences, None, and tuples (also named ones) of these.
+        order: indices of sequences.
+    """
+    if state is None:
+        return None
+    if isinstance(state, Tensor):
+        return state.index_select(0, order)
+    parts = [reordered(part, order) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+
+
+def length_penalty_of(length: int, alpha: float) -> float:
+    """lp(Y) = ((5 + |Y|) / 6)^α, by which a hypothesis' log-probability is divided (Wu et al. 2016, arXiv 1609.08144,
+    eq. 14).
+    """
+    return float(((5 + length) / 6) ** alpha)
+
+
+def beam_search(
+    step: Step,
+    sources: int,
+    *,
+    begin: int,
+    end: int,
+    beams: int,
+    length_penalty: float,
+    longest: int,
+    device: torch.device,
+) -> Tensor:
+    """The best sequence found for each source.
+
+    In every step the ``beams`` most probable sequences that have not ended go on. Of the ``beams`` most probable
+    continuations those that end are hypotheses, and a source is done when it has ``beams`` of them. The best has the
+    largest log-probability over :func:`length_penalty_of` its tokens, the end among them. Where none has ended after
+    ``longest`` tokens, the most probable sequence is taken as it is.
+
+    Args:
+        step: the model.
+        sources: how many.
+        begin: the token that every sequence begins with; it is not part of the result.
+        end: the token that ends a sequence.
+        beams: K; 1 takes the likeliest token each time.
+        length_penalty: α of the length penalty; 0 compares log-probabilities.
+        longest: most tokens of a result, its end among them.
+        device: of the result.
+
+    Returns:
+        (sources, N) int64, N up to ``longest``, with ``end`` behind the end.
+
+    Raises:
+        ValueError: no beams, no tokens, or more beams than half the vocabulary.
+    """
+    if beams < 1 or longest < 1:
+        raise ValueError(f"beams is {beams} and longest is {longest}; give 1 or more of each")
+    found = torch.full((sources, longest), end, device=device)
+    if sources == 0:
+        return found[:, :0]
+    left = torch.arange(sources, device=device)
+    kept = left  # of the sources of the step before, those that are left
+    tokens = torch.full((sources, 1, 1), begin, device=device)
+    sequences = left
+    scores = torch.zeros(sources, 1, device=device)
+    best, ended = torch.full((sources,), -torch.inf, device=device), torch.zeros_like(left)
+    for length in range(1, longest + 1):
+        logits = step(tokens[:, :, -1].reshape(-1, 1), sequences, kept)
+        log_probabilities = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        vocabulary, live = log_probabilities.shape[-1], tokens.shape[1]
+        if 2 * beams > vocabulary:
+            raise ValueError(f"beams is {beams}; give half the vocabulary of {vocabulary} or less")
+        together = scores.unsqueeze(-1) + log_probabilities.view(len(left), live, vocabulary)
+        # Each sequence has one continuation that ends: of twice as many at least K go on.
+        values, places = together.flatten(1).topk(2 * beams)
+        parents, new = places // vocabulary, places % vocabulary
+        grown = torch.cat((tokens.gather(1, parents.unsqueeze(-1).expand(-1, -1, length)), new.unsqueeze(-1)), dim=2)
+        ends = new == end
+        ends_now = ends[:, :beams]
+        rated = values[:, :beams] / length_penalty_of(length, length_penalty)
+        value, place = rated.masked_fill(~ends_now, -torch.inf).max(-1)
+        better = value > best
+        best = torch.where(better, value, best)
+        hypothesis = grown[torch.arange(len(left), device=device), place, 1:]
+        found[left[better], :length] = hypothesis[better]
+        ended = ended + ends_now.sum(-1)
+        scores, chosen = values.masked_fill(ends, -torch.inf).topk(beams)
+        tokens = grown.gather(1, chosen.unsqueeze(-1).expand(-1, -1, length + 1))
+        parents = parents.gather(1, chosen)
+        if length == longest:
+            none = best == -torch.inf
+            found[left[none]] = tokens[none, 0, 1:]
+        going_on = (ended < beams).nonzero().squeeze(-1)
+        if len(going_on) == 0:
+            break
+        kept = going_on
+        sequences = (going_on.unsqueeze(-1) * live + parents[going_on]).flatten()
+        left, tokens, scores, best, ended = (x[going_on] for x in (left, tokens, scores, best, ended))
+    lengths = (found != end).sum(-1)
+    return found[:, : min(longest, int(lengths.max()) + 1)]

@@ -1,0 +1,154 @@
+"""The study of translation: a run from the command line to the report, and verdicts from made-up figures."""
+
+import io
+import itertools
+import json
+
+import pandas as pd
+import pytest
+
+from experiments import load
+from experiments.analysis.statistics import summarise
+from experiments.cli import main
+from experiments.config import Config
+from experiments.presets import get_preset
+from experiments.report.answer import Findings
+from experiments.studies.registry import STUDIES
+from experiments.studies.translation import measure as measured
+from experiments.studies.translation.answer import answer
+from experiments.studies.translation.figures import bleu_table, figures, samples_table
+from tests.made_up import make_record
+
+from .conftest import drawn, judged, opened, verdicts, write
+
+STUDY = STUDIES["translation"]
+GATED = "elu+1-rope-after@decay=gate@local_conv=4"
+SMALL = ["--steps", "8", "--checkpoint-every", "2", "--evaluate-every", "4", "--log-every", "2"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two variants of the smoke preset."""
+    out = tmp_path_factory.mktemp("translation") / "made"
+    words = ["run", "translation", "--preset", "smoke", "--variants", f"softmax-rope,{GATED}", *SMALL]
+    assert main([*words, "--workers", "1", "--out", str(out)]) == 0
+    return out, words
+
+
+def test_a_run_has_bleu_samples_and_a_report(made):
+    out, _ = made
+    scores, texts = pd.read_csv(out / "bleu.csv"), pd.read_csv(out / "translations.csv", keep_default_na=False)
+    assert scores["variant"].tolist() == ["softmax-rope", GATED]
+    assert scores["checkpoints"].tolist() == [4, 4]
+    assert scores["pairs"].tolist() == [8, 8]
+    assert scores["signature"].str.contains("tok:13a").all()
+    assert len(texts) == 16
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert texts["reference"].iloc[0] in report
+    assert "RoFormer (2104.09864)" in report
+    assert "tok:13a" in report
+    notes = json.loads((out / "comparison.json").read_text())["notes"]
+    # Eight steps have four checkpoints, and the preset asks for the average of five.
+    assert [note for note in notes if "translates with the average of 4 checkpoints" in note]
+
+
+def test_what_was_translated_is_not_translated_again(made, monkeypatch):
+    out, words = made
+    before = (out / "bleu.csv").read_bytes()
+    monkeypatch.setattr(measured.Translator, "translate", lambda *_: pytest.fail("it was translated again"))
+    assert main([*words, "--out", str(out)]) == 0
+    assert (out / "bleu.csv").read_bytes() == before
+
+
+def test_a_trained_model_translates_in_python_and_on_the_command_line(made, capsys, monkeypatch):
+    out, _ = made
+    run = load(out).run(GATED)
+    texts = pd.read_csv(out / "translations.csv", keep_default_na=False)
+    mine = texts[texts["variant"] == GATED]
+    assert run.translate(mine["source"].tolist()) == mine["translation"].tolist()
+    (alone,) = run.translate("forty-two", beams=1)
+    capsys.readouterr()
+    words = ["translate", str(out), "--variant", GATED, "--beams", "1"]
+    assert main([*words, "--text", "forty-two"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == alone
+    monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\nforty-two\n"))
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [alone, alone]
+
+
+def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
+    out, _ = made
+    for words, said in (
+        (["--variant", "softmax-none"], "which"),
+        (["--variant", GATED, "--beams", "0"], "beams is 0; give 1 or more"),
+        (["--variant", GATED, "--length-penalty", "-1"], "length_penalty is -1.0; give 0 or more"),
+        (["--variant", GATED, "--seed", "9"], "seed is 9; choose from 0"),
+    ):
+        assert main(["translate", str(out), "--text", "one", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert said in line
+    with pytest.raises(ValueError, match="continues no text"):
+        load(out).run(GATED).generate("one")
+
+
+def test_another_task_has_no_bleu(next_byte, tmp_path):
+    config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
+    (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
+    assert "give --data multi30k" in note
+
+
+def test_presets_have_as_many_checkpoints_as_the_method_says():
+    for name in STUDY.presets:
+        config = get_preset(name, STUDY).config
+        assert config.kept_checkpoints == measured.AVERAGED
+        assert config.label_smoothing == 0.1
+        assert config.steps >= measured.AVERAGED * config.checkpoint_every
+
+
+BLEU = {"softmax-none": 30, "softmax-sinusoidal": 33, "softmax-rope": 34, "elu+1-none": 31, "elu+1-rope-after": 32}
+NOISE = (0.0, 0.02, -0.03)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "made-up", ",".join(STUDY.variants), 3)
+    runs = [*itertools.product(STUDY.variants, range(3))]
+    scores = [
+        (variant, seed, BLEU.get(variant, 35) + NOISE[(seed + len(variant)) % 3], 1000, 5, "0" * 16, "nrefs:1")
+        for variant, seed in runs
+    ]
+    write(measured.SCORES, root, scores)
+    texts = [
+        (variant, seed, number, f"text {number}", f"Text {number}", f"{variant} {number}")
+        for (variant, seed), number in itertools.product(runs, range(20))
+    ]
+    write(measured.TRANSLATIONS, root, texts)
+    return opened(root)
+
+
+def test_verdicts(made_up):
+    found = verdicts(STUDY, *made_up)
+    assert found["softmax-rope-softmax-sinusoidal-bleu"] == found["elu+1-rope-after-behind"] == "supported"
+    assert found["gate-and-convolution"] == "supported"
+    assert found[f"{GATED}-behind"] == "not supported"
+
+
+def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
+    root, comparison, curves = made_up
+    rows = judged(STUDY, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution translates best")
+    assert "the best softmax variant, softmax attention with RoPE, has 34.0" in said
+    assert "With RoPE softmax attention has +1.0 against sinusoidal positions." in said
+
+
+def test_the_tables_and_the_figures(made_up, tmp_path):
+    root, comparison, curves = made_up
+    shown = bleu_table(measured.SCORES.read(root), comparison).set_index("variant")
+    assert shown.loc["RoFormer (2104.09864)", "BLEU"] == "27.5"
+    assert shown.loc["softmax-rope", "BLEU"].startswith("34.0 (")
+    samples = samples_table(measured.TRANSLATIONS.read(root), comparison, 1)
+    assert len(samples) == measured.SHOWN * (2 + len(STUDY.variants))
+    assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
+    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert {"bleu", "validation", "training", "final", "throughput"} <= stems
