@@ -8,7 +8,7 @@ BEST = "elu+1-rope-after@decay=fixed"
 
 
 def answer(found: Findings) -> str:
-    """First the gap, then what RoPE adds."""
+    """First the gap, then what RoPE adds, then softmax attention equipped alike."""
     if not found.size(f"{BEST}-gap"):
         return of_any(found)
     unit, said = found.comparison.objective.unit, list[str]()
@@ -28,4 +28,7 @@ def answer(found: Findings) -> str:
         added = found.rows["rope-after-with-fixed"].estimate.mean
         word = "lowers" if added < 0 else "raises"
         said.append(f"With the decay RoPE after the map {word} the loss by {abs(added):.3f}.")
+    if found.size("alike"):
+        beside = found.rows["alike"].estimate.mean
+        said.append(f"With a gate and a local convolution on both, elu+1 minus softmax attention is {beside:+.3f}.")
     return " ".join(said)

@@ -19,9 +19,10 @@ NOISE = (0.0, 0.002, -0.002)
 def found(make_comparison, tmp_path):
     """What is found where elu+1 with RoPE after the map and a fixed decay ends at ``best``."""
 
-    def make(best, variants=SOME):
+    def make(best, variants=SOME, ends=None):
         def loss(name, seed, step):
-            return ENDS.get(name, best) + (8 - step / 12.5 if step < 100 else 0) + NOISE[(seed + len(name)) % 3]
+            falling = 8 - step / 12.5 if step < 100 else 0
+            return (ENDS | (ends or {})).get(name, best) + falling + NOISE[(seed + len(name)) % 3]
 
         root, comparison, curves = opened(make_comparison(tmp_path / "made-up", variants, 3, loss=loss))
         rows = judged(FORGETTING, root, comparison, curves)
@@ -48,6 +49,12 @@ def test_the_answer_is_the_gap_and_what_rope_adds(found):
     assert "closes 110% of the gap to softmax attention with RoPE; without the decay 25%" in said
     assert "It ends 0.100 bits per byte below softmax attention with RoPE." in said
     assert "With the decay RoPE after the map lowers the loss by 0.200." in said
+
+
+def test_the_answer_ends_with_softmax_attention_equipped_alike(found):
+    ends = "elu+1-rope-after@decay=gate@local_conv=4", "softmax-rope@decay=gate@local_conv=4"
+    said = answer(found(2.9, ",".join([SOME, *ends]), dict(zip(ends, (2.81, 2.80), strict=True))))
+    assert said.endswith("With a gate and a local convolution on both, elu+1 minus softmax attention is +0.010.")
 
 
 def test_an_answer_that_is_not_sure_says_so(found):
