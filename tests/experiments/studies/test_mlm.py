@@ -1,0 +1,79 @@
+"""The study of masked tokens: a run from the command line to the report, and verdicts from made-up figures."""
+
+import json
+
+import pytest
+
+from experiments import load
+from experiments.analysis.statistics import summarise
+from experiments.cli import main
+from experiments.report.answer import Findings
+from experiments.studies.mlm.answer import answer
+from experiments.studies.mlm.figures import figures
+from experiments.studies.registry import STUDIES
+from linear_rope.heads import MaskedLM
+
+from .conftest import drawn, judged, opened, verdicts
+
+STUDY = STUDIES["mlm"]
+GATED = "elu+1-rope-after@decay=gate@local_conv=4"
+ENDS = {"softmax-learned": 6.0, "softmax-rope": 5.5, "elu+1-learned": 6.2, "elu+1-rope-after": 5.9}
+NOISE = (0.0, 0.002, -0.002)
+
+
+@pytest.fixture
+def found(make_comparison, tmp_path):
+    """Three seeds of every variant; the four without settings end as in ``ends``, all others at 5.4."""
+
+    def make(ends=ENDS):
+        def loss(name, seed, step):
+            falling = 8 - step / 12.5 if step < 100 else 0
+            return ends.get(name, 5.4) + falling + NOISE[(seed + len(name)) % 3]
+
+        objective = {
+            "name": "masked token",
+            "metric": "nats_per_token",
+            "unit": "nats per masked token",
+            "better": "lower",
+        }
+        return opened(
+            make_comparison(tmp_path / "made-up", ",".join(STUDY.variants), 3, loss=loss, objective=objective)
+        )
+
+    return make
+
+
+def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
+    out = tmp_path / "mlm"
+    words = ["run", "mlm", "--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--workers", "1"]
+    assert main([*words, "--variants", f"softmax-learned,{GATED}", "--out", str(out)]) == 0
+    record = json.loads((out / "comparison.json").read_text())
+    assert record["objective"]["name"] == "masked token"
+    assert (out / "tokenizer.json").exists()
+    assert isinstance(load(out).run(GATED).model(), MaskedLM)
+    assert "RoFormer's figure 3" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_verdicts(found):
+    said = verdicts(STUDY, *found())
+    assert said["softmax-rope-learned-loss"] == said["elu+1-rope-after-learned-loss"] == "supported"
+    assert said["softmax-rope-curve"] == "supported"
+    assert said[f"{GATED}-lowers"] == said[f"{GATED}-below-softmax"] == said["alike"] == "supported"
+
+
+def test_the_other_way_round_it_is_not_supported(found):
+    said = verdicts(STUDY, *found(ENDS | {"softmax-rope": 6.5}))
+    assert said["softmax-rope-learned-loss"] == said["softmax-rope-curve"] == "not supported"
+
+
+def test_the_answer_is_about_learned_positions_first(found):
+    root, comparison, curves = found()
+    rows = judged(STUDY, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert said.startswith("With RoPE softmax attention ends 0.50 nats per masked token below learned positions. ")
+
+
+def test_figures(found, tmp_path):
+    root, comparison, curves = found()
+    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert {"validation", "final-loss", "training"} <= stems
