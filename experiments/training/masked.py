@@ -24,7 +24,7 @@ class MaskedToken(NextToken):
     """
 
     name = "masked token"
-    primary = Metric("nats_per_token", "nats per masked token", "lower")
+    primary = Metric("nats_per_masked_token", "nats per masked token", "lower")
     token = "tokens"
     tokenizer: TextTokenizer
 
@@ -69,7 +69,7 @@ class MaskedToken(NextToken):
         return F.cross_entropy(model(inputs, at).float(), targets[at])
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
-        return {"nats_per_token": loss}
+        return {"nats_per_masked_token": loss}
 
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         inputs, targets = batch
@@ -80,7 +80,7 @@ class MaskedToken(NextToken):
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of hidden tokens that have the largest logit."""
-        return {"nats_per_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
+        return {"nats_per_masked_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
 
 
 def lines(content: Bytes) -> list[str]:

@@ -30,12 +30,8 @@ def found(make_comparison, tmp_path):
             falling = 8 - step / 12.5 if step < 100 else 0
             return ends.get(name, 5.4) + falling + NOISE[(seed + len(name)) % 3]
 
-        objective = {
-            "name": "masked token",
-            "metric": "nats_per_token",
-            "unit": "nats per masked token",
-            "better": "lower",
-        }
+        objective = {"name": "masked token", "metric": "nats_per_masked_token", "unit": "nats per masked token"}
+        objective |= {"better": "lower", "vocabulary": 300}
         return opened(
             make_comparison(tmp_path / "made-up", ",".join(STUDY.variants), 3, loss=loss, objective=objective)
         )

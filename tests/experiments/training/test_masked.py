@@ -70,7 +70,7 @@ def test_the_loss_and_the_metrics_are_of_hidden_tokens_alone(task):
     expected = -logits[at].gather(1, targets[at][:, None]).mean()
     torch.testing.assert_close(task.loss(model, batch), expected)
     metrics = task.metrics(task.tally(model, batch))
-    assert metrics["nats_per_token"] == pytest.approx(expected.item(), rel=1e-5)
+    assert metrics["nats_per_masked_token"] == pytest.approx(expected.item(), rel=1e-5)
     assert metrics["accuracy"] == (logits.argmax(-1)[at] == targets[at]).double().mean().item()
 
 
