@@ -107,6 +107,8 @@ class Config:
     """steps between checkpoints"""
     kept_checkpoints: Annotated[int, 2, 1000] = 2
     """checkpoints that are kept; of translations the average of their weights is measured"""
+    tested: Literal["last", "best"] = "last"
+    """weights that are tested and kept: the last ones, or those that were best on the validation split"""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32)"""
     threads: Annotated[int, 1, 4096] = 1
@@ -141,6 +143,8 @@ class Config:
             raise ValueError(
                 f"schedule is {self.schedule} with budgets, which have a schedule of their own; leave it out"
             )
+        if self.tested == "best" and (self.budgets != "none" or self.kept_checkpoints > 2):
+            raise ValueError("tested is best, which is for runs without budgets and averages; leave these out")
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.tokens_per_step > MOST_TOKENS_PER_STEP:

@@ -151,6 +151,10 @@ class MetricsLog:
         """Whether the row of a step and split is on record."""
         return (step, split) in self._written
 
+    def values(self, split: str, metric: str) -> dict[int, float]:
+        """A metric of a split by step, as it is on record."""
+        return {step: row.metrics[metric] for (step, of), row in self._written.items() if of == split}
+
     def append(self, step: int, tokens: int, split: Split, metrics: dict[str, float]) -> None:
         """Append one row, on the disk before this returns. Raises OSError if it cannot be written; then no part is."""
         if self.has(step, split):

@@ -20,6 +20,7 @@ from experiments.config import Config, budget_steps, recorded_steps
 from experiments.records.record import MetricsLog
 from experiments.records.schema import Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
+from experiments.training.early_stopping import Best
 from experiments.training.models import build_model
 from experiments.training.objectives import Batch, Objective
 from experiments.variants import Variant
@@ -90,6 +91,7 @@ def train_run(
     kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
+    best = Best(directory / "checkpoint", log, objective.primary)
     with log:
 
         def stop_if_asked() -> None:
@@ -105,6 +107,22 @@ def train_run(
                 inputs = objective.diagnosed(split, config.diagnose_windows)
                 values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
             log.append(step, step * config.tokens_per_step, split, values)
+            if split == "validation" and config.tested == "best":
+                best.keep(step, model, optimizer)
+
+        def test_the_best() -> None:
+            """Test the best weights, which then are the run's final ones."""
+            if best.are_kept:
+                try:
+                    early = best.restore(model, step)
+                except (ValueError, OSError) as error:
+                    raise RunFailed(
+                        f"the weights of its best evaluation are gone ({error}); remove its directory"
+                    ) from None
+                note(f"tested with the weights of step {early:,}, the best on the validation split")
+                save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
+            log_evaluation("test", config.test_windows)
+            best.remove()
 
         def update(step: int, end: int) -> tuple[float, float, float, Batch]:
             """Loss, gradient norm, learning rate and batch of one step of a run that ends at step ``end``."""
@@ -161,8 +179,13 @@ def train_run(
             if step % config.checkpoint_every == 0 or step == config.steps:
                 save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
                 saved_step = step
-        log_evaluation("validation", config.evaluation_windows)
-        log_evaluation("test", config.test_windows)
+        if config.tested == "last":
+            log_evaluation("validation", config.evaluation_windows)
+            log_evaluation("test", config.test_windows)
+            return
+        if not log.has(step, "validation"):  # else it was stopped after that, and has the best weights already
+            log_evaluation("validation", config.evaluation_windows)
+        test_the_best()
 
 
 def check_finite(values: dict[str, float], split: str, step: int) -> None:

@@ -217,3 +217,64 @@ def test_a_run_stops_within_an_evaluation_too(tmp_path, task):
         train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
     train(tmp_path / "stopped", task)
     assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+
+
+RISING = dataclasses.replace(CONFIG, tested="best", learning_rate=3.0, warmup_steps=8)
+"""a learning rate that rises until the loss does"""
+
+
+def test_the_best_weights_are_tested_and_kept(tmp_path, task):
+    notes = []
+    train(tmp_path, task, config=RISING, note=notes.append)
+    losses = {r["step"]: r["bits_per_byte"] for r in rows(tmp_path) if r["split"] == "validation" and r["step"]}
+    best = min(losses, key=losses.get)
+    assert best < RISING.steps, "the test is of a run that gets worse"
+    assert f"tested with the weights of step {best}, the best on the validation split" in notes
+    stopped = dataclasses.replace(RISING, tested="last")
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path / "there", task, config=stopped,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= best,
+        )  # fmt: skip
+    there, final = (f"checkpoint/step{step:08d}/model.safetensors" for step in (best, RISING.steps))
+    assert (tmp_path / final).read_bytes() == (tmp_path / "there" / there).read_bytes()
+    assert not (tmp_path / "checkpoint" / "best").exists()
+
+
+@pytest.mark.parametrize("stop_at", [3, 6, 11])
+def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, stop_at):
+    train(tmp_path / "whole", task, config=RISING)
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path / "stopped", task, config=RISING,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    train(tmp_path / "stopped", task, config=RISING)
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "stopped" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+
+
+def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, task):
+    train(tmp_path, task, config=RISING)
+    whole, notes = rows(tmp_path), []
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in metrics_rows(path)[:-1]))
+    train(tmp_path, task, config=RISING, note=notes.append)
+    assert rows(tmp_path) == whole
+    assert notes == ["resumed at step 12"]
+
+
+def test_the_best_weights_cannot_be_lost_in_silence(tmp_path, task):
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path, task, config=RISING,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= 11,
+        )  # fmt: skip
+    for weights in (tmp_path / "checkpoint" / "best").glob("*/model.safetensors"):
+        weights.write_bytes(b"")
+    with pytest.raises(RunFailed, match="weights of its best evaluation are gone"):
+        train(tmp_path, task, config=RISING)
