@@ -1,7 +1,7 @@
 """Ready configurations, by the size of machine they are for: presets.toml, and what a study has of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ from experiments.study import Study, read_toml
 
 PRESETS = ("smoke", "cpu", "gpu", "paper")
 """of the studies that have none of their own"""
+NOT_CONFIG = ("base", "description", "seeds", "of_data")
+"""what a preset has besides settings of Config"""
 GENERAL: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
@@ -20,6 +22,15 @@ class Preset:
     description: str
     config: Config
     seeds: int
+    of_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """data sets that a study runs on one after the other, and what differs from ``config`` for each. ``instead_of``
+    names another one: it is left out where that can be had"""
+
+    def config_of(self, settings: Mapping[str, Any]) -> Config:
+        """The configuration with these settings, and those of their data set below them."""
+        own = dict(self.of_data.get(settings.get("data", self.config.data), {}))
+        own.pop("instead_of", None)
+        return replace(self.config, **own | dict(settings))
 
 
 def get_preset(name: str, study: Study | None = None) -> Preset:
@@ -34,9 +45,10 @@ def get_preset(name: str, study: Study | None = None) -> Preset:
 def _preset(settings: Mapping[str, Any]) -> Preset:
     """What the settings make of the preset that they name as their ``base``, or of the default configuration."""
     base = _preset(GENERAL[settings["base"]]) if "base" in settings else Preset("", Config(), seeds=3)
-    config = {name: value for name, value in settings.items() if name not in ("base", "description", "seeds")}
+    config = {name: value for name, value in settings.items() if name not in NOT_CONFIG}
     return Preset(
         settings.get("description", base.description),
         replace(base.config, **config),
         settings.get("seeds", base.seeds),
+        settings.get("of_data", base.of_data),
     )

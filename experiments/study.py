@@ -71,9 +71,12 @@ class Study:
     variants: Sequence[str] = ()
     """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """its own presets: what differs from the general one of that name (presets.py). None: the general ones"""
+    """its own presets: what differs from the general one of that name (presets.py). None: the general ones. One that
+    has ``of_data`` runs on each of these data sets: what differs for it, by its name"""
     table_note: str = ""
     """what else has to be said below the main table"""
+    overview: Part | None = None
+    """(directories of its comparisons) -> the tables that stand on the page over several comparisons; None: none"""
     claims: Path | Part | Sequence[Any] = ()
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
     quantities: str = ""

@@ -214,3 +214,13 @@ def gap_closed(variant: str, baseline: str, goal: str, metric: str = "test_bits_
 def evaluations_apart(config: Mapping[str, Any]) -> float:
     """What a share of the steps resolves: evaluations lie this part of the run apart."""
     return min(1.0, config["evaluate_every"] / config["steps"])
+
+
+def paired_primary(variant: str, other: str) -> ReadSample:
+    """The comparison's own metric on the test split, variant minus other, by seed."""
+
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float]:
+        metric = f"test_{comparison.objective.metric}"
+        return lambda seed: runs.numbers[variant, seed].last(metric) - runs.numbers[other, seed].last(metric)
+
+    return by_seed((variant, other), read)

@@ -19,6 +19,8 @@ from experiments.comparison import Comparison, load
 from experiments.console import program
 from experiments.launch.signals import Stopped
 from experiments.options import ALL, RunOptions, as_words, parse
+from experiments.presets import get_preset
+from experiments.studies.registry import STUDIES
 
 
 def compare(
@@ -55,6 +57,11 @@ def compare(
     options = parse("run", RunOptions, [experiment, *words], program())
     if options.study == ALL or options.dry_run:
         raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
+    of_data = get_preset(options.preset, STUDIES[options.study]).of_data
+    if of_data and "data" not in options.settings:
+        raise ValueError(
+            f"data is not given, and {experiment} is a comparison of each data set; give {' or '.join(of_data)}"
+        )
     try:
         with _the_script_is_not_imported_again():
             run(options)

@@ -1,7 +1,5 @@
 """The run command: what it is to do, checked as far as that goes without PyTorch, and then done."""
 
-from dataclasses import replace
-
 from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
 from experiments.launch.registry import LAUNCHERS
@@ -33,6 +31,10 @@ def run(options: RunOptions) -> int:
     if options.variants is not None:
         parse_variants(options.variants)
     say_that_it_loads(f"run {options.study}")
+    if (of_data := get_preset(options.preset, STUDIES[options.study]).of_data) and "data" not in options.settings:
+        from experiments.commands.run_data_sets import run_data_sets
+
+        return run_data_sets(options, of_data, lambda words: run(parse("run", RunOptions, words, program())))
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
@@ -47,4 +49,4 @@ def run(options: RunOptions) -> int:
 
 def resolved_config(options: RunOptions) -> Config:
     """What every run is trained with: the preset's settings, and before them those that were given."""
-    return replace(get_preset(options.preset, STUDIES[options.study]).config, **options.settings)
+    return get_preset(options.preset, STUDIES[options.study]).config_of(options.settings)

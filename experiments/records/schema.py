@@ -98,7 +98,7 @@ class ObjectiveRecord(Struct, kw_only=True, frozen=True):
     def quantity(self) -> str:
         """What tables and axes call the metric."""
         words = self.metric.replace("_", " ")
-        return words if words == self.unit else f"{words} ({self.unit})"
+        return self.unit if words in self.unit.lower() else f"{words} ({self.unit})"
 
     @property
     def where_better(self) -> str:

@@ -11,8 +11,8 @@ from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import Interactive, interactive
 from experiments.report.render import template
-from experiments.report.report import check_places, remove_unfinished_reports, write
-from experiments.study import Study
+from experiments.report.report import check_places, remove_unfinished_reports, rows_of, write
+from experiments.study import Study, resolve
 
 WIDTH, HEIGHT = 280, 130
 MOST_LINES = 5
@@ -51,7 +51,7 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
     index = directory / "index.html"
     if index.is_symlink():
         check_link(index, directory)
-    cards = []
+    cards, of_study = [], dict[str, list[Path]]()
     for root in comparisons_in(directory):
         remove_unfinished_reports(root)
         check_places(root)
@@ -59,9 +59,12 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
         main = write(evidence)
         say(str(root / "report.html"))
         cards.append(_card(evidence, main))
-    write_atomically(
-        index, template("index.html").render(name=directory.resolve().name, cards=cards, size=(WIDTH, HEIGHT))
-    )
+        of_study.setdefault(evidence.study.name, []).append(root)
+    over = [(studies[name].overview, roots) for name, roots in of_study.items()]
+    tables = [entry for part, roots in over if part is not None for entry in resolve(part)(roots)]
+    shown = [{"title": each.title, "caption": each.caption, "table": rows_of(each.table)} for each in tables]
+    content = {"name": directory.resolve().name, "cards": cards, "size": (WIDTH, HEIGHT), "tables": shown}
+    write_atomically(index, template("index.html").render(content))
     return index
 
 

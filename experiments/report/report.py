@@ -76,7 +76,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "answer": evidence.answer,
             "setting": setting(comparison, study.measured),
             "comparison": comparison,
-            "table": _rows(main),
+            "table": rows_of(main),
             "below": f"{how_to_read(main, summary)} {study.said(study.table_note)}".strip(),
             "groups": _first_of_kernels(comparison),
             "queued": queued,
@@ -148,7 +148,7 @@ def result_table(root: Path) -> Table:
 def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     words = {"title": entry.title, "caption": entry.caption}
     if isinstance(entry, TableEntry):
-        return words | {"table": _rows(entry.table)}
+        return words | {"table": rows_of(entry.table)}
     image, size = _picture(output / "figures" / f"{entry.stem}.png")
     narrow, narrow_size = _picture(output / NARROW / f"{entry.stem}.png")
     return words | {"stem": entry.stem, "image": image, "size": size, "narrow": narrow, "narrow_size": narrow_size}
@@ -169,6 +169,6 @@ def _first_of_kernels(comparison: Comparison) -> list[int]:
     return [place for place in range(1, len(kernels)) if kernels[place] != kernels[place - 1]]
 
 
-def _rows(table: pd.DataFrame) -> list[list[str]]:
+def rows_of(table: pd.DataFrame) -> list[list[str]]:
     """The header and the rows of a table, as strings."""
     return [[str(cell) for cell in row] for row in (list(table.columns), *table.to_numpy(dtype=object).tolist())]

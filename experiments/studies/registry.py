@@ -6,7 +6,7 @@ from experiments.extensions import Registry
 from experiments.study import Study, read_study
 
 NAMES = (
-    "convergence forgetting tokens positions mlm decay denominator features length mask pairing recall copying "
+    "convergence forgetting tokens positions mlm glue decay denominator features length mask pairing recall copying "
     "tracking translation speed"
 )
 

@@ -1,0 +1,35 @@
+"""The figures and the samples of the study of GLUE, for one task."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.analysis.statistics import finished_values
+from experiments.figures.curves import curve_figure
+from experiments.figures.settings import final_by_setting
+from experiments.figures.style import draw
+from experiments.records.schema import Comparison
+from experiments.studies.glue.answer import BERT
+from experiments.study import Entries, read_study
+
+STUDY = read_study(Path(__file__).parent)
+
+
+def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
+    directory, tables = output / "figures", (curves, summary, comparison)
+    quantity = comparison.objective.quantity
+    recorded, entries = set(curves["split"]), Entries()
+    values = finished_values(root, comparison, curves)
+    if not values.empty:
+        entry = STUDY.figure("score", quantity=f"{quantity[0].upper()}{quantity[1:]}")
+        entries.append(draw(directory, entry, final_by_setting, values, summary, comparison, BERT))
+    if "validation" in recorded:
+        words = {
+            "quantity": f"{quantity[0].upper()}{quantity[1:]}",
+            "windows": comparison.evaluated_windows["validation"],
+        }
+        entries.append(draw(directory, STUDY.figure("validation", **words), curve_figure, *tables, "validation"))
+    if "train" in recorded:
+        entry = STUDY.figure("training", log_every=comparison.config["log_every"])
+        entries.append(draw(directory, entry, curve_figure, *tables, "train"))
+    return entries

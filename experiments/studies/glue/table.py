@@ -1,0 +1,65 @@
+"""The tasks side by side, beside RoFormer's table 2, from a comparison of each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.analysis.curves import read_curves
+from experiments.analysis.statistics import summarise
+from experiments.data.registry import DATA_SETS
+from experiments.records.record import read_comparison
+from experiments.records.schema import Comparison
+from experiments.report.answer import Findings
+from experiments.studies.glue.answer import percent
+from experiments.study import Entries, read_study
+
+STUDY = read_study(Path(__file__).parent)
+PUBLISHED = {
+    "BERT, as published": ("88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"),
+    "RoFormer, as published": ("89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"),
+}
+"""RoFormer (arXiv 2104.09864), table 2"""
+TASKS = {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "sts-b": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
+PART = "-part"
+
+
+def overview(roots: Sequence[Path]) -> Entries:
+    """One table of all tasks; a task of which only a part is there is named so. Nothing if no run is finished."""
+    found = {comparison.data[0].name: (root, comparison) for root in roots if (comparison := read_comparison(root))}
+    names = {task: task if task in found or f"{task}{PART}" not in found else f"{task}{PART}" for task in TASKS}
+    scores, seeds, parameters = dict[str, dict[str, str]](), set[int](), set[int]()
+    for task, name in names.items():
+        for variant, score, n in _scores(*found[name]) if name in found else ():
+            scores.setdefault(variant, {})[task] = score
+            seeds.add(n)
+            parameters |= {each.parameters for each in found[name][1].variants}
+    if not scores:
+        return []
+    titles = {task: f"{title} (part)" if names[task].endswith(PART) else title for task, title in TASKS.items()}
+    rows = [dict(zip(("encoder", *titles.values()), (name, *cells), strict=True)) for name, cells in PUBLISHED.items()]
+    for variant, of_task in scores.items():
+        rows.append({"encoder": variant} | {titles[task]: of_task.get(task, "-") for task in TASKS})
+    lacking = [task for task, name in names.items() if name not in found]
+    words = {
+        "seeds": " or ".join(map(str, sorted(seeds))),
+        "parameters": " to ".join(dict.fromkeys(f"{each / 1e6:.1f}" for each in (min(parameters), max(parameters)))),
+        "missing": _missing(lacking),
+    }
+    return [STUDY.table("glue", pd.DataFrame(rows), **words)]
+
+
+def _missing(tasks: Sequence[str]) -> str:
+    """Which tasks were not run, each with the commands that fetch its files."""
+    if not tasks:
+        return ""
+    told = (f"{TASKS[task]} ({'; '.join(DATA_SETS[task].fetch)})" for task in tasks)
+    return f"Not run, with what fetches them into the data directory DIR: {', '.join(told)}."
+
+
+def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:
+    """Variant, score in words and seeds of every variant with a finished run."""
+    summary = summarise(root, comparison, read_curves(root, comparison))
+    found = Findings(comparison, summary, {}, root)
+    finals = {variant.name: found.final(variant.name) for variant in comparison.variants}
+    return [(name, percent(final), final.n) for name, final in finals.items() if final.n]
