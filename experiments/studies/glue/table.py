@@ -42,8 +42,8 @@ def overview(roots: Sequence[Path]) -> Entries:
         rows.append({"encoder": variant} | {titles[task]: of_task.get(task, "-") for task in TASKS})
     lacking = [task for task, name in names.items() if name not in found]
     words = {
-        "seeds": " or ".join(map(str, sorted(seeds))),
-        "parameters": " to ".join(dict.fromkeys(f"{each / 1e6:.1f}" for each in (min(parameters), max(parameters)))),
+        "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
+        "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
         "missing": _missing(lacking),
     }
     return [STUDY.table("glue", pd.DataFrame(rows), **words)]
