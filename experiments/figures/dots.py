@@ -47,7 +47,7 @@ class Rows:
             axes.tick_params(axis="y", length=0)
             axes.margins(x=0.1)
             axes.xaxis.set_major_locator(
-                MaxNLocator(4 if is_narrow() else 6 if columns > 1 else 10, steps=[1, 2, 5, 10])
+                MaxNLocator(4 if is_narrow() or columns > 2 else 6 if columns > 1 else 10, steps=[1, 2, 5, 10])
             )
         marks = {
             1: "One seed: no interval.",
