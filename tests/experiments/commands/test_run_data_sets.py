@@ -1,0 +1,67 @@
+"""A study of several data sets: a comparison of each, and what happens with those that cannot be had."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments import compare
+from experiments.cli import main
+from experiments.data.corpus import DataSet
+from experiments.data.registry import DATA_SETS
+from experiments.studies.registry import STUDIES
+
+SMALL = {"data": "stdlib", "steps": 4, "evaluate_every": 2}
+
+
+def not_to_be_had(*_):
+    raise ValueError("--data nowhere cannot be had")
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """The study of convergence, to be run on what is always here, on what is not, and on what stands in for both."""
+    of_data = {
+        "stdlib": {"steps": 6},
+        "nowhere": {},
+        "copying-64": {"instead_of": "stdlib"},
+        "parity-64": {"instead_of": "nowhere", "context": 64},
+    }
+    study = replace(STUDIES["convergence"], name="several", presets={"smoke": SMALL | {"of_data": of_data}})
+    monkeypatch.setitem(STUDIES._items, "several", study)
+    monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had))
+
+
+def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsys):
+    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--workers", "1"]
+    assert main([*words, "--out", str(tmp_path / "all")]) == 0
+    assert {path.name for path in (tmp_path / "all").iterdir()} == {"stdlib", "parity-64", "index.html"}
+    said = capsys.readouterr().out
+    assert "left out: --data nowhere cannot be had" in said
+    assert "left out: stdlib is here" in said
+    assert said.splitlines()[-1].startswith("nowhere was left out, because it is not here")
+    # The same command finds all done.
+    assert main([*words, "--out", str(tmp_path / "all")]) == 0
+    assert capsys.readouterr().out.count("1 of 1 runs are done already") == 2
+
+
+def test_settings_of_a_data_set_count_unless_they_are_given(several, tmp_path, capsys):
+    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--dry-run"]
+    assert main(words) == 0
+    assert "6 steps of" in capsys.readouterr().out
+    assert main([*words, "--data", "stdlib"]) == 0
+    assert "6 steps of" in capsys.readouterr().out
+    assert main([*words, "--steps", "5"]) == 0
+    assert "5 steps of" in capsys.readouterr().out
+
+
+def test_a_directory_of_one_comparison_is_refused(several, tmp_path, capsys):
+    (tmp_path / "comparison.json").write_text("{}")
+    assert main(["run", "several", "--preset", "smoke", "--out", str(tmp_path)]) == 2
+    assert "holds one comparison" in capsys.readouterr().err
+
+
+def test_compare_asks_for_the_data_set(several):
+    with pytest.raises(
+        ValueError, match="data is not given, and several is a comparison of each data set; give stdlib"
+    ):
+        compare("softmax-none", experiment="several", preset="smoke")
