@@ -86,7 +86,7 @@ def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
     task = make_objective(examples("text"), CONFIG)
     steps = [task.batch(0, step)[0] for step in range(8)]
     rows = {tuple(row[row != PAD_ID].tolist()) for tokens in steps for row in tokens[:, 0]}
-    texts = {tuple(ids[0].tolist()) for ids in task._tokens["train"]}
+    texts = {tuple(ids.tolist()) for (ids,) in task.sequences("train", range(64))}
     assert rows == texts
     assert not torch.equal(task.batch(1, 0)[1], task.batch(0, 0)[1]) or not torch.equal(*(
         task.batch(seed, 0)[0] for seed in (0, 1)
