@@ -48,6 +48,8 @@ class Config:
     """bpe: byte-level byte-pair encoding; wordpiece: BERT's; both are trained on the training split"""
     vocabulary_size: Annotated[int, 256, 2**16] = 256
     """tokens of the tokenizer; more than the 256 bytes for bpe"""
+    examples: Annotated[int, 0, 10**9] = 0
+    """of labelled texts and translations: how many of the training split are used, a fair sample of it; 0: all"""
     initial_weights: str = "none"
     """directory of a comparison of masked tokens, whose encoders labelled texts begin with; none: from the start"""
     layers: Annotated[int, 1, 10_000] = 2

@@ -121,10 +121,13 @@ def resolve(part: Part | None) -> Callable[..., Any]:
 
 
 def read_study(directory: Path) -> Study:
-    """The study of a folder: study.toml has its fields and its words; claims.toml, if there is one, its claims."""
+    """The study of a folder, which has its name with _ for -.
+
+    study.toml has its fields and its words; claims.toml, if there is one, its claims.
+    """
     fields = read_toml(directory / "study.toml")
     claims = directory / "claims.toml"
-    return Study(directory.name, **({"claims": claims} if claims.exists() else {}) | fields)
+    return Study(directory.name.replace("_", "-"), **({"claims": claims} if claims.exists() else {}) | fields)
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:

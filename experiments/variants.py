@@ -29,10 +29,12 @@ NOT_AFTER = ("softmax", "favor+window")
 OF_SCORES: list[str] = _WORDS["of_scores"]
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
-SIZES = ("dim", "heads")
-"""settings that make a model of another size; their variants are compared with each other"""
+SIZES = ("dim", "heads", "context")
+"""settings that make a model of another size, or have it read more; their variants are compared with each other"""
 SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator", "decay", "local_conv", "short_conv")
-"""what may differ between the variants of a comparison: the batches, their number and the text may not"""
+"""what may differ between the variants of a comparison: the batches, their number and the text may not
+
+So the context may differ where it only says how much is read of each text: of labelled texts."""
 
 
 @dataclass(frozen=True)

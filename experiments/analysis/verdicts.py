@@ -121,12 +121,11 @@ def size(comparison: Comparison) -> str:
         return f"preset {comparison.preset}"
     config = comparison.config
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
-    tokens = config["batch_size"] * config["context"]
     rates = comparison.learning_rates
     tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
     return (
-        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {tokens:,} tokens, context "
-        f"{config['context']:,}, {tuned}"
+        f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {comparison.read_in(1)}, "
+        f"context {comparison.contexts}, {tuned}"
     )
 
 

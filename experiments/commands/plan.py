@@ -42,11 +42,10 @@ def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
 
 def print_head(console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int) -> None:
     config = comparison.config
-    tokens = config["steps"] * config["batch_size"] * config["context"]
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
         f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
-        f"{config['batch_size'] * config['context']:,} tokens ({tokens:,} tokens a run), {workers} at a time on "
+        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {workers} at a time on "
         f"{comparison.machine['device']}; linear attention: the chunked form in pure PyTorch, on {device.type}",
         soft_wrap=True,
     )
@@ -63,20 +62,22 @@ def print_plan(
 ) -> None:
     print_head(console, comparison, objective.corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
-    begun, measured = time.monotonic(), dict[tuple[str, str], float]()
+    begun, measured = time.monotonic(), dict[tuple[str, str, int], float]()
     seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
-    total, runs, trials = 0.0, 0, 0
+    total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(variants, comparison.variants, strict=True):
-        alike = (variant.kernel, variant.position)
+        own = variant.config(config)
+        alike = (variant.kernel, variant.position, own.context)
         if alike not in measured or time.monotonic() - begun < MEASURING_SECONDS:
-            measured[alike] = _estimated_seconds(variant, variant.config(config), objective, device)
+            measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         seconds = measured[alike]
         tried = 0 if "learning_rate" in variant.settings else len(rates)
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
         total, runs, trials = total + seconds * mine, runs + mine, trials + tried
-        sizes = described.parameters, described.position_parameters, config.steps * config.tokens_per_step
+        tokens += mine * own.steps * own.tokens_per_step
+        sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
         table.add_row(variant.name, str(mine), *(f"{size:,}" for size in sizes), duration(seconds))
     console.print(table)
     if trials:
@@ -86,7 +87,7 @@ def print_plan(
             soft_wrap=True,
         )
     console.print(
-        f"{runs} runs, {runs * config.steps * config.tokens_per_step:,} tokens; estimated time with {workers} at a "
+        f"{runs} runs, {tokens:,} tokens; estimated time with {workers} at a "
         f"time: {duration(total / min(workers, runs))}. No comparison was written."
     )
 
@@ -122,7 +123,7 @@ def nondeterministic(comparison: Comparison, config: Config, objective: Objectiv
     for record in comparison.variants:
         try:
             variant = get_variant(record.name)
-            trial, _ = _trial_step(variant, variant.config(config), objective, device)
+            trial, _ = _trial_step(variant, variant.config(config), objective.of(variant.settings), device)
             found += nondeterministic_operations(partial(trial, 0))
         except (RuntimeError, RunFailed) as error:
             # Out of memory, say: its run will tell the same, and the others go on.

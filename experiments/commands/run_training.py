@@ -32,7 +32,7 @@ from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective
 from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import RANDOM_KERNELS, Variant, check_variants_differ, parse_variants
+from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, parse_variants
 
 
 def run_training(study: Study, options: RunOptions, config: Config) -> int:
@@ -55,8 +55,11 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         models.check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
     corpus = load_data(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     objective = make_objective(corpus, config, root)
-    parameters = {variant.name: _parameters(variant, configs[variant.name], objective) for variant in variants}
-    sizes = {name: (variant.dim, variant.heads) for name, variant in configs.items()}
+    parameters = {
+        variant.name: _parameters(variant, configs[variant.name], objective.of(variant.settings))
+        for variant in variants
+    }
+    sizes = {name: tuple(getattr(variant, size) for size in SIZES) for name, variant in configs.items()}
     for size in {*sizes.values()}:
         models.check_parameters_match({name: parameters[name] for name in sizes if sizes[name] == size})
     passed_over: list[str] = []
@@ -67,7 +70,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     comparison.config = dataclasses.asdict(config)
     comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
     comparison.seeds = list(range(seeds))
-    comparison.data = [corpus.describe()]
+    comparison.data = [objective.corpus.describe()]
     comparison.objective = objective.describe()
     windows = {"validation": config.evaluation_windows, "test": config.test_windows}
     comparison.evaluated_windows = {split: len(objective.windows(split, most)[0]) for split, most in windows.items()}
@@ -82,7 +85,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     store.make_directory(root)
     with only_one_run(root, console):
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
-        print_head(console, comparison, corpus, device, workers)
+        print_head(console, comparison, objective.corpus, device, workers)
         with store.failing_after_it_began(root):
             return _train_and_report(console, study, root, comparison, options, objective, device, launcher, reusable)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -65,6 +65,17 @@ class Examples:
         if not self.classes:
             return column.to_numpy(np.float64)
         return column.map({name: number for number, name in enumerate(self.classes)}).to_numpy(np.int64)
+
+    def first(self, count: int) -> "Examples":
+        """The same with at most ``count`` examples to train on: the first of that split in the order of ``mixed``.
+
+        Its sha256 stays that of the whole content.
+        """
+        there = len(self.train)
+        if count >= there:
+            return self
+        note = f"{self.note} Trained on {count:,} of the {there:,} examples of the training split."
+        return replace(self, train=mixed(self.train)[:count], note=note)
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data; its splits are counted in examples."""

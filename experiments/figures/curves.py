@@ -108,7 +108,7 @@ def _panels(
     last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     for axes, variants in panels:
         axes.set(xlim=(0, 1.02 * max(last, 1)), ylim=vertical_range)
-        axes.set_xlabel(wrapped(f"optimiser step\n(one step = {comparison.tokens_per_step:,} tokens)", 44))
+        axes.set_xlabel(wrapped(f"optimiser step\n(one step = {comparison.read_in(1)})", 44))
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.tick_params(labelbottom=True)
         if not references:

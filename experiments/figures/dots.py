@@ -93,10 +93,11 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     shown = summary[(summary["metric"] == "steps_to_baseline") & ~summary["variant"].isin(rows.baselines)]
     axes.set_xlim(0, max(steps * 1.06, 1.03 * shown["high"].max(skipna=True)))
     axes.set_xlabel(wrapped("optimiser steps to the baseline's final validation loss (dashed: end of the run)", 30))
-    to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
-    tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
-    tokens.set_xlabel("tokens")
-    tokens.xaxis.set_major_formatter(EngFormatter())
+    if len({comparison.context_of(variant) for variant in rows.variants}) == 1:  # else a step has no one number of them
+        to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
+        tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
+        tokens.set_xlabel("tokens")
+        tokens.xaxis.set_major_formatter(EngFormatter())
     counts = summary[summary["metric"] == "steps_to_baseline"].set_index("variant")
     for variant, height in zip(rows.variants, rows.heights, strict=True):
         row: Any = counts.loc[variant.name]

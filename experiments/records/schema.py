@@ -171,7 +171,24 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def tokens_per_step(self) -> int:
+        """Of a variant with the comparison's context."""
         return int(self.config["batch_size"]) * int(self.config["context"])
+
+    def context_of(self, variant: VariantRecord) -> int:
+        """Tokens of the longest sequence that a variant reads."""
+        return int(variant.settings.get("context", self.config["context"]))
+
+    @property
+    def contexts(self) -> str:
+        """The contexts of the variants: "256", or "256 to 2,048"."""
+        found = sorted({self.context_of(variant) for variant in self.variants})
+        return " to ".join(f"{each:,}" for each in dict.fromkeys((found[0], found[-1])))
+
+    def read_in(self, steps: int) -> str:
+        """What a run reads in so many optimiser steps, in words; of examples their number, as they have any length."""
+        if any(data.unit == "examples" for data in self.data):
+            return f"{steps * self.config['batch_size']:,} examples of up to {self.contexts} tokens"
+        return f"{steps * self.tokens_per_step:,} tokens"
 
     @property
     def runs(self) -> Iterator[tuple[str, int]]:
@@ -203,6 +220,6 @@ class MetricsRow(Struct):
     step: Natural
     """of the optimiser"""
     tokens: Natural
-    """that these steps saw"""
+    """that these steps saw; of examples that are shorter than the context, as many as there is room for"""
     split: Split
     metrics: dict[str, Number]

@@ -128,11 +128,13 @@ def setting(comparison: Comparison, measured: str = "") -> str:
         device = machine.get("device", "cpu")
         return f"Preset {comparison.preset}, measured on {machine.get('cpu', 'a CPU') if device == 'cpu' else device}."
     config, seeds, layers = comparison.config, len(comparison.seeds), comparison.config.get("layers", "?")
-    tokens = config["steps"] * comparison.tokens_per_step
+    read = f"{_round(config['steps'] * comparison.tokens_per_step)} tokens of training"
+    if any(data.unit == "examples" for data in comparison.data):
+        read = f"{comparison.read_in(config['steps'])} read in training"
     words = [
         f"{measured or f'Test {comparison.objective.quantity}'} on {listed(data.called for data in comparison.data)}",
         "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
-        f"{_round(tokens)} tokens of training",
+        read,
         f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
     ]
     intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""

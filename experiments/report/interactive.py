@@ -64,9 +64,7 @@ def interactive(
     seeds = finished_seeds(summary)
     data: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
-        found = {
-            v.name: _curve(curves, split, comparison, v.name, seeds.get(v.name, set())) for v in comparison.variants
-        }
+        found = {v.name: _curve(curves, split, comparison, v, seeds.get(v.name, set())) for v in comparison.variants}
         drawn = {name: columns for name, columns in found.items() if columns is not None}
         if drawn:
             quantity = plotted(curves, split, comparison).quantity
@@ -94,10 +92,10 @@ def interactive(
 
 
 def _curve(
-    curves: pd.DataFrame, split: str, comparison: Comparison, variant: str, finished: set[int]
+    curves: pd.DataFrame, split: str, comparison: Comparison, variant: VariantRecord, finished: set[int]
 ) -> dict[str, list[float]] | None:
     """Mean and 95 % interval over the finished seeds (over all, if none is), by step."""
-    mine = curves[(curves["variant"] == variant) & (curves["split"] == split)]
+    mine = curves[(curves["variant"] == variant.name) & (curves["split"] == split)]
     rows = mine[mine["metric"] == plotted(curves, split, comparison).metric]
     if finished:
         rows = rows[rows["seed"].isin(finished)]
@@ -111,14 +109,15 @@ def _curve(
         return None
     estimates = [estimate(list(row)) for row in table.to_numpy()]
     limits = (0.0, 1.0) if plotted(curves, split, comparison).metric == "accuracy" else (-np.inf, np.inf)
+    tokens = comparison.config["batch_size"] * comparison.context_of(variant)
     columns = {
         "step": list(map(float, table.index)),
-        "tokens": [float(step) * comparison.tokens_per_step for step in table.index],
+        "tokens": [float(step) * tokens for step in table.index],
         "mean": [each.mean for each in estimates],
         "low": [max(each.low, limits[0]) if each.has_interval else each.mean for each in estimates],
         "high": [min(each.high, limits[1]) if each.has_interval else each.mean for each in estimates],
     }
-    timed = curves[(curves["variant"] == variant) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
+    timed = curves[(curves["variant"] == variant.name) & (curves["split"] == "train") & (curves["metric"] == "seconds")]
     seconds = timed.groupby("step")["value"].mean()
     if len(seconds):
         steps = [0, *seconds.index]

@@ -1,4 +1,4 @@
-"""The studies: a new one is a folder beside this file, and its name here."""
+"""The studies: a new one is a folder beside this file, and its name here, with - for _."""
 
 from pathlib import Path
 
@@ -6,10 +6,12 @@ from experiments.extensions import Registry
 from experiments.study import Study, read_study
 
 NAMES = (
-    "convergence forgetting tokens positions mlm glue decay denominator features length mask pairing recall copying "
-    "tracking translation speed"
+    "convergence forgetting tokens positions mlm glue long-documents decay denominator features length mask pairing "
+    "recall copying tracking translation speed"
 )
 
 STUDIES: Registry[Study] = Registry(
-    "study", "linear_rope.studies", {name: read_study(Path(__file__).parent / name) for name in NAMES.split()}
+    "study",
+    "linear_rope.studies",
+    {name: read_study(Path(__file__).parent / name.replace("-", "_")) for name in NAMES.split()},
 )

@@ -19,6 +19,13 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
 
     Raises ValueError if the configuration does not fit the data, or a library is missing.
     """
+    if config.examples:
+        if not isinstance(data, Examples):
+            raise ValueError(
+                f"--examples is {config.examples}, which is for labelled texts and translations, and --data "
+                f"{data.name} is neither; give --examples 0, or other --data"
+            )
+        data = data.first(config.examples)
     if data.objective is not None:
         own: Objective = data.objective(data, config)
         own.corpus = data

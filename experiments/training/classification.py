@@ -3,9 +3,12 @@
 Fine-tuning begins with the encoder of a comparison of masked tokens (``--initial-weights``), or from nothing.
 """
 
+import copy
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,9 +16,11 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 
+from experiments.config import Config
 from experiments.data.examples import Examples
 from experiments.data.synthetic import SPLITS
 from experiments.training.from_examples import FromExamples, padded
+from experiments.training.models import Trained
 from experiments.training.objectives import Batch, Metric
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
@@ -35,12 +40,27 @@ METRICS = {
 """what GLUE judges classes by, where that is not accuracy; scores are judged by Spearman's correlation"""
 
 
+@dataclass(frozen=True)
+class ClassifierModel(Trained):
+    """The part of it that a model is built from; a process of its own can be given that."""
+
+    vocabulary: int
+    length: int
+    outputs: int
+    """numbers that the model gives for a sequence"""
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        if attention is not None:
+            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+        return Classifier(config, self.outputs)
+
+
 class Classification(FromExamples):
     """Predicting the class of one text or two, a score of two, or which of two texts is nearer to a third.
 
     A text is [CLS] tokens [SEP]; two are [CLS] first [SEP] second [SEP], of which the longer one is cut. A batch is
     the tokens, int64 (B, choices, N) with 0 at padding, where choices is 1, or 2 texts to choose from; and the labels
-    (B,), int64 or, of scores, float32.
+    (B,), int64 or, of scores, float32. Which texts are in it, and their order, do not depend on the context.
     """
 
     loss_unit = "nats/example"
@@ -60,33 +80,58 @@ class Classification(FromExamples):
         if self.primary.name in ("f1", "matthews"):
             _sklearn()  # what is missing is to be said before anything is trained
         self.is_score = not examples.classes
-        self._tokens = {split: self._encode(split) for split in SPLITS}
+        self._ids: dict[str, dict[int, tuple[Ids, ...]]] = {split: {} for split in SPLITS}
         self._labels = {split: examples.labels(split) for split in SPLITS}
 
-    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        if attention is not None:
-            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+    @property
+    def shape(self) -> "ClassifierModel":
+        """What a model is built from, without the examples."""
         of_each = self.examples.kind == "triplet" or self.is_score
-        return Classifier(config, 1 if of_each else len(self.examples.classes))
+        return ClassifierModel(self.vocabulary, self.length, 1 if of_each else len(self.examples.classes))
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        return self.shape.model(config, attention)
 
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
         if self.pretrained is not None:
             assert isinstance(model, Classifier)
             self.pretrained.load_into(model.encoder, variant, seed)
 
-    def _encode(self, split: str) -> list[list[Ids]]:
-        """The sequences of every example, begun and ended: one, or of a triplet one for each text to choose."""
-        columns = [self.tokenizer.encode(column.tolist()) for _, column in self.examples.texts(split).items()]
-        rows = zip(*columns, strict=True)
-        if self.examples.kind == "triplet":
-            return [[sequence_of([text, each], self.length) for each in others] for text, *others in rows]
-        return [[sequence_of(texts, self.length)] for texts in rows]
+    def with_context(self, context: int) -> Self:
+        found = copy.copy(self)
+        found.length = context
+        return found
 
-    def _length(self, split: str, index: int) -> int:
-        return max(map(len, self._tokens[split][index]))
+    def _whole(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[tuple[Ids, ...]]:
+        """The ids of the texts of examples, made when they are first asked for: of a large test split few are."""
+        known = self._ids[split]
+        if new := [index for index in map(int, chosen) if index not in known]:
+            columns = self.examples.texts(split).iloc[new].items()
+            ids = [self.tokenizer.encode(column.tolist()) for _, column in columns]
+            known.update(zip(new, zip(*ids, strict=True), strict=True))
+        return [known[int(index)] for index in chosen]
+
+    def whole_lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Tokens of all texts of each of these examples, however many of them are read."""
+        return np.array([sum(map(len, texts)) for texts in self._whole(split, chosen)])
+
+    def sequences(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[list[Ids]]:
+        """Examples as they are read, begun, ended and cut: one sequence each, or of a triplet one for each choice."""
+        texts = self._whole(split, chosen)
+        if self.examples.kind == "triplet":
+            return [[sequence_of([text, each], self.length) for each in others] for text, *others in texts]
+        return [[sequence_of(each, self.length)] for each in texts]
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        # Of whole texts: the batches are to be the same whatever is read of them.
+        return self.whole_lengths("train", np.arange(len(self.examples.train)))
+
+    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
+        return [max(map(len, sequences)) for sequences in self.sequences(split, chosen)]
 
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
-        texts = [self._tokens[split][index] for index in chosen]
+        texts = self.sequences(split, chosen)
         tokens = padded([one for text in texts for one in text])
         labels = torch.from_numpy(self._labels[split][np.asarray(chosen)])
         tokens = tokens.reshape(len(texts), len(texts[0]), -1)
@@ -100,6 +145,15 @@ class Classification(FromExamples):
         if self.is_score:
             return found.squeeze(-1)
         return found.view(len(tokens), -1)
+
+    def said(self, model: nn.Module, split: str, chosen: Sequence[int] | np.ndarray) -> list[str]:
+        """What a model says of these examples, all at once: names of classes."""
+        tokens, _ = self._batch(split, chosen)
+        found = self.predict(model, tokens.to(next(model.parameters()).device))
+        return [self.examples.classes[number] for number in found.argmax(-1).tolist()]
+
+    def tokens_in(self, batch: Batch, config: Config) -> int:
+        return int((batch[0] != PAD_ID).sum())
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._loss(self.predict(model, batch[0]), batch[1])

@@ -11,6 +11,9 @@ from experiments.data.synthetic import split_generator
 from experiments.training.objectives import Batch, Objective
 from experiments.training.text_tokens import PAD_ID, Ids, TextTokenizer
 
+POOL = 50
+"""batches whose examples are sorted by length before they are cut from one another: padding costs as much as tokens"""
+
 
 class FromExamples(Objective):
     """Training on examples; an epoch goes through the training split in an order of its own."""
@@ -26,13 +29,27 @@ class FromExamples(Objective):
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
         """The batch of the examples of a split that have these numbers."""
 
+    @property
     @abstractmethod
-    def _length(self, split: str, index: int) -> int:
-        """Tokens of an example."""
+    def _sizes(self) -> np.ndarray:
+        """Tokens of each example of the training split, by which those of a batch are alike."""
+
+    @abstractmethod
+    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
+        """Tokens of these examples as they are read."""
 
     def _epoch(self, seed: int, epoch: int) -> np.ndarray:
-        """The order in which an epoch has the training split."""
-        return np.random.default_rng([seed, epoch]).permutation(len(self.examples.train))
+        """The order in which an epoch has the training split; those of a batch are of about one length."""
+        order, size = np.random.default_rng([seed, epoch]).permutation(len(self.examples.train)), self.batch_size
+        # The batch at the end of the epoch before takes some of this one's examples.
+        first = -epoch * len(order) % size
+        last = len(order) - (len(order) - first) % size
+        if last <= first:
+            return order
+        pools = (order[start : min(start + POOL * size, last)] for start in range(first, last, POOL * size))
+        alike = np.concatenate([pool[np.argsort(self._sizes[pool], kind="stable")] for pool in pools])
+        batches = np.random.default_rng([seed, epoch, 1]).permutation(alike.reshape(-1, size))
+        return np.concatenate([order[:first], batches.ravel(), order[last:]])
 
     def batch(self, seed: int, step: int) -> Batch:
         """The next examples of the epoch; one that is not full is filled up from the epoch after it."""
@@ -47,7 +64,7 @@ class FromExamples(Objective):
     def chosen(self, split: str, count: int) -> np.ndarray:
         """The numbers of the examples that ``windows`` has, in its order."""
         order = split_generator(split).permutation(len(getattr(self.examples, split)))[:count]
-        return order[np.argsort([self._length(split, index) for index in order], kind="stable")]
+        return order[np.argsort(self._lengths(split, order), kind="stable")]
 
 
 def padded(rows: Sequence[Ids]) -> np.ndarray:

@@ -90,7 +90,7 @@ def train_run(
     saved_step = step or None
     kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
-    trained_seconds, trained_steps, started = 0.0, 0, time.perf_counter()
+    trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
     best = Best(directory / "checkpoint", log, objective.primary)
     with log:
 
@@ -162,9 +162,9 @@ def train_run(
             begun = time.perf_counter()
             loss, gradient_norm, learning_rate, batch = update(step, config.steps)
             step += 1
-            trained_steps += 1
+            trained_tokens += objective.tokens_in(batch, config)
             trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
-            rate = trained_steps * config.tokens_per_step / trained_seconds if trained_seconds else 0.0
+            rate = trained_tokens / trained_seconds if trained_seconds else 0.0
             progress(step, loss, rate)
             if step % config.log_every == 0 or step == config.steps:
                 log.append(step, step * config.tokens_per_step, "train", {
@@ -175,7 +175,7 @@ def train_run(
                     "tokens_per_second": rate,
                     "seconds": max(0.0, time.perf_counter() - started),
                 })  # fmt: skip
-                trained_seconds, trained_steps = 0.0, 0
+                trained_seconds, trained_tokens = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
                 save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
                 saved_step = step

@@ -1,9 +1,11 @@
 """From a variant and a configuration to a model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import signature
+from typing import Any, Self
 
 import psutil
 import torch
@@ -35,6 +37,21 @@ class Trained:
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         """The model to be trained; ``attention`` makes that of a layer where ``config`` does not know the kind."""
         return CausalLM(config, attention)
+
+    def of(self, settings: Mapping[str, Any]) -> Self:
+        """The same for a variant with these settings, which may have a context of its own."""
+        context = settings.get("context", self.length)
+        return self if context == self.length else self.with_context(context)
+
+    def with_context(self, context: int) -> Self:
+        """The same examples in the same batches, read up to another length.
+
+        Raises ValueError where another context makes other examples.
+        """
+        raise ValueError(
+            f"--variants gives a context of {context}, but only labelled texts are the same batches at every length; "
+            "leave the setting out, or give --data of labelled texts, such as imdb-sentiment"
+        )
 
 
 @dataclass

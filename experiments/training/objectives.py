@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
@@ -69,6 +70,10 @@ class Objective(Trained, ABC):
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         """The metrics of a training record, besides the loss of the batch."""
         return {}
+
+    def tokens_in(self, batch: Batch, config: Config) -> int:
+        """Tokens that a training step on a batch reads, for the throughput."""
+        return config.tokens_per_step
 
     @abstractmethod
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, Any]:

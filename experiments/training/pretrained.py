@@ -14,8 +14,8 @@ from experiments.training.text_tokens import TextTokenizer
 from experiments.variants import Variant, get_variant
 
 PREFIX = "encoder."
-NOT_OF_THE_MODEL = ("learning_rate", "dropout")
-"""settings in which fine-tuning may differ from pre-training"""
+NOT_OF_THE_MODEL = ("learning_rate", "dropout", "context")
+"""settings in which fine-tuning may differ from pre-training; of a context, a table of positions has the shape"""
 
 
 @dataclass(frozen=True)

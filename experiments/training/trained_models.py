@@ -34,7 +34,8 @@ def trained_models(
     settings = {variant.name: variant.settings for variant in comparison.variants}
     done = [run for run in comparison.runs if run_status(root, *run).state == "done"]
     for name, seed in counted(done, f"{measured}: trained models"):
-        model = build_model(get_variant(name), replace(config, **settings[name]), seed, objective)
+        own = replace(config, **settings[name])
+        model = build_model(get_variant(name), own, seed, objective.of(settings[name]))
         checkpoint, _ = load_newest_checkpoint(run_directory(root, name, seed) / "checkpoint", model)
         if checkpoint is None or checkpoint.step != config.steps:
             notes.append(f"{measured} leaves out {name} seed {seed}: its final weights are damaged or gone")

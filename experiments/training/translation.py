@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""
 AT_ONCE = 32
 """texts that are translated at once"""
-POOL = 50
-"""batches whose pairs are sorted by length before they are cut from one another"""
 
 
 @dataclass
@@ -66,7 +65,6 @@ class Translation(FromExamples):
         _sacrebleu()  # what is missing is to be said before anything is trained
         self.label_smoothing = label_smoothing
         self._tokens = {split: self._encode(split) for split in SPLITS}
-        self._lengths = np.array([self._length("train", index) for index in range(len(examples.train))])
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         return TranslationModel(self.vocabulary, self.length).model(config, attention)
@@ -79,20 +77,12 @@ class Translation(FromExamples):
             for source, target in zip(sources, targets, strict=True)
         ]
 
-    def _length(self, split: str, index: int) -> int:
-        return max(map(len, self._tokens[split][index]))
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array(self._lengths("train", range(len(self.examples.train))))
 
-    def _epoch(self, seed: int, epoch: int) -> np.ndarray:
-        order, size = super()._epoch(seed, epoch), self.batch_size
-        # The batch at the end of the epoch before takes some of this one's pairs.
-        first = -epoch * len(order) % size
-        last = len(order) - (len(order) - first) % size
-        if last <= first:
-            return order
-        pools = (order[start : min(start + POOL * size, last)] for start in range(first, last, POOL * size))
-        alike = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
-        batches = np.random.default_rng([seed, epoch, 1]).permutation(alike.reshape(-1, size))
-        return np.concatenate([order[:first], batches.ravel(), order[last:]])
+    def _lengths(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[int]:
+        return [max(map(len, self._tokens[split][index])) for index in chosen]
 
     def _batch(self, split: str, chosen: Sequence[int] | np.ndarray) -> Batch:
         sources, targets = zip(*(self._tokens[split][index] for index in chosen), strict=True)

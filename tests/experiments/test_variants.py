@@ -151,6 +151,8 @@ def test_settings_are_what_a_variant_has_besides_the_comparison_s_configuration(
         ("softmax-none@dim=64", "softmax-none@dim=64"),
         ("elu+1+paired-rope-after@dim=64@heads=2", "elu+1-none@dim=64@heads=2"),
         ("favor+-rope-after@redraw_every=5@dim=64", "favor+-rope-after@dim=64"),
+        ("softmax-rope@context=64", "softmax-none@context=64"),
+        ("elu+1-rope-after@decay=gate@context=64", "elu+1-rope-after@context=64"),
     ],
 )
 def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
@@ -173,6 +175,7 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax-none@dim", "dim is ''; give a whole number"),
         ("softmax-none@dim=", "dim is ''; give a whole number"),
         ("softmax-none@dim=64.0", "dim is '64.0'; give a whole number"),
+        ("softmax-none@context=long", "context is 'long'; give a whole number"),
         ("softmax-none@learning_rate=fast", "learning_rate is 'fast'; give a number"),
         ("elu+1-rope-after@denominator=", "denominator is ''; give unrotated or rotated or none"),
         ("elu+1-rope-after@denominator=../out", "denominator is '../out'; give unrotated or rotated or none"),
@@ -198,6 +201,7 @@ def test_a_name_that_is_no_variant_is_refused_with_what_would_do(name, said):
         ("softmax-none@heads=3", "dim 32 is not divisible by heads 3"),
         ("favor+-none@num_features=7", "num_features 7 is odd"),
         ("favor+-none@redraw_every=-1", "redraw_every is -1; give 0 or more"),
+        ("softmax-none@context=1", "context is 1; give 2 or more"),
     ],
 )
 def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_variant_s_name(name, said):

@@ -55,7 +55,7 @@ def convergence_figures(
     values = run_values(curves, comparison, finished)
     if not values.empty:
         every = config["evaluate_every"]
-        steps = {"evaluate_every": every, "tokens": every * comparison.tokens_per_step}
+        steps = {"evaluate_every": every, "read": comparison.read_in(every)}
         for stem, words, make in (
             ("final", metric, final_figure),
             ("steps-to-baseline", steps, steps_figure),

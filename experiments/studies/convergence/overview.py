@@ -72,7 +72,7 @@ def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Com
     for height, (_, text, ink) in zip(apart([end for end, _, _ in ends], axes.get_ylim()), ends, strict=True):
         place: Any = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False}
         axes.annotate(text, (1.015, height), color=ink, fontsize=10.5, fontweight="bold", **place)
-    axes.set_xlabel(f"training step (one step = {comparison.tokens_per_step:,} tokens)")
+    axes.set_xlabel(f"training step (one step = {comparison.read_in(1)})")
     axes.set_ylabel(f"validation {comparison.objective.quantity}")
     number = min(int(tables[variant.name]["n"].iloc[-1]) for variant in variants)
     band = "the band is the 95 % interval" if number > 2 else "too few seeds for an interval"

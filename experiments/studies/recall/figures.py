@@ -164,7 +164,7 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
                 mine = recorded[recorded["variant"] == variant.name]
                 look, text, mean_of = variant_style(variant), labels[variant.position], finished[variant.name]
                 lines_by_seed(axes, mine, "step", "value", look, text, mean_of, MARKS, number)
-        column[-1].set_xlabel(f"optimiser step\n({comparison.tokens_per_step:,} tokens)")
+        column[-1].set_xlabel(f"optimiser step\n({comparison.read_in(1)})")
         # An entry per position encoding, of whichever width has it.
         entries = {text: line for axes in column for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         handles = [entries[text] for text in labels.values() if text in entries]

@@ -29,7 +29,15 @@ GENERATED += ["parity-64", "s3-64", "a5-64"]
 TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "text"]
 LABELLED_SETS = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
 LABELLED_SETS += ["imdb-sentiment", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
-LABELLED_SETS += ["numerals", "multi30k", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018", "wmt14"]
+LABELLED_SETS += [
+    "late-verdicts",
+    "numerals",
+    "multi30k",
+    "multi30k-2017",
+    "multi30k-2017-mscoco",
+    "multi30k-2018",
+    "wmt14",
+]
 LABELLED_SETS += ["wmt14-sample"]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
@@ -58,7 +66,7 @@ class TestRegistry:
     def test_names_and_what_is_there_without_any_data(self) -> None:
         assert list(DATA_SETS) == [*TEXTS, *GENERATED, *LABELLED_SETS]
         here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
-        assert here == {"stdlib", "numerals", *GENERATED}
+        assert here == {"stdlib", "late-verdicts", "numerals", *GENERATED}
 
     def test_arguments_that_do_not_fit_together(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"):

@@ -1,0 +1,62 @@
+"""The answer of the study of long documents."""
+
+from msgspec.structs import replace
+
+from experiments.analysis.statistics import Estimate
+from experiments.records.schema import VariantRecord
+from experiments.report.answer import Findings, in_words, listed
+from experiments.studies.long_documents.measure import COSTS, lines_of
+
+REFERENCE = "softmax-rope"
+
+
+def answer(found: Findings) -> str:
+    """What each kernel gains from reading more of each text, and what a text of the greatest length costs it."""
+    comparison = found.comparison
+    ends = {
+        line: [(variant, found.final(variant.name)) for variant in variants if found.final(variant.name).n]
+        for line, variants in lines_of(comparison).items()
+    }
+    of_line = {line: (each[0], each[-1]) for line, each in ends.items() if each}
+    if not of_line:
+        return ""
+    said = []
+    for (first, least), (last, most) in of_line.values():
+        words, shown = in_words(_without_length(last)), _shown(most, found)
+        if last is first:
+            said.append(f"{words} has {shown} with {comparison.context_of(last):,} tokens")
+        else:
+            lengths = f"{comparison.context_of(last):,} and {comparison.context_of(first):,} tokens"
+            said.append(f"{words} has {shown} and {_shown(least, found)} with {lengths}")
+    sentence = f"Test {comparison.objective.metric.replace('_', ' ')}: {'; '.join(said)}."
+    return " ".join(filter(None, [sentence, _time(found, {line: last for line, (_, (last, _)) in of_line.items()})]))
+
+
+def _time(found: Findings, longest: dict[str, VariantRecord]) -> str:
+    """The time of a text with each line's longest variant, as a share of softmax attention's at the same length."""
+    costs, comparison = COSTS.read(found.root), found.comparison
+    if costs is None or REFERENCE not in longest:
+        return ""
+    seconds, reference = costs.groupby("variant")["seconds"].median(), longest[REFERENCE]
+    length = comparison.context_of(reference)
+    shares = [
+        f"{seconds[variant.name] / seconds[reference.name]:.2f} ({in_words(_without_length(variant))})"
+        for line, variant in longest.items()
+        if line != REFERENCE
+        and comparison.context_of(variant) == length
+        and {variant.name, reference.name} <= {*seconds.index}
+    ]
+    if not shares:
+        return ""
+    return f"A text of {length:,} tokens takes {listed(shares)} of softmax attention's time."
+
+
+def _without_length(variant: VariantRecord) -> VariantRecord:
+    settings = {name: value for name, value in variant.settings.items() if name != "context"}
+    return replace(variant, settings=settings)
+
+
+def _shown(estimate: Estimate, found: Findings) -> str:
+    if found.comparison.objective.metric == "accuracy":
+        return f"{100 * estimate.mean:.1f} %"
+    return f"{estimate.mean:.3f}"

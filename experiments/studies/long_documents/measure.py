@@ -1,0 +1,224 @@
+"""What a document costs to read, what the variants say of some documents, and what the claims compare."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import torch
+
+from experiments.config import Config
+from experiments.console import make_console
+from experiments.figures.settings import named_settings
+from experiments.records.csv_files import TEXT, number, whole
+from experiments.records.record import run_status
+from experiments.records.schema import Comparison, VariantRecord
+from experiments.studies.speed import benchmark
+from experiments.studies.tables import RUN, Table
+from experiments.training.classification import Classification, ClassifierModel
+from experiments.training.loop import autocast
+from experiments.training.models import build_model
+from experiments.training.objectives import Objective
+from experiments.training.text_tokens import SPECIAL
+from experiments.training.trained_models import measuring_device, trained_models
+from experiments.variants import get_variant
+
+ROUNDS = 7
+"""in which every variant is timed once"""
+SAMPLE_SECONDS = 0.05
+"""that a timing takes at least"""
+CANDIDATES = 120
+"""documents of the test split, of all lengths, among which the samples are"""
+KEPT = 24
+"""samples in answers.csv"""
+SHOWN = 8
+"""of these in the report"""
+END = 160
+"""characters of a document's beginning, and of its end, in a sample"""
+
+COSTS = Table(
+    "documents",
+    {"variant": TEXT, "round": whole(0, 10**4)},
+    {"context": whole(2, 2**24), "seconds": number(0), "bytes": whole(0, 2**62)},
+)
+ANSWERS = Table(
+    "answers",
+    RUN | {"number": whole(0, 10**9)},
+    {"tokens": whole(0, 2**40), "text": TEXT, "label": TEXT, "said": TEXT},
+)
+
+
+def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
+    """Write documents.csv and answers.csv; returns sentences about what could not be measured."""
+    if not isinstance(objective, Classification):
+        name = objective.corpus.name
+        return [f"--data {name} is no labelled texts: no document was measured; give --data imdb-sentiment"]
+    return [*measure_costs(root, comparison, objective), *collect_answers(root, comparison, objective)]
+
+
+def measure_costs(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
+    """Time and peak memory of reading one text that is as long as the variant reads, by variant.
+
+    All variants with a finished run are measured in turn, unless all of them are measured already.
+    """
+    done = [
+        variant
+        for variant in comparison.variants
+        if any(run_status(root, variant.name, seed).state == "done" for seed in comparison.seeds)
+    ]
+    there = COSTS.read(root)
+    if not done or (there is not None and {variant.name for variant in done} <= {*there["variant"]}):
+        return []
+    make_console().print(f"time and memory of a document: {len(done)} variants")
+    device, config = measuring_device(comparison), Config(**comparison.config)
+    of_each = {
+        variant.name: (variant.name, replace(config, **variant.settings), objective.of(variant.settings).shape)
+        for variant in done
+    }
+    reads = {name: reading(*each, str(device)) for name, each in of_each.items()}
+    seconds, failures = benchmark.time_in_turn(
+        reads,
+        threads=config.threads,
+        sample_seconds=SAMPLE_SECONDS,
+        rounds=ROUNDS,
+        fewest_rounds=ROUNDS,
+        budget=0,
+    )
+    parts = []
+    for name, values in seconds.items():
+        try:
+            peak = benchmark.in_fresh_process(memory_here, *of_each[name], str(device))
+        except RuntimeError as error:
+            failures[name] = str(error)
+            continue
+        context = of_each[name][1].context
+        rows = [(name, place, context, value, peak) for place, value in enumerate(values)]
+        parts.append(pd.DataFrame(rows, columns=COSTS.columns))
+    COSTS.write(root, *parts)
+    return [f"the cost of a document leaves out {name}: {why}" for name, why in failures.items()]
+
+
+def reading(variant: str, config: Config, shape: ClassifierModel, device: str) -> Callable[[], object]:
+    """Reads one text of ``config.context`` random tokens, without gradients, each time that it is called."""
+    model = build_model(get_variant(variant), config, 0, shape).to(device).eval()
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(len(SPECIAL), shape.vocabulary, (1, config.context), generator=generator).to(device)
+
+    def read() -> object:
+        with torch.no_grad(), autocast(config, tokens.device):
+            return model(tokens).cpu()
+
+    return read
+
+
+def memory_here(variant: str, config: Config, shape: ClassifierModel, device: str) -> int:
+    """By how many bytes memory rises at the highest point of reading a text; for a process of its own."""
+    torch.set_num_threads(config.threads)
+    benchmark.keep_no_freed_memory()
+    reading(variant, replace(config, context=16), shape, device)()  # warms the process up
+    rise, _ = benchmark.peak_memory(reading(variant, config, shape, device), torch.device(device))
+    return rise
+
+
+def collect_answers(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
+    """What the runs of the first seed say of some documents: half of them right and half wrong, if there are so many.
+
+    Right or wrong is the first variant that reads the most. Documents are spread over all lengths.
+    """
+    if objective.is_score:
+        return [f"--data {objective.corpus.name} has scores and no classes: no answers were collected"]
+    notes = list[str]()
+    first = msgspec.structs.replace(comparison, seeds=comparison.seeds[:1])
+    chosen = spread(objective.chosen("test", Config(**comparison.config).test_windows), CANDIDATES)
+    said = {
+        name: said_of(model, objective.of(named(comparison, name).settings), chosen)
+        for name, _, model in trained_models(root, first, objective, "what is said of documents", notes)
+    }
+    if said:
+        labels = objective.examples.test["label"].iloc[chosen].to_numpy()
+        is_right = np.array(said[judge(comparison, said)]) == labels
+        halves = [spread(np.flatnonzero(is_right == right), KEPT // 2) for right in (True, False)]
+        rows = np.sort(np.concatenate(halves))
+        texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
+        tokens = objective.whole_lengths("test", chosen[rows])
+        parts = [
+            pd.DataFrame(
+                {
+                    "variant": name,
+                    "seed": first.seeds[0],
+                    "number": chosen[rows],
+                    "tokens": tokens,
+                    "text": texts,
+                    "label": labels[rows],
+                    "said": [answers[row] for row in rows],
+                }
+            )
+            for name, answers in said.items()
+        ]
+        ANSWERS.write(root, *parts)
+    return notes
+
+
+def said_of(model: torch.nn.Module, objective: Classification, chosen: np.ndarray) -> list[str]:
+    """What a model says of these documents of the test split."""
+    size = objective.batch_size
+    with torch.no_grad():
+        return [
+            answer
+            for start in range(0, len(chosen), size)
+            for answer in objective.said(model, "test", chosen[start : start + size])
+        ]
+
+
+def judge(comparison: Comparison, there: Mapping[str, object]) -> str:
+    """The variant by which samples are right or wrong: the first of those that read the most."""
+    variants = [variant for variant in comparison.variants if variant.name in there]
+    return max(variants, key=comparison.context_of).name
+
+
+def spread(places: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` of these, evenly spaced."""
+    return places[np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)]
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """The beginning and the end of each text, on one line."""
+    lines = [" ".join(text.split()) for text in texts]
+    return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
+
+
+def named(comparison: Comparison, name: str) -> VariantRecord:
+    (found,) = (variant for variant in comparison.variants if variant.name == name)
+    return found
+
+
+def line_of(variant: VariantRecord) -> str:
+    """The variant without its maximum length: those of one line are compared at several lengths."""
+    base, settings = variant.name.partition("@")[0], named_settings(variant)
+    return "@".join([base, *(f"{key}={value}" for key, value in settings.items() if key != "context")])
+
+
+def lines_of(comparison: Comparison) -> dict[str, list[VariantRecord]]:
+    """The variants by line, the shortest first."""
+    found: dict[str, list[VariantRecord]] = {}
+    for variant in sorted(comparison.variants, key=comparison.context_of):
+        found.setdefault(line_of(variant), []).append(variant)
+    order = dict.fromkeys(map(line_of, comparison.variants))
+    return {line: found[line] for line in order}
+
+
+@COSTS.by_draw(ROUNDS, "rounds")
+def time_ratio(table: pd.DataFrame, variant: str, other: str) -> "pd.Series[float]":
+    """The time of a document with a variant over that with another, by round."""
+    seconds = table.pivot(index="round", columns="variant", values="seconds")
+    if not {variant, other} <= {*seconds}:
+        return pd.Series(dtype=float)
+    return seconds[variant] / seconds[other]
+
+
+def one_text(config: Mapping[str, Any]) -> float:
+    """The share that one text has in an accuracy on the test split."""
+    return 1.0 / float(config["test_windows"])

@@ -1,0 +1,275 @@
+"""The study of long documents: a run from the command line to the report, and verdicts from made-up figures."""
+
+import itertools
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import load
+from experiments.analysis.statistics import finished_values, summarise
+from experiments.analysis.verdicts import size
+from experiments.cli import main
+from experiments.config import Config
+from experiments.data.registry import load_data
+from experiments.presets import get_preset
+from experiments.records.record import read_comparison
+from experiments.report.answer import Findings, setting
+from experiments.report.interactive import interactive
+from experiments.studies.long_documents import measure as measured
+from experiments.studies.long_documents.answer import answer
+from experiments.studies.long_documents.figures import accuracy_table, by_length, cost_table, figures, samples_table
+from experiments.studies.registry import STUDIES
+from experiments.training.chosen_objective import make_objective
+from tests.made_up import DATA, make_record, metrics_rows
+
+from .conftest import drawn, judged, opened, verdicts, write
+
+STUDY = STUDIES["long-documents"]
+GATED = "elu+1-rope-after@decay=gate@local_conv=4"
+VARIANTS = ["softmax-rope@context=64", "softmax-rope@context=512", "elu+1-rope-after@context=512"]
+SMALL = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--log-every", "2", "--context", "512"]
+WORDS = ["run", "long-documents", *SMALL, "--test-windows", "40", "--variants", ",".join(VARIANTS), "--workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("long") / "made"
+    assert main([*WORDS, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run_has_costs_samples_and_a_report(made):
+    costs, answers = pd.read_csv(made / "documents.csv"), pd.read_csv(made / "answers.csv")
+    assert costs.groupby("variant").size().to_dict() == dict.fromkeys(VARIANTS, measured.ROUNDS)
+    assert costs.groupby("variant")["context"].first().to_dict() == dict(zip(VARIANTS, (64, 512, 512), strict=True))
+    assert (costs[["seconds", "bytes"]] > 0).all().all()
+    assert {*answers["variant"]} == {*VARIANTS}
+    assert answers["said"].isin(["negative", "positive"]).all()
+    report = (made / "report.md").read_text(encoding="utf-8")
+    assert "RoFormer (2104.09864)" in report
+    assert answers["text"].iloc[0][:40] in report
+    assert (made / "figures/accuracy.png").exists()
+    assert (made / "figures/cost.png").exists()
+
+
+def test_what_is_measured_is_not_timed_again(made, monkeypatch):
+    before = (made / "documents.csv").read_bytes()
+    monkeypatch.setattr(measured.benchmark, "time_in_turn", lambda *_, **__: pytest.fail("it was timed again"))
+    assert main([*WORDS, "--out", str(made)]) == 0
+    assert (made / "documents.csv").read_bytes() == before
+
+
+def test_samples_are_half_right_and_half_wrong_by_the_first_that_reads_the_most(made):
+    answers = pd.read_csv(made / "answers.csv")
+    by = measured.judge(read_comparison(made), dict.fromkeys(VARIANTS))
+    assert by == "softmax-rope@context=512"
+    judged_by = answers[answers["variant"] == by]
+    right = int((judged_by["said"] == judged_by["label"]).sum())
+    # Few steps: it may be wrong in fewer than half, of which all are shown then.
+    assert 1 <= right <= measured.KEPT // 2
+    assert len(judged_by) - right <= measured.KEPT // 2
+    lengths = judged_by["tokens"]
+    assert lengths.min() < 300
+    assert lengths.max() > 900
+
+
+def test_every_run_has_its_own_length_and_equal_texts(made):
+    rows = {name: metrics_rows(made / name / "seed0" / "metrics.jsonl") for name in VARIANTS}
+    config = {name: json.loads((made / name / "seed0/config.json").read_text())["config"] for name in VARIANTS}
+    for name, length in zip(VARIANTS, (64, 512, 512), strict=True):
+        assert config[name]["context"] == length
+        assert {row["tokens"] for row in rows[name] if row["step"] == 4} == {4 * 8 * length}
+    texts = load_data("late-verdicts")
+    short, long = (make_objective(texts, Config(**config[name]), made) for name in VARIANTS[:2])
+    for step in range(3):
+        (few, labels), (many, same) = short.batch(0, step), long.batch(0, step)
+        assert labels.tolist() == same.tolist()
+        assert few.shape[-1] == 64
+        assert few[:, :, :63].tolist() == many[:, :, :63].tolist()
+    # What measures them cuts the same way.
+    again = long.of({"context": 64}).batch(0, 2)[0]
+    assert again.tolist() == few.tolist()
+
+
+def test_the_trained_models_open_in_python(made):
+    for name in VARIANTS:
+        assert load(made).run(name).model()
+
+
+def test_learned_positions_have_a_table_of_their_length(tmp_path):
+    out = tmp_path / "learned"
+    names = "softmax-learned@context=64,softmax-learned@context=128"
+    words = ["run", "long-documents", *SMALL, "--variants", names, "--workers", "1", "--out", str(out)]
+    assert main(words) == 0
+    tables = {variant.name: variant.position_parameters for variant in read_comparison(out).variants}
+    assert tables == {f"softmax-learned@context={length}": length * 32 for length in (64, 128)}
+    assert load(out).run("softmax-learned@context=64").model()
+    assert main([*words, "--reuse", str(out), "--out", str(tmp_path / "again")]) == 0
+    status = json.loads((tmp_path / "again/softmax-learned@context=64/seed0/status.json").read_text())
+    assert "taken over from learned" in status["notes"][0]
+
+
+def test_a_dry_run_counts_what_each_variant_reads(tmp_path, capsys):
+    assert main([*WORDS, "--dry-run", "--out", str(tmp_path / "planned")]) == 0
+    said = capsys.readouterr().out
+    assert "4 steps of 8 examples of up to 64 to 512 tokens" in said
+    assert f"3 runs, {4 * 8 * (64 + 512 + 512):,} tokens" in said
+    assert not (tmp_path / "planned").exists()
+
+
+@pytest.mark.parametrize("study", ["convergence", "translation", "recall"])
+def test_another_length_needs_labelled_texts(tmp_path, capsys, study):
+    words = ["run", study, "--preset", "smoke", "--variants", "softmax-rope,softmax-rope@context=16"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--variants gives a context of 16" in line
+    assert "give --data of labelled texts, such as imdb-sentiment" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_labelled_legal_cases_where_they_are(tmp_path, capsys):
+    folder = tmp_path / "data/cail2019_scm"
+    folder.mkdir(parents=True)
+    words = ["run", "long-documents", *SMALL, "--data", "cail2019-scm", "--data-dir", str(tmp_path / "data")]
+    words += ["--variants", "softmax-rope@context=16,elu+1-rope-after@context=32", "--workers", "1"]
+    # What the sample has alone is not enough.
+    (folder / "input.txt").write_text('{"A": "a", "B": "b", "C": "c"}\n')
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --data cail2019-scm: cail2019_scm/train.json is not there; place it in --data-dir")
+    for name, count in (("train", 5102), ("valid", 1500), ("test", 1536)):
+        rows = [
+            {"A": f"原告借款{n}元" * 8, "B": f"被告还款{n % 7}元" * 8, "C": f"离婚{n % 5}" * 9, "label": "BC"[n % 2]}
+            for n in range(count)
+        ]
+        lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        (folder / f"{name}.json").write_text(lines, encoding="utf-8")
+    assert main([*words, "--examples", "200", "--out", str(tmp_path / "out")]) == 0
+    comparison = read_comparison(tmp_path / "out")
+    assert comparison.data[0].splits == {"train": 200, "validation": 1500, "test": 1536}
+    assert "Trained on 200 of the 5,102 examples" in comparison.data[0].note
+    answers = pd.read_csv(tmp_path / "out/answers.csv")
+    assert answers["said"].isin(["one", "other"]).all()
+    assert " | " in answers["text"].iloc[0]
+
+
+def test_other_tasks_have_no_documents(next_byte, tmp_path):
+    config = Config(layers=1, dim=16, heads=2, context=32, batch_size=4)
+    (note,) = measured.measure(tmp_path, make_record(config=vars(config)), next_byte(config))
+    assert "give --data imdb-sentiment" in note
+
+
+def test_presets_read_at_most_what_the_comparison_does():
+    longest = max(int(name.rpartition("=")[2]) for name in STUDY.variants)
+    for name in STUDY.presets:
+        assert get_preset(name, STUDY).config.context == longest
+    assert get_preset("cpu", STUDY).config.examples == 5000
+
+
+LENGTHS = (256, 512, 1024, 2048)
+ACCURACY = {"softmax-rope": 0.80, "elu+1-rope-after": 0.74, GATED: 0.79}
+NOISE = (0.0, 0.002, -0.001)
+
+
+@pytest.fixture
+def made_up(make_comparison, tmp_path):
+    """Every line gains two points with each doubling, and elu+1 takes half of softmax attention's time."""
+    data = DATA | {"name": "imdb-sentiment", "unit": "examples"}
+    objective = {"name": "labels of texts", "metric": "accuracy", "unit": "share of examples", "better": "higher"}
+    root = make_comparison(
+        tmp_path / "made-up", ",".join(STUDY.variants), 3, experiment="long-documents", data=[data],
+        objective=objective | {"vocabulary": 300},
+    )  # fmt: skip
+    for variant, seed in itertools.product(STUDY.variants, range(3)):
+        line, length = variant.rsplit("@context=", 1)
+        path = root / variant / f"seed{seed}/metrics.jsonl"
+        rows = metrics_rows(path)
+        for row in rows:
+            row.pop("bits_per_byte")
+            value = ACCURACY[line] + 0.02 * LENGTHS.index(int(length)) + NOISE[(seed + len(line)) % 3]
+            row |= {"loss": 1.0} if row["split"] == "train" else {"accuracy": value}
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    costs = [
+        (variant, place, length, length * share * (1 + place / 1000) / 1e5, int(length * share * 1e4))
+        for (line, share), length in itertools.product(
+            {"softmax-rope": 2.0, "elu+1-rope-after": 1.0, GATED: 2.5}.items(), LENGTHS
+        )
+        for variant in [f"{line}@context={length}"]
+        for place in range(measured.ROUNDS)
+    ]
+    write(measured.COSTS, root, costs)
+    said = [
+        (variant, 0, number, 100 * number, f"text {number}", "good", "good" if number % 2 else "bad")
+        for variant, number in itertools.product(STUDY.variants, range(20))
+    ]
+    write(measured.ANSWERS, root, said)
+    return opened(root)
+
+
+def test_verdicts(made_up):
+    found = verdicts(STUDY, *made_up)
+    for line in ACCURACY:
+        assert found[f"{line}-longer"] == "supported"
+    assert found["softmax-rope-512-to-1024"] == found["elu+1-behind"] == "supported"
+    assert found["gate-close"] == found["gate-helps"] == "supported"
+    assert found["elu+1-rope-after-faster"] == "supported"
+    assert found[f"{GATED}-faster"] == "not supported"
+
+
+def test_without_timings_the_claims_on_cost_are_not_run(made_up):
+    root, comparison, curves = made_up
+    table = measured.COSTS.read(root)
+    measured.COSTS.write(root, table[~table["variant"].str.startswith("softmax")])
+    assert verdicts(STUDY, root, comparison, curves)["elu+1-rope-after-faster"] == "not run"
+
+
+def test_the_answer_tells_accuracies_and_time(made_up):
+    root, comparison, curves = made_up
+    rows = judged(STUDY, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert said.startswith("Test accuracy: softmax attention with RoPE has 86.0 % and 80.0 % with 2,048 and 256 tokens")
+    assert "A text of 2,048 tokens takes 0.50 (elu+1 with RoPE after its feature map) and 1.25 (" in said
+    assert said.endswith("of softmax attention's time.")
+
+
+def test_the_tables_and_the_figures(made_up, tmp_path):
+    root, comparison, curves = made_up
+    values = by_length(finished_values(root, comparison, curves), comparison)
+    shown = accuracy_table(values, comparison).set_index(["variant", "data"])
+    assert shown.loc[("softmax-rope", "imdb-sentiment"), "2,048"].startswith("86.0 (")
+    assert shown.loc[(GATED, "imdb-sentiment"), "n"] == "3"
+    published = shown.loc[("RoFormer (2104.09864)", "CAIL2019-SCM, test, as published")]
+    assert published[["256", "512", "1,024", "2,048"]].tolist() == ["-", "68.3", "69.8", "-"]
+    costs = cost_table(measured.COSTS.read(root), comparison).set_index("variant")
+    assert costs.loc["elu+1-rope-after", "2,048 tokens, ms"] == "20.5"
+    assert costs.loc["softmax-rope", "256 tokens, MiB"] == "4.9"
+    samples = samples_table(measured.ANSWERS.read(root), comparison)
+    assert len(samples) == measured.SHOWN * (2 + len(ACCURACY))
+    assert samples["words"].iloc[:3].tolist() == [
+        "text 0",
+        "good (softmax-rope@context=2048 is wrong)",
+        "256: bad; 512: bad; 1,024: bad; 2,048: bad",
+    ]
+    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert stems == {"accuracy", "cost", "validation", "training"}
+
+
+def test_what_is_read_is_told_by_examples_and_lengths(made_up):
+    root, comparison, curves = made_up
+    assert size(comparison).startswith("2 layers, width 128, 100 steps of 2 examples of up to 256 to 2,048 tokens, con")
+    assert "200 examples of up to 256 to 2,048 tokens read in training" in setting(comparison)
+    live = interactive(curves, summarise(root, comparison, curves), comparison)
+    drawn_curves = live.curves["validation"]["curves"]
+    for length in LENGTHS:
+        assert drawn_curves[f"softmax-rope@context={length}"]["tokens"][-1] == 100 * 2 * length
+
+
+def test_long_texts_are_shown_by_their_ends():
+    text = "a" * 200 + "\n" + "b" * 200
+    (shown,) = [measured.shortened([text])]
+    assert shown == f"{'a' * 160} […] {'b' * 160}"
+    assert measured.shortened(["one\ntwo", "three"]) == "one two | three"
+    assert measured.spread(np.arange(10), 3).tolist() == [0, 4, 9]
+    assert measured.spread(np.arange(2), 3).tolist() == [0, 1]
