@@ -29,6 +29,8 @@ from experiments.launch.worker import load_objective, read_job
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
+from experiments.training.classification import ClassifierModel, TextClassifier
+from experiments.training.masked import MaskedModel, MaskedToken
 from experiments.training.models import LanguageModel, Trained, resolve_device
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.training.subwords import FILE, SubwordTokenizer
@@ -151,12 +153,18 @@ class TrainedRun:
         raise ValueError(f"{self} in {root} has no trained model ({problem}); run the comparison again")
 
     def _trained_for(self) -> Trained:
-        """What made the model: of a language model or a translator the record tells; others have their data set."""
+        """What made the model, which the record tells of all that the project has; others have their data set."""
         root, record = self.comparison.directory, self.comparison.record
+        sizes = record.objective.vocabulary, record.config["context"]
         if record.objective.name in (kind.name for kind in (NextByte, NextSubword, GeneratedSequences)):
-            return LanguageModel(record.objective.vocabulary, record.config["context"])
+            return LanguageModel(*sizes)
         if record.objective.name == Translation.name:
-            return TranslationModel(record.objective.vocabulary, record.config["context"])
+            return TranslationModel(*sizes)
+        if record.objective.name == MaskedToken.name:
+            return MaskedModel(*sizes)
+        if record.objective.texts:
+            of_each = record.objective.texts == 3 or not record.objective.classes
+            return ClassifierModel(*sizes, 1 if of_each else len(record.objective.classes))
         return load_objective(*read_job(run_directory(root, self.variant, self.seed)))
 
     def generate(
@@ -236,6 +244,36 @@ class TrainedRun:
         translator = Translator(model, tokenizer, config.context)
         given = [texts] if isinstance(texts, str) else texts
         return translator.translate(given, beams=beams, length_penalty=length_penalty)
+
+    def classify(
+        self, examples: Sequence[str] | Sequence[Sequence[str]], *, device: str | torch.device = "cpu"
+    ) -> list[str] | list[float]:
+        """What the model says of texts, of pairs of texts, or of triples: which of the last two is nearer to the first.
+
+        Args:
+            examples: each a text or, where the model reads more of them, a tuple; what is beyond its context is not
+                read.
+            device: where to classify.
+
+        Returns:
+            The name of a class for each, or a score.
+
+        Raises:
+            ValueError: a run of something else, or not done, or another number of texts than it was trained on.
+        """
+        record = self.comparison.record
+        if not record.objective.texts:
+            raise ValueError(
+                f"{self} was trained for {record.objective.name!r} and classifies nothing; give a run of labelled texts"
+            )
+        tokenizer = self._tokenizer(TextTokenizer)
+        if tokenizer is None:
+            raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        (context,) = (record.context_of(each) for each in record.variants if each.name == self.variant)
+        reader = TextClassifier(
+            self.model(device), tokenizer, context, record.objective.classes, record.objective.texts
+        )
+        return reader.classify([[each] if isinstance(each, str) else each for each in examples])
 
     def _tokenizer(self, kind: type[T]) -> T | None:
         """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""

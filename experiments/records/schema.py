@@ -93,6 +93,10 @@ class ObjectiveRecord(Struct, kw_only=True, frozen=True):
     vocabulary: Natural
     tokenizer_sha256: str = ""
     """of tokenizer.json, where the tokens were learnt"""
+    classes: list[str] = []
+    """of labelled texts, in order; none where labels are scores"""
+    texts: Natural = 0
+    """how many texts a labelled example has"""
 
     @property
     def quantity(self) -> str:

@@ -6,10 +6,11 @@ Fine-tuning begins with the encoder of a comparison of masked tokens (``--initia
 import copy
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.data.examples import Examples
 from experiments.data.synthetic import SPLITS
+from experiments.records.schema import ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained
 from experiments.training.objectives import Batch, Metric
@@ -40,6 +42,10 @@ METRICS = {
 """what GLUE judges classes by, where that is not accuracy; scores are judged by Spearman's correlation"""
 
 
+LABELS = "labels of"
+"""how the name of the objective begins"""
+
+
 @dataclass(frozen=True)
 class ClassifierModel(Trained):
     """The part of it that a model is built from; a process of its own can be given that."""
@@ -53,6 +59,43 @@ class ClassifierModel(Trained):
         if attention is not None:
             raise ValueError("--variants: another library's attention has no encoder here; leave it out")
         return Classifier(config, self.outputs)
+
+    def with_context(self, context: int) -> "ClassifierModel":
+        return replace(self, length=context)
+
+
+class TextClassifier:
+    """A trained model and its tokenizer.
+
+    Args:
+        model: in eval mode.
+        tokenizer: that of its comparison.
+        context: tokens of the longest sequence that it reads.
+        classes: names of what it says; none of scores.
+        texts: how many an example has: 1, 2, or 3 of which it says which of the last two is nearer to the first.
+    """
+
+    def __init__(
+        self, model: nn.Module, tokenizer: TextTokenizer, context: int, classes: Sequence[str], texts: int
+    ) -> None:
+        self.model, self.tokenizer, self.context, self.classes, self.texts = model, tokenizer, context, classes, texts
+
+    def classify(self, examples: Sequence[Sequence[str]]) -> list[str] | list[float]:
+        """The class or the score of each example; what is beyond the context is not read.
+
+        Raises ValueError if an example has another number of texts.
+        """
+        said: list[Any] = []
+        for texts in examples:
+            if len(texts) != self.texts:
+                raise ValueError(f"an example has {len(texts)} texts, and the model reads {self.texts} at once")
+            ids = self.tokenizer.encode(list(texts))
+            tokens = torch.from_numpy(padded(sequences_of(ids, self.context)))
+            with torch.no_grad():
+                tokens = tokens.to(next(self.model.parameters()).device)
+                found = self.model(tokens, tokens == PAD_ID).float().flatten()
+            said.append(self.classes[int(found.argmax())] if self.classes else found.item())
+        return said
 
 
 class Classification(FromExamples):
@@ -76,7 +119,7 @@ class Classification(FromExamples):
         super().__init__(examples, context, batch_size, tokenizer)
         self.pretrained = pretrained
         self.primary = METRICS.get(examples.name, ACCURACY if examples.classes else SPEARMAN)
-        self.name = f"labels of {examples.name}"
+        self.name = f"{LABELS} {examples.name}"
         if self.primary.name in ("f1", "matthews"):
             _sklearn()  # what is missing is to be said before anything is trained
         self.is_score = not examples.classes
@@ -96,6 +139,10 @@ class Classification(FromExamples):
         if self.pretrained is not None:
             assert isinstance(model, Classifier)
             self.pretrained.load_into(model.encoder, variant, seed)
+
+    def describe(self) -> ObjectiveRecord:
+        texts = len(self.examples.texts("train").columns)
+        return msgspec.structs.replace(super().describe(), classes=list(self.examples.classes), texts=texts)
 
     def with_context(self, context: int) -> Self:
         found = copy.copy(self)
@@ -117,10 +164,7 @@ class Classification(FromExamples):
 
     def sequences(self, split: str, chosen: Sequence[int] | np.ndarray) -> list[list[Ids]]:
         """Examples as they are read, begun, ended and cut: one sequence each, or of a triplet one for each choice."""
-        texts = self._whole(split, chosen)
-        if self.examples.kind == "triplet":
-            return [[sequence_of([text, each], self.length) for each in others] for text, *others in texts]
-        return [[sequence_of(each, self.length)] for each in texts]
+        return [sequences_of(texts, self.length) for texts in self._whole(split, chosen)]
 
     @cached_property
     def _sizes(self) -> np.ndarray:
@@ -178,6 +222,14 @@ class Classification(FromExamples):
             judge = _sklearn().matthews_corrcoef if self.primary.name == "matthews" else _sklearn().f1_score
             found[self.primary.name] = float(judge(labels, said))
         return found
+
+
+def sequences_of(texts: Sequence[Ids], length: int) -> list[Ids]:
+    """What is read of an example: one sequence, or of three texts the first with each of the others."""
+    if len(texts) == 3:
+        first, *others = texts
+        return [sequence_of([first, each], length) for each in others]
+    return [sequence_of(texts, length)]
 
 
 def sequence_of(texts: Sequence[Ids], length: int) -> Ids:

@@ -1,5 +1,7 @@
 """Predicting hidden tokens of a text from those on both sides (BERT: Devlin et al. 2018, arXiv 1810.04805)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
+from experiments.training.models import Trained
 from experiments.training.objectives import Batch, Metric, NextToken, evenly_spaced
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
@@ -14,6 +17,19 @@ from linear_rope.model import MakeAttention, ModelConfig
 
 HIDDEN = 0.15
 """share of the tokens that are to be predicted; of these 80 % are masked, 10 % become another, 10 % stay"""
+
+
+@dataclass
+class MaskedModel(Trained):
+    """What an encoder that predicts hidden tokens is built from, where its data need not be at hand."""
+
+    vocabulary: int
+    length: int
+
+    def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
+        if attention is not None:
+            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+        return MaskedLM(config)
 
 
 class MaskedToken(NextToken):
@@ -33,9 +49,7 @@ class MaskedToken(NextToken):
         super().__init__(corpus, context, batch_size)
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        if attention is not None:
-            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
-        return MaskedLM(config)
+        return MaskedModel(self.vocabulary, self.length).model(config, attention)
 
     def tokens(self, content: Bytes) -> Tokens:
         return self.tokenizer.encode_once(lines(content))

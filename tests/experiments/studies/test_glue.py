@@ -1,0 +1,136 @@
+"""The study of GLUE: a run from the command line to the report, verdicts, and the table over all tasks."""
+
+import json
+
+import pytest
+
+from experiments import load
+from experiments.analysis.statistics import summarise
+from experiments.cli import main
+from experiments.presets import get_preset
+from experiments.report.answer import Findings
+from experiments.studies.glue.answer import answer
+from experiments.studies.glue.figures import figures
+from experiments.studies.glue.table import PART, TASKS, overview
+from experiments.studies.registry import STUDIES
+from linear_rope.heads import Classifier, MaskedLM
+
+from .conftest import drawn, judged, opened, verdicts
+
+STUDY = STUDIES["glue"]
+GATED = "elu+1-rope-after@decay=gate@local_conv=4"
+ENDS = {"softmax-learned": 0.80, "softmax-rope": 0.81, "elu+1-rope-after": 0.60}
+NOISE = (0.0, 0.002, -0.002)
+F1 = {"name": "labels of mrpc", "metric": "f1", "unit": "F1 of the second class", "better": "higher", "vocabulary": 300}
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory):
+    """An encoder of hidden tokens, and what it became."""
+    root = tmp_path_factory.mktemp("glue")
+    small = ["--preset", "smoke", "--steps", "6", "--evaluate-every", "2", "--checkpoint-every", "3", "--workers", "1"]
+    only = [*small, "--variants", "softmax-rope"]
+    assert main(["run", "mlm", *only, "--out", str(root / "mlm")]) == 0
+    words = ["run", "glue", *only, "--initial-weights", str(root / "mlm")]
+    assert main([*words, "--out", str(root / "tasks" / "made-up")]) == 0
+    return root
+
+
+def test_a_run_begins_with_the_encoder_and_has_a_report(fine_tuned):
+    out = fine_tuned / "tasks" / "made-up"
+    record = json.loads((out / "comparison.json").read_text())
+    assert record["config"]["initial_weights"] == str(fine_tuned / "mlm")
+    assert record["objective"]["tokenizer_sha256"] == load(fine_tuned / "mlm").record.objective.tokenizer_sha256
+    report = (out / "report.md").read_text(encoding="utf-8")
+    assert "tested with the weights of step" in report
+    assert isinstance(load(fine_tuned / "mlm").run("softmax-rope").model(), MaskedLM)
+    assert isinstance(load(out).run("softmax-rope").model(), Classifier)
+
+
+def test_the_classifier_says_in_python_what_it_said_in_training(fine_tuned):
+    out = fine_tuned / "tasks" / "made-up"
+    run = load(out).run("softmax-rope")
+    classes = load(out).record.objective.classes
+    said = run.classify(["a text", "another text"])
+    assert len(said) == 2
+    assert {*said} <= {*classes}
+    with pytest.raises(ValueError, match="an example has 2 texts, and the model reads 1 at once"):
+        run.classify([("a text", "another")])
+    with pytest.raises(ValueError, match="'masked token' and classifies nothing"):
+        load(fine_tuned / "mlm").run("softmax-rope").classify(["a text"])
+
+
+@pytest.fixture
+def task(make_comparison, tmp_path):
+    """A comparison of a task, three seeds; the variants without settings end as in ``ends``, all others at 0.82."""
+
+    def make(name="mrpc", ends=ENDS, variants=STUDY.variants, seeds=3):
+        def score(variant, seed, step):
+            # What is made up for the test split is 0.5 higher.
+            return ends.get(variant, 0.82) - 0.5 + NOISE[(seed + len(variant)) % 3]
+
+        data = {"name": name, "sha256": "ab" * 32, "source": "", "note": "", "bytes": 9, "unit": "examples"}
+        data |= {"splits": {"train": 9, "validation": 9, "test": 9}}
+        root = tmp_path / "tasks" / name
+        return opened(
+            make_comparison(root, ",".join(variants), seeds, loss=score, objective=F1, data=[data], experiment="glue")
+        )
+
+    return make
+
+
+def test_verdicts(task):
+    said = verdicts(STUDY, *task())
+    assert said["rope-or-learned"] == said[f"{GATED}-or-softmax"] == said["elu+1-gate"] == "supported"
+    assert said["elu+1-rope-after-or-softmax"] == "not supported"
+
+
+def test_the_answer_is_about_learned_positions_first(task):
+    root, comparison, curves = task()
+    rows = judged(STUDY, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert said.startswith("With RoPE softmax attention has 81.0 ± 0.5, with learned positions 80.0 ± 0.5. ")
+
+
+def test_figures(task, tmp_path):
+    root, comparison, curves = task()
+    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert {"score", "validation", "training"} <= stems
+
+
+def test_the_table_has_all_tasks_and_names_what_is_missing_or_a_part(task):
+    roots = [task(name, variants=("softmax-rope",), seeds=seeds)[0] for name, seeds in (("mrpc", 3), ("qqp-part", 1))]
+    (entry,) = overview(roots)
+    rows = entry.table.set_index("encoder")
+    assert list(rows.columns) == ["MRPC", "SST-2", "QNLI", "STS-B", "QQP (part)", "MNLI"]
+    assert rows.loc["RoFormer, as published"].tolist() == ["89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"]
+    assert rows.loc["softmax-rope"].tolist() == ["81.0 ± 0.5", "-", "-", "-", "81.0", "-"]
+    assert "MNLI (curl" in entry.caption
+    assert "one seed or 3 seeds" in entry.caption
+    assert "MRPC (" not in entry.caption
+
+
+def test_the_page_over_all_tasks_has_the_table(task):
+    root, *_ = task(variants=("softmax-rope",))
+    assert main(["report", str(root.parent)]) == 0
+    page = (root.parent / "index.html").read_text(encoding="utf-8")
+    assert "GLUE beside RoFormer" in page
+    assert "81.0 ± 0.5" in page
+
+
+def test_without_a_finished_run_there_is_no_table(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "mrpc", "softmax-rope", 1, fates={("softmax-rope", 0): ("running", "")})
+    assert overview([root]) == []
+
+
+def test_presets_run_all_tasks_of_the_table():
+    for name in ("cpu", "gpu"):
+        tasks = get_preset(name, STUDY).of_data
+        assert {each.removesuffix(PART) for each in tasks} == {*TASKS}
+        assert all(
+            settings.get("instead_of") == each.removesuffix(PART) for each, settings in tasks.items() if PART in each
+        )
+        for task in tasks:
+            config = get_preset(name, STUDY).config_of({"data": task})
+            assert config.tested == "best"
+            assert config.steps % config.evaluate_every == 0
