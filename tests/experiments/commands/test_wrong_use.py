@@ -71,6 +71,8 @@ WRONG_RUNS = [
     ("--dim 131072 --layers 10000", "this machine has"),
     ("--context 1", "context"),
     ("--context 262144 --batch-size 262144", "batch_size times context is 68,719,476,736 tokens a step; give values"),
+    ("--examples 5", "--examples is 5, which is for labelled texts and translations, and --data stdlib is neither"),
+    ("--variants softmax-rope@context=32", "--variants gives a context of 32, but only labelled texts are the same"),
     ("--data nonsense", "stdlib"),
     ("--data text", "--data-file"),
     ("--data stdlib --data-file short", "--data"),

@@ -29,16 +29,8 @@ GENERATED += ["parity-64", "s3-64", "a5-64"]
 TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "text"]
 LABELLED_SETS = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
 LABELLED_SETS += ["imdb-sentiment", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
-LABELLED_SETS += [
-    "late-verdicts",
-    "numerals",
-    "multi30k",
-    "multi30k-2017",
-    "multi30k-2017-mscoco",
-    "multi30k-2018",
-    "wmt14",
-]
-LABELLED_SETS += ["wmt14-sample"]
+LABELLED_SETS += ["late-verdicts", "numerals"]
+LABELLED_SETS += ["multi30k", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018", "wmt14", "wmt14-sample"]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
 REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
 

@@ -105,6 +105,20 @@ def test_shares_and_an_order_that_mixes_labels():
     assert {*training["text"], *validation["text"]} == {*frame["text"]}
 
 
+def test_fewer_examples_are_a_fair_sample_of_the_training_split_alone():
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(400)], "label": ["no"] * 200 + ["maybe"] * 200})
+    examples = examples_of("mine", (frame, frame[:5], frame[:7]), "", "Made up.", ("no", "maybe"))
+    few = examples.first(100)
+    assert len(few.train) == 100
+    assert 30 < (few.train["label"] == "no").sum() < 70
+    assert few.train["text"].tolist() == mixed(frame)["text"].tolist()[:100]
+    assert few.note == "Made up. Trained on 100 of the 400 examples of the training split."
+    assert few.describe().splits == {"train": 100, "validation": 5, "test": 7}
+    # What a whole data set is recognised by stays.
+    assert few.sha256 == examples.sha256
+    assert examples.first(400) is examples
+
+
 def test_where_a_text_is_needed_one_line_says_what_would_do(monkeypatch, capsys):
     own = DataSet("mine", "Mine.", lambda *places: made())
     monkeypatch.setattr(DATA_SETS, "_items", {**DATA_SETS._items, "mine": own})
