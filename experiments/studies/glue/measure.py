@@ -3,8 +3,14 @@
 from pathlib import Path
 
 from experiments.records.schema import Comparison
+from experiments.studies.answers import SHOWN as SHOWN
+from experiments.studies.answers import collect_answers
+from experiments.training.classification import Classification
 from experiments.training.objectives import Objective
 
 
 def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
-    return []
+    """Write answers.csv; returns sentences about what could not be measured."""
+    if not isinstance(objective, Classification):
+        return [f"--data {objective.corpus.name} is no labelled texts: no answers were collected; give --data mrpc"]
+    return collect_answers(root, comparison, objective)

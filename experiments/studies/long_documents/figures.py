@@ -1,6 +1,7 @@
 """The figures, the tables and the samples of the study of long documents."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,8 @@ from experiments.figures.panels import (
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import draw, legend_label, variant_style
 from experiments.records.schema import Comparison
-from experiments.studies.long_documents.measure import (
-    ANSWERS,
-    COSTS,
-    ROUNDS,
-    SHOWN,
-    judge,
-    line_of,
-    lines_of,
-    named,
-    spread,
-)
+from experiments.studies.answers import ANSWERS, judge, samples_table
+from experiments.studies.long_documents.measure import COSTS, ROUNDS, line_of, lines_of, named
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
@@ -70,7 +62,9 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
             entries.append(draw(directory, entry, curves_figure, curves, summary, comparison, split))
     if answers is not None and not answers.empty:
         seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
-        entries.append(STUDY.table("samples", samples_table(answers, comparison), seed=seed, judge=by))
+        entries.append(
+            STUDY.table("samples", samples_table(answers, comparison, partial(told, comparison)), seed=seed, judge=by)
+        )
     return entries
 
 
@@ -205,21 +199,10 @@ def cost_table(costs: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def samples_table(answers: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
-    """Rows of strings: of each text itself, its label, and what each variant says at each maximum length."""
-    by = judge(comparison, dict.fromkeys(answers["variant"]))
-    judged = answers[answers["variant"] == by].set_index("number")
-    rows = []
-    for number in spread(judged.index.to_numpy(), SHOWN):
-        text = judged.loc[number]
-        is_right = "right" if text["said"] == text["label"] else "wrong"
-        said = answers[answers["number"] == number].set_index("variant")["said"]
-        rows += [
-            {"of": f"text of {text['tokens']:,} tokens", "words": text["text"]},
-            {"of": "label", "words": f"{text['label']} ({by} is {is_right})"},
-        ]
-        for line, variants in lines_of(comparison).items():
-            told = [f"{comparison.context_of(each):,}: {said[each.name]}" for each in variants if each.name in said]
-            if told:
-                rows.append({"of": line, "words": "; ".join(told)})
-    return pd.DataFrame(rows)
+def told(comparison: Comparison, said: "pd.Series[str]") -> dict[str, str]:
+    """What the variants of each line say, at each maximum length."""
+    lines = {
+        line: [f"{comparison.context_of(each):,}: {said[each.name]}" for each in variants if each.name in said]
+        for line, variants in lines_of(comparison).items()
+    }
+    return {line: "; ".join(words) for line, words in lines.items() if words}

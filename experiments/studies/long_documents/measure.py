@@ -1,12 +1,10 @@
 """What a document costs to read, what the variants say of some documents, and what the claims compare."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
 import pandas as pd
 import torch
 
@@ -16,38 +14,27 @@ from experiments.figures.settings import named_settings
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_status
 from experiments.records.schema import Comparison, VariantRecord
+from experiments.studies.answers import SHOWN as SHOWN
+from experiments.studies.answers import collect_answers
 from experiments.studies.speed import benchmark
-from experiments.studies.tables import RUN, Table
+from experiments.studies.tables import Table
 from experiments.training.classification import Classification, ClassifierModel
 from experiments.training.loop import autocast
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.training.text_tokens import SPECIAL
-from experiments.training.trained_models import measuring_device, trained_models
+from experiments.training.trained_models import measuring_device
 from experiments.variants import get_variant
 
 ROUNDS = 7
 """in which every variant is timed once"""
 SAMPLE_SECONDS = 0.05
 """that a timing takes at least"""
-CANDIDATES = 120
-"""documents of the test split, of all lengths, among which the samples are"""
-KEPT = 24
-"""samples in answers.csv"""
-SHOWN = 8
-"""of these in the report"""
-END = 160
-"""characters of a document's beginning, and of its end, in a sample"""
 
 COSTS = Table(
     "documents",
     {"variant": TEXT, "round": whole(0, 10**4)},
     {"context": whole(2, 2**24), "seconds": number(0), "bytes": whole(0, 2**62)},
-)
-ANSWERS = Table(
-    "answers",
-    RUN | {"number": whole(0, 10**9)},
-    {"tokens": whole(0, 2**40), "text": TEXT, "label": TEXT, "said": TEXT},
 )
 
 
@@ -121,73 +108,6 @@ def memory_here(variant: str, config: Config, shape: ClassifierModel, device: st
     reading(variant, replace(config, context=16), shape, device)()  # warms the process up
     rise, _ = benchmark.peak_memory(reading(variant, config, shape, device), torch.device(device))
     return rise
-
-
-def collect_answers(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
-    """What the runs of the first seed say of some documents: half of them right and half wrong, if there are so many.
-
-    Right or wrong is the first variant that reads the most. Documents are spread over all lengths.
-    """
-    if objective.is_score:
-        return [f"--data {objective.corpus.name} has scores and no classes: no answers were collected"]
-    notes = list[str]()
-    first = msgspec.structs.replace(comparison, seeds=comparison.seeds[:1])
-    chosen = spread(objective.chosen("test", Config(**comparison.config).test_windows), CANDIDATES)
-    said = {
-        name: said_of(model, objective.of(named(comparison, name).settings), chosen)
-        for name, _, model in trained_models(root, first, objective, "what is said of documents", notes)
-    }
-    if said:
-        labels = objective.examples.test["label"].iloc[chosen].to_numpy()
-        is_right = np.array(said[judge(comparison, said)]) == labels
-        halves = [spread(np.flatnonzero(is_right == right), KEPT // 2) for right in (True, False)]
-        rows = np.sort(np.concatenate(halves))
-        texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
-        tokens = objective.whole_lengths("test", chosen[rows])
-        parts = [
-            pd.DataFrame(
-                {
-                    "variant": name,
-                    "seed": first.seeds[0],
-                    "number": chosen[rows],
-                    "tokens": tokens,
-                    "text": texts,
-                    "label": labels[rows],
-                    "said": [answers[row] for row in rows],
-                }
-            )
-            for name, answers in said.items()
-        ]
-        ANSWERS.write(root, *parts)
-    return notes
-
-
-def said_of(model: torch.nn.Module, objective: Classification, chosen: np.ndarray) -> list[str]:
-    """What a model says of these documents of the test split."""
-    size = objective.batch_size
-    with torch.no_grad():
-        return [
-            answer
-            for start in range(0, len(chosen), size)
-            for answer in objective.said(model, "test", chosen[start : start + size])
-        ]
-
-
-def judge(comparison: Comparison, there: Mapping[str, object]) -> str:
-    """The variant by which samples are right or wrong: the first of those that read the most."""
-    variants = [variant for variant in comparison.variants if variant.name in there]
-    return max(variants, key=comparison.context_of).name
-
-
-def spread(places: np.ndarray, count: int) -> np.ndarray:
-    """At most ``count`` of these, evenly spaced."""
-    return places[np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)]
-
-
-def shortened(texts: Sequence[str]) -> str:
-    """The beginning and the end of each text, on one line."""
-    lines = [" ".join(text.split()) for text in texts]
-    return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
 
 
 def named(comparison: Comparison, name: str) -> VariantRecord:

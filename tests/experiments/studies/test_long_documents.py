@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,9 +18,11 @@ from experiments.presets import get_preset
 from experiments.records.record import read_comparison
 from experiments.report.answer import Findings, setting
 from experiments.report.interactive import interactive
+from experiments.studies import answers
+from experiments.studies.answers import ANSWERS, samples_table
 from experiments.studies.long_documents import measure as measured
 from experiments.studies.long_documents.answer import answer
-from experiments.studies.long_documents.figures import accuracy_table, by_length, cost_table, figures, samples_table
+from experiments.studies.long_documents.figures import accuracy_table, by_length, cost_table, figures, told
 from experiments.studies.registry import STUDIES
 from experiments.training.chosen_objective import make_objective
 from tests.made_up import DATA, make_record, metrics_rows
@@ -63,13 +66,13 @@ def test_what_is_measured_is_not_timed_again(made, monkeypatch):
 
 def test_samples_are_half_right_and_half_wrong_by_the_first_that_reads_the_most(made):
     answers = pd.read_csv(made / "answers.csv")
-    by = measured.judge(read_comparison(made), dict.fromkeys(VARIANTS))
+    by = answers.judge(read_comparison(made), dict.fromkeys(VARIANTS))
     assert by == "softmax-rope@context=512"
     judged_by = answers[answers["variant"] == by]
     right = int((judged_by["said"] == judged_by["label"]).sum())
     # Few steps: it may be wrong in fewer than half, of which all are shown then.
-    assert 1 <= right <= measured.KEPT // 2
-    assert len(judged_by) - right <= measured.KEPT // 2
+    assert 1 <= right <= answers.KEPT // 2
+    assert len(judged_by) - right <= answers.KEPT // 2
     lengths = judged_by["tokens"]
     assert lengths.min() < 300
     assert lengths.max() > 900
@@ -178,6 +181,7 @@ def made_up(make_comparison, tmp_path):
     """Every line gains two points with each doubling, and elu+1 takes half of softmax attention's time."""
     data = DATA | {"name": "imdb-sentiment", "unit": "examples"}
     objective = {"name": "labels of texts", "metric": "accuracy", "unit": "share of examples", "better": "higher"}
+    objective |= {"classes": ["good", "bad"], "texts": 1}
     root = make_comparison(
         tmp_path / "made-up", ",".join(STUDY.variants), 3, experiment="long-documents", data=[data],
         objective=objective | {"vocabulary": 300},
@@ -187,7 +191,7 @@ def made_up(make_comparison, tmp_path):
         path = root / variant / f"seed{seed}/metrics.jsonl"
         rows = metrics_rows(path)
         for row in rows:
-            row.pop("bits_per_byte")
+            row.pop("accuracy")
             value = ACCURACY[line] + 0.02 * LENGTHS.index(int(length)) + NOISE[(seed + len(line)) % 3]
             row |= {"loss": 1.0} if row["split"] == "train" else {"accuracy": value}
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -204,7 +208,7 @@ def made_up(make_comparison, tmp_path):
         (variant, 0, number, 100 * number, f"text {number}", "good", "good" if number % 2 else "bad")
         for variant, number in itertools.product(STUDY.variants, range(20))
     ]
-    write(measured.ANSWERS, root, said)
+    write(ANSWERS, root, said)
     return opened(root)
 
 
@@ -245,8 +249,8 @@ def test_the_tables_and_the_figures(made_up, tmp_path):
     costs = cost_table(measured.COSTS.read(root), comparison).set_index("variant")
     assert costs.loc["elu+1-rope-after", "2,048 tokens, ms"] == "20.5"
     assert costs.loc["softmax-rope", "256 tokens, MiB"] == "4.9"
-    samples = samples_table(measured.ANSWERS.read(root), comparison)
-    assert len(samples) == measured.SHOWN * (2 + len(ACCURACY))
+    samples = samples_table(ANSWERS.read(root), comparison, partial(told, comparison))
+    assert len(samples) == answers.SHOWN * (2 + len(ACCURACY))
     assert samples["words"].iloc[:3].tolist() == [
         "text 0",
         "good (softmax-rope@context=2048 is wrong)",
@@ -268,8 +272,8 @@ def test_what_is_read_is_told_by_examples_and_lengths(made_up):
 
 def test_long_texts_are_shown_by_their_ends():
     text = "a" * 200 + "\n" + "b" * 200
-    (shown,) = [measured.shortened([text])]
+    (shown,) = [answers.shortened([text])]
     assert shown == f"{'a' * 160} […] {'b' * 160}"
-    assert measured.shortened(["one\ntwo", "three"]) == "one two | three"
-    assert measured.spread(np.arange(10), 3).tolist() == [0, 4, 9]
-    assert measured.spread(np.arange(2), 3).tolist() == [0, 1]
+    assert answers.shortened(["one\ntwo", "three"]) == "one two | three"
+    assert answers.spread(np.arange(10), 3).tolist() == [0, 4, 9]
+    assert answers.spread(np.arange(2), 3).tolist() == [0, 1]

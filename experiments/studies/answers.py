@@ -1,0 +1,116 @@
+"""What trained classifiers say of some examples of the test split, for a person to read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import torch
+
+from experiments.config import Config
+from experiments.records.csv_files import TEXT, whole
+from experiments.records.schema import Comparison
+from experiments.studies.tables import RUN, Table
+from experiments.training.classification import Classification
+from experiments.training.trained_models import trained_models
+
+CANDIDATES = 120
+"""documents of the test split, of all lengths, among which the samples are"""
+KEPT = 24
+"""samples in answers.csv"""
+SHOWN = 8
+"""of these in the report"""
+END = 160
+"""characters of a document's beginning, and of its end, in a sample"""
+
+ANSWERS = Table(
+    "answers",
+    RUN | {"number": whole(0, 10**9)},
+    {"tokens": whole(0, 2**40), "text": TEXT, "label": TEXT, "said": TEXT},
+)
+
+
+def collect_answers(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
+    """What the runs of the first seed say of some examples: half of them right and half wrong, if there are so many.
+
+    They are spread over all lengths. Right or wrong is the first variant that reads the most; scores are neither.
+    """
+    notes, settings = list[str](), {variant.name: variant.settings for variant in comparison.variants}
+    first = msgspec.structs.replace(comparison, seeds=comparison.seeds[:1])
+    chosen = spread(objective.chosen("test", Config(**comparison.config).test_windows), CANDIDATES)
+    said = {
+        name: said_of(model, objective.of(settings[name]), chosen)
+        for name, _, model in trained_models(root, first, objective, "what is said of examples", notes)
+    }
+    if said:
+        labels = objective.examples.test["label"].iloc[chosen].map(str).to_numpy()
+        is_right = np.array(said[judge(comparison, said)]) == labels
+        halves = [spread(np.flatnonzero(is_right == right), KEPT // 2) for right in (True, False)]
+        rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else np.sort(np.concatenate(halves))
+        texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
+        tokens = objective.whole_lengths("test", chosen[rows])
+        parts = [
+            pd.DataFrame(
+                {
+                    "variant": name,
+                    "seed": first.seeds[0],
+                    "number": chosen[rows],
+                    "tokens": tokens,
+                    "text": texts,
+                    "label": labels[rows],
+                    "said": [answers[row] for row in rows],
+                }
+            )
+            for name, answers in said.items()
+        ]
+        ANSWERS.write(root, *parts)
+    return notes
+
+
+def said_of(model: torch.nn.Module, objective: Classification, chosen: np.ndarray) -> list[str]:
+    """What a model says of these examples of the test split."""
+    size = objective.batch_size
+    with torch.no_grad():
+        return [
+            answer
+            for start in range(0, len(chosen), size)
+            for answer in objective.said(model, "test", chosen[start : start + size])
+        ]
+
+
+def judge(comparison: Comparison, there: Mapping[str, object]) -> str:
+    """The variant by which samples are right or wrong: the first of those that read the most."""
+    variants = [variant for variant in comparison.variants if variant.name in there]
+    return max(variants, key=comparison.context_of).name
+
+
+def spread(places: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` of these, evenly spaced."""
+    return places[np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)]
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """The beginning and the end of each text, on one line."""
+    lines = [" ".join(text.split()) for text in texts]
+    return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
+
+
+def samples_table(
+    answers: pd.DataFrame, comparison: Comparison, told: "Callable[[pd.Series[str]], Mapping[str, str]]"
+) -> pd.DataFrame:
+    """Rows of strings: of each text itself, its label, and what is ``told`` of what the variants say, by name."""
+    by = judge(comparison, dict.fromkeys(answers["variant"]))
+    judged = answers[answers["variant"] == by].set_index("number")
+    rows = []
+    for number in spread(judged.index.to_numpy(), SHOWN):
+        text = judged.loc[number]
+        is_right = "right" if text["said"] == text["label"] else "wrong"
+        remark = f" ({by} is {is_right})" if comparison.objective.classes else ""
+        said = answers[answers["number"] == number].set_index("variant")["said"]
+        rows += [
+            {"of": f"text of {text['tokens']:,} tokens", "words": text["text"]},
+            {"of": "label", "words": f"{text['label']}{remark}"},
+            *({"of": name, "words": words} for name, words in told(said).items()),
+        ]
+    return pd.DataFrame(rows)
