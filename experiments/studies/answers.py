@@ -46,8 +46,7 @@ def collect_answers(root: Path, comparison: Comparison, objective: Classificatio
     if said:
         labels = objective.examples.test["label"].iloc[chosen].map(str).to_numpy()
         is_right = np.array(said[judge(comparison, said)]) == labels
-        halves = [spread(np.flatnonzero(is_right == right), KEPT // 2) for right in (True, False)]
-        rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else np.sort(np.concatenate(halves))
+        rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else half_and_half(is_right, KEPT)
         texts = [shortened(each) for each in objective.examples.texts("test").iloc[chosen[rows]].to_numpy()]
         tokens = objective.whole_lengths("test", chosen[rows])
         parts = [
@@ -88,6 +87,12 @@ def judge(comparison: Comparison, there: Mapping[str, object]) -> str:
 def spread(places: np.ndarray, count: int) -> np.ndarray:
     """At most ``count`` of these, evenly spaced."""
     return places[np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)]
+
+
+def half_and_half(is_right: np.ndarray, count: int) -> np.ndarray:
+    """At most ``count`` places, ascending: half of them where it is right and half where it is not, evenly spaced."""
+    halves = [spread(np.flatnonzero(is_right == right), count // 2) for right in (True, False)]
+    return np.sort(np.concatenate(halves))
 
 
 def shortened(texts: Sequence[str]) -> str:

@@ -93,6 +93,23 @@ def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
     ))  # fmt: skip
 
 
+def test_the_texts_of_a_batch_are_of_about_one_length_whatever_is_read_of_them():
+    rng = np.random.default_rng(0)
+    long = [pd.DataFrame({"text": [" ".join(rng.choice(GOOD, count)) for count in rng.integers(5, 200, size)],
+                          "label": "positive"}) for size in (400, 2, 2)]  # fmt: skip
+    task = make_objective(examples_of("long", long, "", "", CLASSES["text"]), CONFIG)
+    whole = task.with_context(256)
+    ranges = []
+    for step in range(50):
+        tokens, _ = whole.batch(0, step)
+        lengths = (tokens[:, 0] != PAD_ID).sum(1)
+        ranges.append(int(lengths.max() - lengths.min()))
+        cut, _ = task.batch(0, step)
+        assert torch.equal(cut[:, 0, :5], tokens[:, 0, :5])
+        assert whole.tokens_in((tokens,), CONFIG) == int(lengths.sum())
+    assert np.median(ranges) < 30
+
+
 def test_padding_of_a_batch_does_not_change_a_prediction():
     task = make_objective(examples("pair"), CONFIG)
     model = build_model(get_variant("softmax-rope"), CONFIG, 0, task).eval()
