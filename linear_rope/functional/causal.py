@@ -13,6 +13,7 @@ from torch import Tensor
 
 from linear_rope.features.base import Formula, FormulaCall, Take
 from linear_rope.features.registry import make_formula
+from linear_rope.functional import native
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
 from linear_rope.functional.recurrent import State
 from linear_rope.functional.terms import Sums, Terms, output_gain
@@ -113,6 +114,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
 
     # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
+    is_native = native.takes(call)
     later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
     return Result(
         # In this layout merging the heads copies nothing.
@@ -122,10 +124,10 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         memory=new(batch, heads, features, width),
         normaliser=new(batch, heads, features, exists=has_total),
         stabiliser=new(batch, heads, 1, exists=has_scale, dtype=exact),
-        weights=new(batch, heads, length, CHUNK_SIZE, exists=keep),
-        memories=new(later, batch, heads, features, width, exists=keep),
-        normalisers=new(later, batch, heads, features, exists=keep and has_total),
-        stabilisers=new(later, batch, heads, 1, exists=keep and has_scale, dtype=exact),
+        weights=new(batch, heads, length, CHUNK_SIZE, exists=keep and not is_native),
+        memories=new(*(native.saved_shape(call) if is_native else (later, batch, heads, features, width)), exists=keep),
+        normalisers=new(later, batch, heads, features, exists=keep and has_total and not is_native),
+        stabilisers=new(later, batch, heads, 1, exists=keep and has_scale and not is_native, dtype=exact),
     )
 
 
@@ -141,6 +143,9 @@ def attend(*arguments: Any) -> Result:
     """Forward, of the fields of a :class:`Call` and whether to keep what :func:`differentiate` needs."""
     call, keep = Call(*arguments[:-1]), arguments[-1]
     result, formula = empty_result(call, keep=keep), call.make_formula()
+    if native.takes(call):
+        native.attend(call, result, keep=keep)
+        return result
     with borrowed(call.q.device) as take:
         for batch, heads in _groups(call):
             state = _state_at(call, batch, heads)
@@ -198,6 +203,12 @@ def differentiate(
     if grad_output is None:
         grad_output = torch.zeros_like(result.output)
     gradients, formula = empty_gradients(call), call.make_formula()
+    if native.takes(call):
+        given = native.differentiate(call, result, gradients, grad_output, grad_total, grad_memory, grad_normaliser)
+        if given is not None:
+            last = _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
+            _put_exponents(gradients, call, *given, last)
+        return gradients
     exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if _has_exponents(call) else None
     back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
     stretches = list(enumerate(blocks(call.q.shape[2])))

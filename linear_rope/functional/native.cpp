@@ -1,0 +1,964 @@
+// Causal linear attention (RoFormer, arXiv 2104.09864, eq. 19) with decay, on a CPU: forward and backward.
+//
+// A task is one sequence of one head. It goes through the sequence in chunks of 32 positions, and all that a chunk
+// needs fits the second-level cache. With M features, k the mapped and rotated keys, v the values and factors <= 1,
+//
+//   inside a chunk   S_ij = (q_i . k_j) P_ij,  j <= i;      P_ij = enter_j * product of kept_t, j < t <= i
+//   the output       o_i  = (read_i q_i . memory + S_i V) / (q'_i . z_i);     read_i = product of kept_t, t <= i
+//   the state        memory <- read_last memory + K^T (stay V);               stay_j = P_last,j
+//   the denominator  z_i = kept_i z_(i-1) + enter_i k'_i
+//
+// enter and kept are what functional/terms.py calls exp(g_j - c_j) and exp(c_(j-1) + ln a_j - c_j). The backward pass
+// goes through the chunks from the last to the first, and makes features and states again from a state that the
+// forward pass saved every eighth chunk.
+//
+// Matrices have rows of a multiple of 16 numbers, filled up with zeros, and 16 more between rows: rows a power of two
+// apart would share the same few places of the first-level cache. "Panels" are 16 columns after another.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+#ifdef LINEAR_ROPE_THREADS
+#include <thread>
+#endif
+
+namespace {
+
+constexpr long CHUNK = 32;
+constexpr long SAVED = 8;  // chunks between saved states
+constexpr long PANEL = 16;
+constexpr float LARGEST_LOG_SCALE = 60;    // of functional/terms.py
+constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
+constexpr double SMALLEST = -std::numeric_limits<float>::max();
+
+enum Formula { GIVEN, ELU, RELU, FAVOR };
+enum Denominator { UNROTATED, ROTATED, NONE };
+
+// A tensor (batch, heads, length, width) whose last axis is contiguous.
+struct Rows {
+  float* data;
+  long batch, head, position;
+};
+
+}  // namespace
+
+// native.py has the same fields in the same order.
+struct Call {
+  long size;  // of this struct, to notice that the two differ
+  long batch, heads, length, width, values, features;
+  long formula, hyperbolic, paired, denominator;
+  double eps;
+  Rows q, k, v, denominator_q, denominator_k;
+  const double *query_scale, *key_scale, *log_decay;  // (batch, heads, length)
+  const uint8_t* padding;                             // (batch, length)
+  const float *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
+  long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
+  const float *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)
+  const double* stabiliser;                           // (batch, heads)
+  const float* projection;                            // (rows, width)
+  // Results of the forward pass.
+  Rows output;
+  float *total, *new_memory, *new_normaliser, *saved;
+  double *scale, *new_stabiliser;
+  // The backward pass.
+  Rows grad_output;
+  const float *grad_total, *grad_new_memory, *grad_new_normaliser;
+  Rows grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k;
+  float *of_q, *of_k;  // (batch, heads, length): gradients of the exponents
+  float *grad_memory, *grad_normaliser;
+  // How to run `function(data)` on so many threads: GOMP_parallel of the OpenMP that PyTorch uses, or null for one.
+  void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+  long threads;
+};
+
+namespace {
+
+typedef float Vector __attribute__((vector_size(32)));
+typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t Integers __attribute__((vector_size(32)));
+constexpr long LANES = 8;
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE Vector load(const float* x) { return *reinterpret_cast<const Unaligned*>(x); }
+INLINE void store(float* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
+INLINE Vector all(float x) { return Vector{} + x; }
+INLINE Vector larger(Vector a, Vector b) { return b > a ? b : a; }
+
+INLINE float sum(Vector v) {
+  float s = 0;
+  for (long i = 0; i < LANES; i++) s += v[i];
+  return s;
+}
+
+// About 2 units in the last place (polynomial of Cephes' expf); e^-87 below -87.
+INLINE Vector exponential(Vector x) {
+  const Vector lowest = all(-87.3f);
+  x = x < lowest ? lowest : x;
+  const float magic = 12582912;  // adding it rounds to an integer, in the lowest bits
+  const Vector shifted = x * 1.44269504f + magic;
+  const Vector n = shifted - magic;
+  const Vector r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Integers power = ((Integers)shifted - (Integers)all(magic) + 127) << 23;
+  return p * (Vector)power;
+}
+
+// Pairs turned by (cosine, sine), or back.
+template <bool BACK>
+INLINE Vector turn(Vector x, Vector rotation) {
+  const Vector cosine = __builtin_shufflevector(rotation, rotation, 0, 0, 2, 2, 4, 4, 6, 6);
+  const Vector sine = __builtin_shufflevector(rotation, rotation, 1, 1, 3, 3, 5, 5, 7, 7);
+  const Vector swapped = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+  const Vector sign = BACK ? Vector{1, -1, 1, -1, 1, -1, 1, -1} : Vector{-1, 1, -1, 1, -1, 1, -1, 1};
+  return x * cosine + swapped * (sine * sign);
+}
+
+// C[R x 16] (+)= A[R x K] B[K x 16]
+template <int R>
+INLINE void tile(long K, const float* A, long row, long column, const float* B, long b_row, float* C, long c_row,
+                 bool add) {
+  Vector left[R], right[R];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    left[r] = add ? load(C + r * c_row) : Vector{};
+    right[r] = add ? load(C + r * c_row + LANES) : Vector{};
+  }
+  for (long k = 0; k < K; k++) {
+    const Vector b0 = load(B), b1 = load(B + LANES);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const Vector a = all(A[r * row]);
+      left[r] += a * b0;
+      right[r] += a * b1;
+    }
+    A += column;
+    B += b_row;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) {
+    store(C + r * c_row, left[r]);
+    store(C + r * c_row + LANES, right[r]);
+  }
+}
+
+// A matrix for products: element (i, k) is at data[i * row + k * column].
+struct Left {
+  const float* data;
+  long row, column;
+};
+// Columns in panels: element (k, j) is at data[k * row + j / 16 * panel + j % 16]. Row-major is panel = 16.
+struct Right {
+  const float* data;
+  long row, panel;
+};
+struct Out {
+  float* data;
+  long row, panel;
+};
+
+// 16 x 16 numbers a time; rows is a multiple of 16.
+INLINE void strip(long rows, long K, Left a, const float* B, long b_row, float* C, long c_row, bool add) {
+  for (long i = 0; i < rows; i += 16) {
+    const float* A = a.data + i * a.row;
+    tile<6>(K, A, a.row, a.column, B, b_row, C + i * c_row, c_row, add);
+    tile<5>(K, A + 6 * a.row, a.row, a.column, B, b_row, C + (i + 6) * c_row, c_row, add);
+    tile<5>(K, A + 11 * a.row, a.row, a.column, B, b_row, C + (i + 11) * c_row, c_row, add);
+  }
+}
+
+// c (+)= a b, rows and columns multiples of 16.
+void product(long rows, long columns, long K, Left a, Right b, Out c, bool add) {
+  for (long j = 0; j < columns / PANEL; j++)
+    strip(rows, K, a, b.data + j * b.panel, b.row, c.data + j * c.panel, c.row, add);
+}
+
+// The lower triangle of a b, for CHUNK x CHUNK; panels of the result above the diagonal are not written.
+void lower_product(long K, Left a, Right b, float* c, long c_row) {
+  for (long j = 0; j < CHUNK; j += PANEL)
+    strip(CHUNK - j, K, {a.data + j * a.row, a.row, a.column}, b.data + j / PANEL * b.panel, b.row, c + j * c_row + j,
+          c_row, false);
+}
+
+// c += lower b, or c += lower^T b, with `lower` CHUNK x CHUNK, of which only the lower panels are read.
+void lower_times(long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+  for (long j = 0; j < columns / PANEL; j++)
+    for (long i = 0; i < CHUNK; i += PANEL)
+      strip(PANEL, i + PANEL, {lower + i * l_row, l_row, 1}, b.data + j * b.panel, b.row,
+            c + i * c_row + j * PANEL, c_row, true);
+}
+void lower_transposed_times(long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+  for (long j = 0; j < columns / PANEL; j++)
+    for (long i = 0; i < CHUNK; i += PANEL)
+      strip(PANEL, CHUNK - i, {lower + i * l_row + i, 1, l_row}, b.data + j * b.panel + i * b.row, b.row,
+            c + i * c_row + j * PANEL, c_row, true);
+}
+
+INLINE void transpose_8x8(const float* from, long from_row, float* to, long to_row) {
+  Vector r[8], t[8];
+  for (int i = 0; i < 8; i++) r[i] = load(from + i * from_row);
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = __builtin_shufflevector(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 1] = __builtin_shufflevector(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    r[i + 2] = __builtin_shufflevector(t[i + 1], t[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+    r[i + 3] = __builtin_shufflevector(t[i + 1], t[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  for (int i = 0; i < 4; i++) {
+    store(to + i * to_row, __builtin_shufflevector(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
+    store(to + (i + 4) * to_row, __builtin_shufflevector(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+  }
+}
+
+// Rows (a multiple of 16) of `columns` numbers become panels: the transposed matrix, (columns x rows).
+void to_panels(long rows, long columns, const float* from, long from_row, float* to) {
+  for (long i = 0; i < rows; i += 8)
+    for (long j = 0; j < columns; j += 8)
+      transpose_8x8(from + i * from_row + j, from_row, to + i / PANEL * columns * PANEL + j * PANEL + i % PANEL, PANEL);
+}
+
+// Panels of (rows x columns) become the transposed matrix, columns rows of `rows` numbers.
+void from_panels(long rows, long columns, const float* from, float* to, long to_row) {
+  for (long j = 0; j < columns; j += 8)
+    for (long i = 0; i < rows; i += 8)
+      transpose_8x8(from + j / PANEL * rows * PANEL + i * PANEL + j % PANEL, PANEL, to + j * to_row + i, to_row);
+}
+
+INLINE long padded(long n) { return (n + PANEL - 1) / PANEL * PANEL; }
+
+INLINE void scale(float* x, long n, float by) {
+  const Vector f = all(by);
+  for (long i = 0; i < n; i += LANES) store(x + i, load(x + i) * f);
+}
+
+INLINE float dot(const float* a, const float* b, long n) {
+  Vector s0 = {}, s1 = {};
+  for (long i = 0; i < n; i += PANEL) {
+    s0 += load(a + i) * load(b + i);
+    s1 += load(a + i + LANES) * load(b + i + LANES);
+  }
+  return sum(s0 + s1);
+}
+
+// Rows [0, n) of `width` numbers into a chunk's matrix; zeros elsewhere.
+void copy_in(const float* from, long from_row, long n, long width, float* to, long to_row, long to_width) {
+  for (long i = 0; i < CHUNK; i++) {
+    const long there = i < n ? width : 0;
+    if (there) std::memcpy(to + i * to_row, from + i * from_row, there * sizeof(float));
+    std::memset(to + i * to_row + there, 0, (to_width - there) * sizeof(float));
+  }
+}
+
+void copy_out(const float* from, long from_row, long n, long width, float* to, long to_row) {
+  for (long i = 0; i < n; i++) std::memcpy(to + i * to_row, from + i * from_row, width * sizeof(float));
+}
+
+// Memory of one task, handed out piece by piece; measured first, with no memory at all.
+class Arena {
+ public:
+  explicit Arena(float* start) : start_(start) {}
+  float* take(long n) {
+    float* piece = start_ ? start_ + used_ : nullptr;
+    used_ += padded(n) + PANEL;
+    return piece;
+  }
+  long used() const { return used_; }
+
+ private:
+  float* start_;
+  long used_ = 0;
+};
+
+// At least n floats, aligned to a cache line; a thread keeps them for its next call, unless they are many.
+struct Memory {
+  static constexpr long KEPT = 1 << 22;
+  float* data;
+  std::unique_ptr<float[]> own;
+  explicit Memory(long n) {
+    static thread_local std::unique_ptr<float[]> kept;
+    static thread_local long size = 0;
+    n += PANEL;
+    if (n > KEPT) {
+      own.reset(new float[n]);
+    } else if (size < n) {
+      kept.reset(new float[n]);
+      size = n;
+    }
+    float* start = own ? own.get() : kept.get();
+    data = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(start) + 63) & ~uintptr_t{63});
+  }
+};
+
+// The projection of FAVOR+, of which both passes need another layout.
+struct Projection {
+  long rows = 0, padded_rows = 0, padded_width = 0;
+  std::vector<float> columns;  // panels of the transposed matrix, (width x rows)
+  std::vector<float> by_rows;  // row-major, (rows x width)
+
+  explicit Projection(const Call& call) {
+    if (call.formula != FAVOR) return;
+    rows = call.hyperbolic || call.paired ? call.features / 2 : call.features;
+    padded_rows = padded(rows);
+    padded_width = padded(call.width);
+    columns.resize(padded_rows * padded_width);
+    by_rows.resize(padded_rows * padded_width);
+    for (long i = 0; i < rows; i++)
+      for (long j = 0; j < call.width; j++) {
+        const float x = call.projection[i * call.width + j];
+        columns[i / PANEL * padded_width * PANEL + j * PANEL + i % PANEL] = x;
+        by_rows[i * padded_width + j] = x;
+      }
+  }
+};
+
+// One sequence of one head, with its sizes.
+struct Head {
+  const Call& call;
+  long index, batch, head;  // index = batch * heads + head
+  long features, width, values;
+  long feature_row, width_row, value_row;
+  long memory, state;  // elements of a memory in panels, and of all of a state
+  bool has_scale, has_factors;
+
+  Head(const Call& c, long i) : call(c), index(i), batch(i / c.heads), head(i % c.heads) {
+    features = padded(c.features);
+    width = padded(c.width);
+    values = padded(c.values);
+    feature_row = features + PANEL;
+    width_row = width + PANEL;
+    value_row = values + PANEL;
+    memory = features * values;
+    state = memory + features + PANEL;
+    has_scale = c.formula == FAVOR || c.key_scale;
+    has_factors = has_scale || c.log_decay || c.padding;
+  }
+  const float* at(const Rows& x, long position) const {
+    return x.data + batch * x.batch + head * x.head + position * x.position;
+  }
+  float* at(Rows& x, long position) const {
+    return x.data + batch * x.batch + head * x.head + position * x.position;
+  }
+  const float* rotation(const float* table, long stride, long position) const {
+    return table ? table + batch * stride + position * call.features : nullptr;
+  }
+  bool is_padding(long position) const { return call.padding && call.padding[batch * call.length + position]; }
+  long chunks() const { return (call.length + CHUNK - 1) / CHUNK; }
+  long rows(long chunk) const { return std::min(CHUNK, call.length - chunk * CHUNK); }
+  bool sums() const { return call.denominator != NONE; }
+};
+
+// A state: memory in panels (M x Dv), normaliser (M), stabiliser.
+struct State {
+  float *memory, *normaliser;
+  double stabiliser;
+  void from(const float* saved, const Head& h) {
+    std::memcpy(memory, saved, h.memory * sizeof(float));
+    std::memcpy(normaliser, saved + h.memory, h.features * sizeof(float));
+    std::memcpy(&stabiliser, saved + h.memory + h.features, sizeof(double));
+  }
+  void to(float* saved, const Head& h) const {
+    std::memcpy(saved, memory, h.memory * sizeof(float));
+    std::memcpy(saved + h.memory, normaliser, h.features * sizeof(float));
+    std::memcpy(saved + h.memory + h.features, &stabiliser, sizeof(double));
+  }
+};
+
+void pack(const Head& h, const float* from, float* panels) {
+  std::memset(panels, 0, h.memory * sizeof(float));
+  if (!from) return;
+  for (long m = 0; m < h.call.features; m++)
+    for (long d = 0; d < h.call.values; d++)
+      panels[d / PANEL * h.features * PANEL + m * PANEL + d % PANEL] = from[m * h.call.values + d];
+}
+
+void unpack(const Head& h, const float* panels, float* to) {
+  for (long m = 0; m < h.call.features; m++)
+    for (long d = 0; d < h.call.values; d++)
+      to[m * h.call.values + d] = panels[d / PANEL * h.features * PANEL + m * PANEL + d % PANEL];
+}
+
+void pack_vector(const Head& h, const float* from, float* to) {
+  std::memset(to, 0, h.features * sizeof(float));
+  if (from) std::memcpy(to, from, h.call.features * sizeof(float));
+}
+
+State first_state(const Head& h, float* memory, float* normaliser) {
+  const Call& c = h.call;
+  pack(h, c.memory ? c.memory + h.index * c.features * c.values : nullptr, memory);
+  pack_vector(h, c.normaliser ? c.normaliser + h.index * c.features : nullptr, normaliser);
+  return {memory, normaliser, h.has_scale ? (c.stabiliser ? c.stabiliser[h.index] : SMALLEST) : 0};
+}
+
+// Feature maps --------------------------------------------------------------------------------------------------------
+
+// Features of n rows of x (CHUNK x width, zeros below) into u (CHUNK x features, zeros below and to the right), and the
+// logarithms of their scales, if it has any. `work` holds CHUNK x features.
+void map_rows(const Head& h, const Projection& p, long n, const float* x, float* u, double* log_scale, float* work) {
+  const Call& c = h.call;
+  const long row = h.feature_row, x_row = h.width_row;
+  if (c.formula == FAVOR) {
+    const bool twice = c.hyperbolic || c.paired;
+    float* projected = twice ? work : u;
+    product(CHUNK, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
+            {projected, row, PANEL}, false);
+    const float eps = float(c.eps);
+    const double constant = std::log(double(c.features)) / 2, half = 0.5 / std::sqrt(double(c.width));
+    for (long i = 0; i < n; i++) {
+      float *from = projected + i * row, *to = u + i * row;
+      float largest = from[0];
+      Vector most = all(largest), least = all(largest);
+      long j = 0;
+      for (; j + LANES <= p.rows; j += LANES) {
+        const Vector y = load(from + j);
+        most = larger(most, y);
+        least = y < least ? y : least;
+      }
+      float high = most[0], low = least[0];
+      for (long r = 1; r < LANES; r++) high = std::max(high, most[r]), low = std::min(low, least[r]);
+      for (; j < p.rows; j++) high = std::max(high, from[j]), low = std::min(low, from[j]);
+      largest = c.hyperbolic ? std::max(high, -low) : high;
+      const Vector top = all(largest);
+      if (c.hyperbolic) {
+        for (long m = 0; m < p.padded_rows; m += LANES) {  // `to` has room for the zeros of both halves
+          const Vector y = load(from + m);
+          store(from + m, exponential(y - top) + eps);
+          Vector minus = exponential(-y - top) + eps;
+          for (long r = 0; r < LANES && m + r < p.rows; r++) to[p.rows + m + r] = minus[r];
+        }
+        std::memcpy(to, from, p.rows * sizeof(float));
+      } else {
+        for (long m = 0; m < p.padded_rows; m += LANES) store(from + m, exponential(load(from + m) - top) + eps);
+        if (c.paired)
+          for (long m = 0; m < p.rows; m++) to[2 * m] = to[2 * m + 1] = from[m];
+      }
+      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(float));
+      log_scale[i] = double(largest) - double(dot(x + i * x_row, x + i * x_row, h.width)) * half - constant;
+    }
+  } else {
+    const float eps = float(c.eps);
+    for (long i = 0; i < n; i++) {
+      const float* from = x + i * x_row;
+      float *to = u + i * row, *single = c.paired ? work : to;
+      if (c.formula == GIVEN) {
+        std::memcpy(to, from, h.width * sizeof(float));
+      } else {
+        for (long m = 0; m < h.width; m += LANES) {
+          const Vector y = load(from + m), positive = y < 0 ? Vector{} : y;
+          if (c.formula == RELU) {
+            store(single + m, positive + eps);
+          } else {
+            const Vector lowest = all(SMALLEST_EXPONENT), negative = y < 0 ? y : Vector{};
+            store(single + m, exponential(negative < lowest ? lowest : negative) + positive);
+          }
+        }
+        if (c.paired)
+          for (long m = 0; m < c.width; m++) to[2 * m] = to[2 * m + 1] = single[m];
+      }
+      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(float));
+    }
+  }
+  std::memset(u + n * row, 0, (CHUNK - n) * row * sizeof(float));
+}
+
+// From the gradient of features (overwritten) to that of x, n rows of `width` numbers. `work` holds CHUNK x features.
+void map_gradient(const Head& h, const Projection& p, long n, const float* x, const float* u, float* grad, float* out,
+                  long out_row, float* work, float* wide) {
+  const Call& c = h.call;
+  const long row = h.feature_row, x_row = h.width_row;
+  if (c.formula == GIVEN) {
+    copy_out(grad, row, n, c.width, out, out_row);
+    return;
+  }
+  if (c.formula != FAVOR) {
+    for (long i = 0; i < n; i++) {
+      const float *from = x + i * x_row, *values = u + i * row;
+      float *g = grad + i * row, *to = out + i * out_row;
+      for (long m = 0; m < c.width; m++) {
+        const float of = c.paired ? g[2 * m] + g[2 * m + 1] : g[m];
+        if (c.formula == ELU)
+          to[m] = from[m] < SMALLEST_EXPONENT ? 0 : of * std::min(values[c.paired ? 2 * m : m], 1.0f);
+        else
+          to[m] = from[m] > 0 ? of : 0;
+      }
+    }
+    return;
+  }
+  const float eps = float(c.eps), by = float(1 / std::sqrt(double(c.width)));
+  const bool twice = c.hyperbolic || c.paired;
+  float totals[CHUNK] = {};
+  float* projected = twice ? work : grad;
+  for (long i = 0; i < n; i++) {
+    const float* values = u + i * row;
+    float *g = grad + i * row, *to = projected + i * row;
+    Vector every = {}, total = {}, most = {};
+    for (long m = 0; m < h.features; m += LANES) {
+      const Vector of = load(g + m), value = load(values + m);
+      const Vector exact = of * (value - eps);
+      store(g + m, exact);
+      every += of;
+      total += exact;
+      most = larger(most, value);
+    }
+    float largest = most[0];
+    for (long r = 1; r < LANES; r++) largest = std::max(largest, most[r]);
+    // What is added to every feature, eps, does not move with the largest projection as the others do.
+    long at = 0;
+    while (at < c.features - 1 && values[at] != largest) at++;
+    const float of_eps = eps * sum(every);
+    g[at] += of_eps;
+    totals[i] = -by * (sum(total) + of_eps);
+    if (c.hyperbolic)
+      for (long m = 0; m < p.rows; m++) to[m] = g[m] - g[p.rows + m];
+    if (c.paired)
+      for (long m = 0; m < p.rows; m++) to[m] = g[2 * m] + g[2 * m + 1];
+    if (twice) std::memset(to + p.rows, 0, (p.padded_rows - p.rows) * sizeof(float));
+  }
+  for (long i = 0; i < CHUNK; i++)
+    for (long d = 0; d < h.width; d += LANES) store(wide + i * x_row + d, load(x + i * x_row + d) * totals[i]);
+  if (n < CHUNK) std::memset(projected + n * row, 0, (CHUNK - n) * row * sizeof(float));
+  product(CHUNK, h.width, p.padded_rows, {projected, row, 1}, {p.by_rows.data(), p.padded_width, PANEL}, {wide, x_row, PANEL},
+          true);
+  copy_out(wide, x_row, n, c.width, out, out_row);
+}
+
+// Factors -------------------------------------------------------------------------------------------------------------
+
+struct Factors {
+  float kept[CHUNK], enter[CHUNK], read[CHUNK], stay[CHUNK];
+  double scale[CHUNK];  // c_i
+  float last;           // what is left of the state after the chunk
+};
+
+// Of n positions from `start`, after a state with stabiliser `before`; `log_scale` are those of the keys.
+void find_factors(const Head& h, long start, long n, const double* log_scale, double before, Factors& f) {
+  const Call& c = h.call;
+  const double* decay = c.log_decay ? c.log_decay + h.index * c.length + start : nullptr;
+  double now = before;
+  float read = 1;
+  for (long i = 0; i < CHUNK; i++) {
+    f.kept[i] = 1;
+    f.enter[i] = 0;
+    if (i < n) {
+      const bool hidden = h.is_padding(start + i);
+      const double fades = decay ? decay[i] : 0;
+      if (h.has_scale) {
+        const double faded = now + fades, key = hidden ? SMALLEST : log_scale[i];
+        now = std::max(faded, key);
+        f.kept[i] = faded == now ? 1 : float(std::exp(faded - now));
+        f.enter[i] = hidden ? 0 : key == now ? 1 : float(std::exp(key - now));
+      } else {
+        f.kept[i] = fades == 0 ? 1 : float(std::exp(fades));
+        f.enter[i] = !hidden;
+      }
+    }
+    f.scale[i] = now;
+    f.read[i] = read *= f.kept[i];
+  }
+  f.last = read;
+  float stay = 1;
+  for (long i = CHUNK - 1; i >= 0; i--) {
+    f.stay[i] = stay * f.enter[i];
+    stay *= f.kept[i];
+  }
+}
+
+// What pairs (i, j <= i) of a chunk are multiplied by, zero above the diagonal.
+void pair_factors(const Factors& f, float* P, long row) {
+  std::memset(P, 0, CHUNK * row * sizeof(float));
+  for (long i = 0; i < CHUNK; i++) {
+    if (i)
+      for (long j = 0; j < CHUNK; j += LANES) store(P + i * row + j, load(P + (i - 1) * row + j) * f.kept[i]);
+    P[i * row + i] = f.enter[i];
+  }
+}
+
+// S (.)= P below and on the diagonal; zero above it, in the panels that the diagonal crosses.
+void weigh(float* S, const float* P, long row) {
+  for (long i = 0; i < CHUNK; i++) {
+    const long end = (i / PANEL + 1) * PANEL;
+    for (long j = 0; j <= i; j += LANES) store(S + i * row + j, load(S + i * row + j) * load(P + i * row + j));
+    for (long j = i + 1; j < end; j++) S[i * row + j] = 0;
+  }
+}
+
+template <bool BACK>
+INLINE void turn_row(float* to, const float* from, const float* rotation, const Head& h) {
+  const long whole = h.call.features / LANES * LANES;
+  for (long m = 0; m < whole; m += LANES) store(to + m, turn<BACK>(load(from + m), load(rotation + m)));
+  for (long m = whole; m < h.call.features; m += 2) {
+    const float x = from[m], y = from[m + 1], cosine = rotation[m], sine = BACK ? -rotation[m + 1] : rotation[m + 1];
+    to[m] = x * cosine - y * sine;
+    to[m + 1] = x * sine + y * cosine;
+  }
+  std::memset(to + h.call.features, 0, (h.features - h.call.features) * sizeof(float));
+}
+
+// Queries or keys of a chunk: the features, and the same rotated.
+struct Side {
+  float *input, *mapped, *rotated;
+  const float* turned;  // `rotated`, or `mapped` where nothing rotates
+  double log_scale[CHUNK] = {};
+};
+
+void load_side(const Head& h, const Projection& p, const Rows& x, const double* given_scale, const float* table,
+               long table_batch, bool keys, long start, long n, Side& side, float* work) {
+  const Call& c = h.call;
+  copy_in(h.at(x, start), x.position, n, c.width, side.input, h.width_row, h.width);
+  map_rows(h, p, n, side.input, side.mapped, side.log_scale, work);
+  if (given_scale) std::memcpy(side.log_scale, given_scale + h.index * c.length + start, n * sizeof(double));
+  if (keys && c.padding)
+    for (long i = 0; i < n; i++)
+      if (h.is_padding(start + i)) std::memset(side.mapped + i * h.feature_row, 0, h.features * sizeof(float));
+  const float* rotation = h.rotation(table, table_batch, start);
+  side.turned = rotation ? side.rotated : side.mapped;
+  if (!rotation) return;
+  for (long i = 0; i < n; i++)
+    turn_row<false>(side.rotated + i * h.feature_row, side.mapped + i * h.feature_row, rotation + i * c.features, h);
+  std::memset(side.rotated + n * h.feature_row, 0, (CHUNK - n) * h.feature_row * sizeof(float));
+}
+
+// What the denominator sums, (CHUNK x features): features of its own, or the mapped, or the rotated ones.
+const float* summed(const Head& h, const Rows& own, const Side& side, long start, long n, float* work) {
+  if (own.data) {
+    copy_in(h.at(own, start), own.position, n, h.call.features, work, h.feature_row, h.features);
+    return work;
+  }
+  return h.call.denominator == ROTATED ? side.turned : side.mapped;
+}
+
+INLINE float gain_of(const Head& h, float total, double scale, double query_scale) {
+  if (h.sums()) return total == 0 ? 0 : 1 / total;
+  if (!h.has_scale && !h.call.query_scale) return 1;
+  return float(std::exp(std::min<double>((h.has_scale ? scale : 0) + query_scale, LARGEST_LOG_SCALE)));
+}
+
+// Forward -------------------------------------------------------------------------------------------------------------
+
+struct ForwardMemory {
+  Side q, k;
+  float *v, *out, *panels, *S, *P, *work, *own_q, *own_k;
+  State state;
+  ForwardMemory(const Head& h, Arena& arena) {
+    const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row;
+    for (Side* side : {&q, &k}) {
+      side->input = arena.take(CHUNK * h.width_row);
+      side->mapped = arena.take(features);
+      side->rotated = arena.take(h.call.q_rotation ? features : 0);
+    }
+    v = arena.take(values);
+    out = arena.take(values);
+    panels = arena.take(CHUNK * h.features);
+    S = arena.take(CHUNK * (CHUNK + PANEL));
+    P = arena.take(CHUNK * (CHUNK + PANEL));
+    work = arena.take(features);
+    own_q = arena.take(h.call.denominator_q.data ? features : 0);
+    own_k = arena.take(h.call.denominator_q.data ? features : 0);
+    state.memory = arena.take(h.memory);
+    state.normaliser = arena.take(h.features);
+  }
+};
+
+// The state after a chunk whose keys and values are loaded; `v` is overwritten.
+void add_chunk(const Head& h, const Factors& f, const float* keys, float* v, State& state) {
+  if (h.has_factors) {
+    for (long i = 0; i < CHUNK; i++) scale(v + i * h.value_row, h.values, f.stay[i]);
+    if (f.last != 1) scale(state.memory, h.memory, f.last);
+  }
+  product(h.features, h.values, CHUNK, {keys, 1, h.feature_row}, {v, h.value_row, PANEL},
+          {state.memory, PANEL, h.features * PANEL}, true);
+  state.stabiliser = f.scale[CHUNK - 1];
+}
+
+INLINE void add_to_normaliser(const Head& h, float* z, const float* key, float kept, float enter) {
+  for (long m = 0; m < h.features; m += LANES) store(z + m, load(z + m) * kept + load(key + m) * enter);
+}
+
+void forward(Call& c, const Projection& p, long index) {
+  const Head h(c, index);
+  Arena measure(nullptr);
+  ForwardMemory(h, measure);
+  Memory memory(measure.used());
+  Arena arena(memory.data);
+  ForwardMemory m(h, arena);
+  m.state = first_state(h, m.state.memory, m.state.normaliser);
+  const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
+  Factors f;
+  for (long chunk = 0; chunk < h.chunks(); chunk++) {
+    const long start = chunk * CHUNK, n = h.rows(chunk);
+    if (c.saved && chunk % SAVED == 0)
+      m.state.to(c.saved + (chunk / SAVED * c.batch * c.heads + index) * h.state, h);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
+    copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
+    find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
+    float total[CHUNK] = {};
+    if (h.sums()) {
+      const float* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
+      const float* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
+      float* z = m.state.normaliser;
+      for (long i = 0; i < n; i++) {
+        const Vector kept = all(f.kept[i]), enter = all(f.enter[i]);
+        Vector s0 = {}, s1 = {};
+        for (long j = 0; j < h.features; j += PANEL) {
+          const Vector z0 = load(z + j) * kept + load(keys + i * row + j) * enter;
+          const Vector z1 = load(z + j + LANES) * kept + load(keys + i * row + j + LANES) * enter;
+          store(z + j, z0);
+          store(z + j + LANES, z1);
+          s0 += load(queries + i * row + j) * z0;
+          s1 += load(queries + i * row + j + LANES) * z1;
+        }
+        total[i] = sum(s0 + s1);
+      }
+    }
+    to_panels(CHUNK, h.features, m.k.turned, row, m.panels);
+    lower_product(h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+    pair_factors(f, m.P, pair_row);
+    weigh(m.S, m.P, pair_row);
+    product(CHUNK, h.values, h.features, {m.q.turned, row, 1}, {m.state.memory, PANEL, h.features * PANEL},
+            {m.out, value_row, PANEL}, false);
+    if (h.has_factors)
+      for (long i = 0; i < CHUNK; i++) scale(m.out + i * value_row, h.values, f.read[i]);
+    lower_times(h.values, m.S, pair_row, {m.v, value_row, PANEL}, m.out, value_row);
+    for (long i = 0; i < n; i++) {
+      const long at = index * c.length + start + i;
+      scale(m.out + i * value_row, h.values, gain_of(h, total[i], f.scale[i], m.q.log_scale[i]));
+      if (h.sums()) c.total[at] = total[i];
+      if (c.scale) c.scale[at] = f.scale[i];
+    }
+    copy_out(m.out, value_row, n, c.values, h.at(c.output, start), c.output.position);
+    add_chunk(h, f, m.k.turned, m.v, m.state);
+  }
+  unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);
+  if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(float));
+  if (c.new_stabiliser) c.new_stabiliser[index] = m.state.stabiliser;
+}
+
+// Backward ------------------------------------------------------------------------------------------------------------
+
+struct BackwardMemory {
+  Side q, k[SAVED];
+  float *v, *grad_v, *of_out, *of_read, *grad_q, *grad_k, *panels, *v_panels, *S, *of_S, *P, *work, *wide, *own_q, *own_k;
+  float *G, *G_rows, *memory_rows, *z, *of_z;
+  State states[SAVED];
+  BackwardMemory(const Head& h, Arena& arena) {
+    const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row, inputs = CHUNK * h.width_row;
+    const long pairs = CHUNK * (CHUNK + PANEL), turned = h.call.q_rotation ? features : 0;
+    q = {arena.take(inputs), arena.take(features), arena.take(turned), nullptr, {}};
+    for (long i = 0; i < SAVED; i++) {
+      // Rotated keys are made again where they are needed: one place for all.
+      k[i] = {arena.take(inputs), arena.take(features), i ? k[0].rotated : arena.take(turned), nullptr, {}};
+      states[i] = {arena.take(h.memory), arena.take(h.features), 0};
+    }
+    for (float** x : {&v, &grad_v, &of_out, &of_read}) *x = arena.take(values);
+    for (float** x : {&grad_q, &grad_k, &work}) *x = arena.take(features);
+    panels = arena.take(CHUNK * h.features);
+    v_panels = arena.take(CHUNK * h.values);
+    for (float** x : {&S, &of_S, &P}) *x = arena.take(pairs);
+    wide = arena.take(inputs);
+    own_q = arena.take(h.call.denominator_q.data ? features : 0);
+    own_k = arena.take(h.call.denominator_q.data ? features : 0);
+    G = arena.take(h.memory);
+    G_rows = arena.take(h.values * h.feature_row);
+    memory_rows = arena.take(h.values * h.feature_row);
+    z = arena.take(h.features);
+    of_z = arena.take(h.features);
+  }
+};
+
+// The state before each chunk of a stretch, and its mapped keys, from the state that was saved before the first.
+void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long first, long last) {
+  m.states[0].from(c.saved + (first / SAVED * c.batch * c.heads + h.index) * h.state, h);
+  Factors f;
+  for (long chunk = first; chunk < last; chunk++) {
+    const long start = chunk * CHUNK, n = h.rows(chunk), i = chunk - first;
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k[i], m.work);
+    if (chunk + 1 == last) break;
+    State& next = m.states[i + 1];
+    std::memcpy(next.memory, m.states[i].memory, h.memory * sizeof(float));
+    std::memcpy(next.normaliser, m.states[i].normaliser, h.features * sizeof(float));
+    find_factors(h, start, n, m.k[i].log_scale, m.states[i].stabiliser, f);
+    copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
+    if (h.sums()) {
+      const float* keys = summed(h, c.denominator_k, m.k[i], start, n, m.own_k);
+      for (long r = 0; r < n; r++)
+        add_to_normaliser(h, next.normaliser, keys + r * h.feature_row, f.kept[r], f.enter[r]);
+    }
+    add_chunk(h, f, m.k[i].turned, m.v, next);
+  }
+}
+
+// The gradient of one side's features becomes that of the unrotated ones, with what the denominator adds to it.
+INLINE void finish_row(const Head& h, float* grad, const float* of_sum, float times, const float* rotation, float* own) {
+  const Vector by = all(times);
+  const bool before = h.call.denominator == ROTATED, after = h.sums() && !before && !own;
+  if (before)
+    for (long m = 0; m < h.features; m += LANES) store(grad + m, load(grad + m) + load(of_sum + m) * by);
+  if (rotation) turn_row<true>(grad, grad, rotation, h);
+  if (after)
+    for (long m = 0; m < h.features; m += LANES) store(grad + m, load(grad + m) + load(of_sum + m) * by);
+  if (own)
+    for (long m = 0; m < h.call.features; m++) own[m] = of_sum[m] * times;
+}
+
+void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long chunk, long i) {
+  const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
+  const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
+  const State& state = m.states[i];
+  Side& keys = m.k[i];
+  load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+  const float* rotation = h.rotation(c.k_rotation, c.k_rotation_batch, start);
+  if (rotation) {
+    for (long r = 0; r < n; r++) turn_row<false>(keys.rotated + r * row, keys.mapped + r * row, rotation + r * c.features, h);
+    std::memset(keys.rotated + n * row, 0, (CHUNK - n) * row * sizeof(float));
+  }
+  copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
+  Factors f;
+  find_factors(h, start, n, keys.log_scale, state.stabiliser, f);
+
+  // Through the quotient: of the sums, and of the denominators.
+  float of_total[CHUNK] = {};
+  copy_in(h.at(c.grad_output, start), c.grad_output.position, n, c.values, m.of_out, value_row, h.values);
+  for (long r = 0; r < n; r++) {
+    float* of = m.of_out + r * value_row;
+    const float gain = gain_of(h, h.sums() ? c.total[at + r] : 0, f.scale[r], m.q.log_scale[r]);
+    scale(of, h.values, gain);
+    if (h.sums()) {
+      const float* out = h.at(c.output, start + r);
+      float s = 0;
+      for (long d = 0; d < c.values; d++) s -= of[d] * out[d];
+      of_total[r] = s + (c.grad_total ? c.grad_total[at + r] : 0);
+    }
+  }
+  std::memcpy(m.of_read, m.of_out, CHUNK * value_row * sizeof(float));
+  if (h.has_factors)
+    for (long r = 0; r < CHUNK; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
+
+  to_panels(CHUNK, h.features, keys.turned, row, m.panels);
+  to_panels(CHUNK, h.values, m.v, value_row, m.v_panels);
+  lower_product(h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+  lower_product(h.values, {m.of_out, value_row, 1}, {m.v_panels, PANEL, h.values * PANEL}, m.of_S, pair_row);
+  pair_factors(f, m.P, pair_row);
+  weigh(m.S, m.P, pair_row);
+  weigh(m.of_S, m.P, pair_row);
+
+  // grad_q = of_S K + of_read memory^T
+  from_panels(h.features, h.values, state.memory, m.memory_rows, row);
+  product(CHUNK, h.features, h.values, {m.of_read, value_row, 1}, {m.memory_rows, row, PANEL}, {m.grad_q, row, PANEL},
+          false);
+  lower_times(h.features, m.of_S, pair_row, {keys.turned, row, PANEL}, m.grad_q, row);
+  // grad_v = stay (K G) + S^T of_out
+  product(CHUNK, h.values, h.features, {keys.turned, row, 1}, {m.G, PANEL, h.features * PANEL},
+          {m.grad_v, value_row, PANEL}, false);
+  if (h.has_factors)
+    for (long r = 0; r < CHUNK; r++) {
+      scale(m.grad_v + r * value_row, h.values, f.stay[r]);
+      scale(m.v + r * value_row, h.values, f.stay[r]);
+    }
+  lower_transposed_times(h.values, m.S, pair_row, {m.of_out, value_row, PANEL}, m.grad_v, value_row);
+  copy_out(m.grad_v, value_row, n, c.values, h.at(c.grad_v, start), c.grad_v.position);
+  // grad_k = (stay V) G^T + of_S^T Q
+  from_panels(h.features, h.values, m.G, m.G_rows, row);
+  product(CHUNK, h.features, h.values, {m.v, value_row, 1}, {m.G_rows, row, PANEL}, {m.grad_k, row, PANEL}, false);
+  lower_transposed_times(h.features, m.of_S, pair_row, {m.q.turned, row, PANEL}, m.grad_k, row);
+  // G <- last G + Q^T of_read
+  if (f.last != 1) scale(m.G, h.memory, f.last);
+  product(h.features, h.values, CHUNK, {m.q.turned, 1, row}, {m.of_read, value_row, PANEL},
+          {m.G, PANEL, h.features * PANEL}, true);
+
+  const float *sum_q = nullptr, *sum_k = nullptr;
+  if (h.sums()) {
+    sum_q = summed(h, c.denominator_q, m.q, start, n, m.own_q);
+    sum_k = summed(h, c.denominator_k, keys, start, n, m.own_k);
+    std::memcpy(m.z, state.normaliser, h.features * sizeof(float));
+  }
+  const float* q_rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
+  const bool own = c.denominator_q.data;
+  for (long r = 0; r < n; r++) {
+    if (h.sums()) add_to_normaliser(h, m.z, sum_k + r * row, f.kept[r], f.enter[r]);
+    float* grad = m.grad_q + r * row;
+    float* to = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
+    finish_row(h, grad, m.z, of_total[r], q_rotation ? q_rotation + r * c.features : nullptr, to);
+    if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(m.z, sum_q + r * row, h.features) : 0);
+  }
+  for (long r = n - 1; r >= 0; r--) {
+    if (h.sums()) add_to_normaliser(h, m.of_z, sum_q + r * row, 1, of_total[r]);
+    float* grad = m.grad_k + r * row;
+    float* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
+    finish_row(h, grad, m.of_z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
+    if (c.of_k) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.of_z, sum_k + r * row, h.features) : 0);
+    if (h.sums() && f.kept[r] != 1) scale(m.of_z, h.features, f.kept[r]);
+  }
+  map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
+  map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
+}
+
+void backward(Call& c, const Projection& p, long index) {
+  const Head h(c, index);
+  Arena measure(nullptr);
+  BackwardMemory(h, measure);
+  Memory memory(measure.used());
+  Arena arena(memory.data);
+  BackwardMemory m(h, arena);
+  pack(h, c.grad_new_memory ? c.grad_new_memory + index * c.features * c.values : nullptr, m.G);
+  pack_vector(h, c.grad_new_normaliser ? c.grad_new_normaliser + index * c.features : nullptr, m.of_z);
+  for (long first = (h.chunks() - 1) / SAVED * SAVED; first >= 0; first -= SAVED) {
+    const long last = std::min(first + SAVED, h.chunks());
+    remake_states(c, p, h, m, first, last);
+    for (long chunk = last - 1; chunk >= first; chunk--) chunk_gradients(c, p, h, m, chunk, chunk - first);
+  }
+  if (c.grad_memory) unpack(h, m.G, c.grad_memory + index * c.features * c.values);
+  if (c.grad_normaliser) std::memcpy(c.grad_normaliser + index * c.features, m.of_z, c.features * sizeof(float));
+}
+
+// Tasks ---------------------------------------------------------------------------------------------------------------
+
+struct Work {
+  Call& call;
+  const Projection& projection;
+  void (*task)(Call&, const Projection&, long);
+  std::atomic<long> next{0};
+};
+
+void take_tasks(void* data) {
+  Work& work = *static_cast<Work*>(data);
+  const long tasks = work.call.batch * work.call.heads;
+  for (long i = work.next++; i < tasks; i = work.next++) work.task(work.call, work.projection, i);
+}
+
+int run(Call* call, void (*task)(Call&, const Projection&, long)) {
+  if (call->size != long(sizeof(Call))) return 1;
+  const Projection projection(*call);
+  Work work{*call, projection, task};
+  const long threads = std::min(call->threads, call->batch * call->heads);
+#ifdef LINEAR_ROPE_THREADS
+  std::vector<std::thread> others;
+  for (long i = 1; i < threads; i++) others.emplace_back(take_tasks, &work);
+  take_tasks(&work);
+  for (auto& other : others) other.join();
+#else
+  if (call->parallel && threads > 1)
+    call->parallel(take_tasks, &work, unsigned(threads), 0);
+  else
+    take_tasks(&work);
+#endif
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+int linear_rope_forward(Call* call) { return run(call, forward); }
+int linear_rope_backward(Call* call) { return run(call, backward); }
+}
