@@ -959,6 +959,22 @@ int run(Call* call, void (*task)(Call&, const Projection&, long)) {
 }  // namespace
 
 extern "C" {
+#pragma GCC visibility push(default)
+// Whether this processor has the instructions that this was compiled for.
+int linear_rope_supported() {
+#ifdef __AVX2__
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return 1;
+#endif
+}
+const char* linear_rope_target() {
+#ifdef __AVX2__
+  return "x86-64-v3";
+#else
+  return "any processor of its kind";
+#endif
+}
 int linear_rope_forward(Call* call) { return run(call, forward); }
 int linear_rope_backward(Call* call) { return run(call, backward); }
 }

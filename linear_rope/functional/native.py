@@ -9,20 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linear_rope.functional.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.functional.call import empty_result as any_result
+
 CHUNK = 32
 SAVED = 8
 """chunks between the states that are kept for the backward pass; both as in native.cpp"""
 PANEL = 16
 
+LIBRARY = Path(__file__).with_name("libnative.so")
+"""what setup.py makes of native.cpp"""
+
 FORMULAS = ("given", "elu+1", "relu", "favor+")
 DENOMINATORS = ("unrotated", "rotated", "none")
-SMALLEST = torch.finfo(torch.float32).min
 
 
 class _Rows(ctypes.Structure):
     """A tensor (B, H, N, ·) whose last axis is contiguous."""
 
-    _fields_ = (("data", ctypes.c_void_p), ("batch", ctypes.c_long), ("head", ctypes.c_long), ("position", ctypes.c_long))
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("batch", ctypes.c_long),
+        ("head", ctypes.c_long),
+        ("position", ctypes.c_long),
+    )
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -50,11 +60,29 @@ class _Call(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled native.cpp, or None where there is none or LINEAR_ROPE_NATIVE=0 switches it off."""
-    path = Path(os.environ.get("LINEAR_ROPE_NATIVE_LIBRARY", Path(__file__).with_name("native.so")))
-    if os.environ.get("LINEAR_ROPE_NATIVE") == "0" or not path.exists():
-        return None
-    return ctypes.CDLL(str(path))
+    """The compiled native.cpp, or None where there is none for this processor, or it is switched off."""
+    return _found()[0]
+
+
+def description() -> str:
+    """Whether native.cpp is used, and if not, why not."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get("LINEAR_ROPE_NATIVE") == "0":
+        return None, "switched off (LINEAR_ROPE_NATIVE=0)"
+    if not LIBRARY.exists():
+        return None, "not built: no C++ compiler was found when linear_rope was installed"
+    try:
+        native = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        return None, f"not usable ({error})"
+    if not native.linear_rope_supported():
+        return None, "not usable: built for another processor"
+    native.linear_rope_target.restype = ctypes.c_char_p
+    return native, f"C++ for {native.linear_rope_target().decode()}, float32"
 
 
 @cache
@@ -64,28 +92,30 @@ def _parallel() -> int | None:
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-def takes(call: Any) -> bool:
+def takes(call: Call) -> bool:
     """Whether a call is one for native.cpp."""
-    return library() is not None and call.q.device.type == "cpu" and call.dtype == torch.float32
+    return call.q.device.type == "cpu" and call.dtype == torch.float32 and library() is not None
 
 
-def padded(count: int) -> int:
-    """The next multiple of 16."""
-    return (count + PANEL - 1) // PANEL * PANEL
-
-
-def saved_shape(call: Any) -> tuple[int, ...]:
-    """Of the states that the forward pass keeps for the backward pass."""
+def empty_result(call: Call, *, keep: bool) -> Result:
+    """Memory for a result, with that for :func:`differentiate` if ``keep``: states, as native.cpp lays them out."""
+    if not keep:
+        return any_result(call)
     batch, heads, length, _ = call.q.shape
-    features = padded(call.features)
-    state = features * padded(call.v.shape[-1]) + features + PANEL
-    return (length // (CHUNK * SAVED) + 1, batch, heads, state)
+    features = _padded(call.features)
+    state = features * _padded(call.v.shape[-1]) + features + PANEL
+    stretches = length // (CHUNK * SAVED) + 1  # one too many at times, which a compiler can reckon with
+    return any_result(call, memories=torch.empty(stretches, batch, heads, state, device=call.q.device))
+
+
+def _padded(count: int) -> int:
+    return (count + PANEL - 1) // PANEL * PANEL
 
 
 class _Arguments:
     """A _Call under construction, and the tensors that it points to."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Call) -> None:
         self.c = _Call(size=ctypes.sizeof(_Call))
         self.kept: list[Tensor] = []
         batch, heads, length, width = call.q.shape
@@ -156,62 +186,66 @@ class _Arguments:
         assert status == 0, "native.py and the compiled native.cpp are not of one version"
 
 
-def attend(call: Any, result: Any, *, keep: bool) -> None:
-    """Forward: fill ``result``."""
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; ``keep`` what :func:`differentiate` needs."""
+    result = empty_result(call, keep=keep)
     if not result.output.numel():
-        return
+        return result
     arguments = _Arguments(call)
     arguments.out_rows("output", result.output)
     arguments.out("new_memory", result.memory)
-    if call.denominator != "none":
+    if call.has_total:
         arguments.out("total", result.total)
         arguments.out("new_normaliser", result.normaliser)
     exact = []
-    for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
-        if to.numel():
-            exact.append((to, arguments.out(name, torch.empty_like(to, dtype=torch.float64))))
+    if call.has_scale:
+        for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
+            exact.append((to, arguments.out(name, torch.empty(to.shape, dtype=torch.float64))))
     if keep:
         arguments.out("saved", result.memories)
     arguments.run("linear_rope_forward")
     for to, x in exact:
         to.copy_(x)
+    return result
 
 
 def differentiate(
-    call: Any,
-    result: Any,
-    gradients: Any,
+    call: Call,
+    result: Result,
     grad_output: Tensor | None,
     grad_total: Tensor | None,
     grad_memory: Tensor | None,
     grad_normaliser: Tensor | None,
-) -> tuple[Tensor, Tensor] | None:
-    """Backward: fill ``gradients`` but for those of exponents, whose parts (B, H, N) it returns where there are any."""
+) -> Gradients:
+    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    gradients = empty_gradients(call)
+    if not result.output.numel():
+        return gradients
     arguments = _Arguments(call)
     arguments.rows("output", result.output)
+    arguments.rows("grad_output", torch.zeros_like(result.output) if grad_output is None else grad_output)
     arguments.flat("total", result.total, torch.float32)
     arguments.flat("saved", result.memories, torch.float32)
-    arguments.rows("grad_output", torch.zeros_like(result.output) if grad_output is None else grad_output)
     for name, x in (("total", grad_total), ("new_memory", grad_memory), ("new_normaliser", grad_normaliser)):
         arguments.flat(f"grad_{name}", x, torch.float32)
     copies = []
     for name in ("q", "k", "v", "denominator_q", "denominator_k"):
         to = getattr(gradients, name)
-        if to is None:
-            continue
-        fits = to.dtype == torch.float32 and to.stride(-1) == 1
-        x = arguments.out_rows(f"grad_{name}", to if fits else torch.empty(to.shape, dtype=torch.float32))
-        if not fits:
-            copies.append((to, x))
+        if to is not None:
+            fits = to.dtype == torch.float32 and to.stride(-1) == 1
+            x = arguments.out_rows(f"grad_{name}", to if fits else torch.empty(to.shape))
+            copies += [] if fits else [(to, x)]
     for name in ("memory", "normaliser"):
         to = getattr(gradients, name)
         if to is not None:
-            x = arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=torch.float32))
-            copies.append((to, x))
-    exponents = None
-    if any(x is not None for x in (call.query_scale, call.key_scale, call.log_decay)):
-        exponents = tuple(arguments.out(name, torch.empty(call.q.shape[:3])) for name in ("of_q", "of_k"))
+            copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape))))
+    exponents = []
+    if call.has_exponents:
+        exponents = [arguments.out(name, torch.empty(call.q.shape[:3])) for name in ("of_q", "of_k")]
     arguments.run("linear_rope_backward")
     for to, x in copies:
         to.copy_(x)
-    return exponents
+    if exponents:
+        of_q, of_k = exponents
+        put_exponents(gradients, call, result, of_q, of_k, grad_memory, grad_normaliser)
+    return gradients

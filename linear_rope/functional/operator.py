@@ -10,14 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linear_rope.functional.causal import Call, Gradients, Result, attend, differentiate, empty_gradients, empty_result
+from linear_rope.functional import causal as chunked
+from linear_rope.functional import native
+from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
 
+IMPLEMENTATIONS = {"chunked": chunked, "native": native}
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
 
 
-def causal(call: Call) -> Result:
-    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
+def causal(call: Call, implementation: str = "auto") -> Result:
+    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`.
+
+    Raises:
+        ValueError: the implementation is "native" and cannot be had for this call.
+    """
+    if implementation == "native" and not native.takes(call):
+        raise ValueError(
+            f'implementation is "native", which needs float32 on a CPU and a compiled kernel; here it is {call.dtype} '
+            f'on {call.q.device}, and native is {native.description()}; choose "auto" or "chunked"'
+        )
+    if implementation == "auto":
+        implementation = "native" if native.takes(call) else "chunked"
+    call = call._replace(implementation=implementation)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
@@ -26,23 +41,25 @@ def causal(call: Call) -> Result:
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
-_CALL += ", float[] numbers, str formula, str denominator"
+_CALL += ", float[] numbers, str formula, str denominator, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
 
-_forward = torch.library.custom_op(
+@torch.library.custom_op(
     "linear_rope::causal",
-    attend,
     mutates_args=(),
     schema=f"({_CALL}, bool keep) -> ({', '.join(['Tensor'] * len(Result._fields))})",
 )
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    call, keep = Call(*arguments[:-1]), arguments[-1]
+    return tuple(IMPLEMENTATIONS[call.implementation].attend(call, keep=keep))
 
 
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *call, keep = arguments
-    return tuple(empty_result(Call(*call), keep=keep))
+    call, keep = Call(*arguments[:-1]), arguments[-1]
+    return tuple(IMPLEMENTATIONS[call.implementation].empty_result(call, keep=keep))
 
 
 @torch.library.custom_op(
@@ -52,7 +69,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 )
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     call, result, grads = _parts(arguments)
-    return _all_there(differentiate(call, result, *grads))
+    return _all_there(IMPLEMENTATIONS[call.implementation].differentiate(call, result, *grads))
 
 
 @_backward.register_fake

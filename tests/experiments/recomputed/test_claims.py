@@ -21,7 +21,7 @@ def holm(p, declared):
 
 
 def rows_of_the_study(page):
-    """Those of the study's own section, and those that begin with one of its published claims: studies share variants."""
+    """Those of the study's own section, and those of its published claims: studies share variants."""
     published = tuple(f"| {claim.statement} | {claim.published} |" for claim in claims_of(STUDY))
     own = page.partition(f"\n### {STUDY.name}\n")[2].partition("\n### ")[0]
     return "\n".join([own, *(row for row in page.splitlines() if row.startswith(published))])
