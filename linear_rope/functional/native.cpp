@@ -86,7 +86,7 @@ constexpr long LANES = 8;
 
 INLINE Vector load(const float* x) { return *reinterpret_cast<const Unaligned*>(x); }
 INLINE void store(float* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
-INLINE Vector all(float x) { return Vector{} + x; }
+INLINE Vector all(float x) { return Vector{x, x, x, x, x, x, x, x}; }  // not Vector{} + x, which would add
 INLINE Vector larger(Vector a, Vector b) { return b > a ? b : a; }
 
 INLINE float sum(Vector v) {
