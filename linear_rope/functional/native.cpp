@@ -166,40 +166,43 @@ struct Out {
   long row, panel;
 };
 
-// 16 x 16 numbers a time; rows is a multiple of 16.
+// All rows of 16 columns.
 INLINE void strip(long rows, long K, Left a, const float* B, long b_row, float* C, long c_row, bool add) {
-  for (long i = 0; i < rows; i += 16) {
+  long i = 0;
+  for (; i + 16 <= rows; i += 16) {
     const float* A = a.data + i * a.row;
     tile<6>(K, A, a.row, a.column, B, b_row, C + i * c_row, c_row, add);
     tile<5>(K, A + 6 * a.row, a.row, a.column, B, b_row, C + (i + 6) * c_row, c_row, add);
     tile<5>(K, A + 11 * a.row, a.row, a.column, B, b_row, C + (i + 11) * c_row, c_row, add);
   }
+  for (; i + 4 <= rows; i += 4) tile<4>(K, a.data + i * a.row, a.row, a.column, B, b_row, C + i * c_row, c_row, add);
+  for (; i < rows; i++) tile<1>(K, a.data + i * a.row, a.row, a.column, B, b_row, C + i * c_row, c_row, add);
 }
 
-// c (+)= a b, rows and columns multiples of 16.
+// c (+)= a b; columns is a multiple of 16.
 void product(long rows, long columns, long K, Left a, Right b, Out c, bool add) {
   for (long j = 0; j < columns / PANEL; j++)
     strip(rows, K, a, b.data + j * b.panel, b.row, c.data + j * c.panel, c.row, add);
 }
 
-// The lower triangle of a b, for CHUNK x CHUNK; panels of the result above the diagonal are not written.
-void lower_product(long K, Left a, Right b, float* c, long c_row) {
-  for (long j = 0; j < CHUNK; j += PANEL)
-    strip(CHUNK - j, K, {a.data + j * a.row, a.row, a.column}, b.data + j / PANEL * b.panel, b.row, c + j * c_row + j,
+// The lower triangle of a b, (rows x rows), of 16 or 32; panels of the result above the diagonal are not written.
+void lower_product(long rows, long K, Left a, Right b, float* c, long c_row) {
+  for (long j = 0; j < rows; j += PANEL)
+    strip(rows - j, K, {a.data + j * a.row, a.row, a.column}, b.data + j / PANEL * b.panel, b.row, c + j * c_row + j,
           c_row, false);
 }
 
-// c += lower b, or c += lower^T b, with `lower` CHUNK x CHUNK, of which only the lower panels are read.
-void lower_times(long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+// c += lower b, or c += lower^T b, with `lower` (rows x rows), of which only the lower panels are read.
+void lower_times(long rows, long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
   for (long j = 0; j < columns / PANEL; j++)
-    for (long i = 0; i < CHUNK; i += PANEL)
+    for (long i = 0; i < rows; i += PANEL)
       strip(PANEL, i + PANEL, {lower + i * l_row, l_row, 1}, b.data + j * b.panel, b.row,
             c + i * c_row + j * PANEL, c_row, true);
 }
-void lower_transposed_times(long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+void lower_transposed_times(long rows, long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
   for (long j = 0; j < columns / PANEL; j++)
-    for (long i = 0; i < CHUNK; i += PANEL)
-      strip(PANEL, CHUNK - i, {lower + i * l_row + i, 1, l_row}, b.data + j * b.panel + i * b.row, b.row,
+    for (long i = 0; i < rows; i += PANEL)
+      strip(PANEL, rows - i, {lower + i * l_row + i, 1, l_row}, b.data + j * b.panel + i * b.row, b.row,
             c + i * c_row + j * PANEL, c_row, true);
 }
 
@@ -252,9 +255,9 @@ INLINE float dot(const float* a, const float* b, long n) {
   return sum(s0 + s1);
 }
 
-// Rows [0, n) of `width` numbers into a chunk's matrix; zeros elsewhere.
+// n rows of `width` numbers into a chunk's matrix; zeros to their right, and below to a multiple of 16 rows.
 void copy_in(const float* from, long from_row, long n, long width, float* to, long to_row, long to_width) {
-  for (long i = 0; i < CHUNK; i++) {
+  for (long i = 0; i < padded(n); i++) {
     const long there = i < n ? width : 0;
     if (there) std::memcpy(to + i * to_row, from + i * from_row, there * sizeof(float));
     std::memset(to + i * to_row + there, 0, (to_width - there) * sizeof(float));
@@ -378,15 +381,19 @@ struct State {
 void pack(const Head& h, const float* from, float* panels) {
   std::memset(panels, 0, h.memory * sizeof(float));
   if (!from) return;
+  const long values = h.call.values;
   for (long m = 0; m < h.call.features; m++)
-    for (long d = 0; d < h.call.values; d++)
-      panels[d / PANEL * h.features * PANEL + m * PANEL + d % PANEL] = from[m * h.call.values + d];
+    for (long d = 0; d < values; d += PANEL)
+      std::memcpy(panels + d * h.features + m * PANEL, from + m * values + d,
+                  std::min(PANEL, values - d) * sizeof(float));
 }
 
 void unpack(const Head& h, const float* panels, float* to) {
+  const long values = h.call.values;
   for (long m = 0; m < h.call.features; m++)
-    for (long d = 0; d < h.call.values; d++)
-      to[m * h.call.values + d] = panels[d / PANEL * h.features * PANEL + m * PANEL + d % PANEL];
+    for (long d = 0; d < values; d += PANEL)
+      std::memcpy(to + m * values + d, panels + d * h.features + m * PANEL,
+                  std::min(PANEL, values - d) * sizeof(float));
 }
 
 void pack_vector(const Head& h, const float* from, float* to) {
@@ -403,7 +410,7 @@ State first_state(const Head& h, float* memory, float* normaliser) {
 
 // Feature maps --------------------------------------------------------------------------------------------------------
 
-// Features of n rows of x (CHUNK x width, zeros below) into u (CHUNK x features, zeros below and to the right), and the
+// Features of n rows of x into u, with zeros to their right, and below to a multiple of 16 rows, and the
 // logarithms of their scales, if it has any. `work` holds CHUNK x features.
 void map_rows(const Head& h, const Projection& p, long n, const float* x, float* u, double* log_scale, float* work) {
   const Call& c = h.call;
@@ -411,7 +418,7 @@ void map_rows(const Head& h, const Projection& p, long n, const float* x, float*
   if (c.formula == FAVOR) {
     const bool twice = c.hyperbolic || c.paired;
     float* projected = twice ? work : u;
-    product(CHUNK, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
+    product(n, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
             {projected, row, PANEL}, false);
     const float eps = float(c.eps);
     const double constant = std::log(double(c.features)) / 2, half = 0.5 / std::sqrt(double(c.width));
@@ -469,7 +476,7 @@ void map_rows(const Head& h, const Projection& p, long n, const float* x, float*
       std::memset(to + c.features, 0, (h.features - c.features) * sizeof(float));
     }
   }
-  std::memset(u + n * row, 0, (CHUNK - n) * row * sizeof(float));
+  std::memset(u + n * row, 0, (padded(n) - n) * row * sizeof(float));
 }
 
 // From the gradient of features (overwritten) to that of x, n rows of `width` numbers. `work` holds CHUNK x features.
@@ -485,13 +492,14 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
     for (long i = 0; i < n; i++) {
       const float *from = x + i * x_row, *values = u + i * row;
       float *g = grad + i * row, *to = out + i * out_row;
-      for (long m = 0; m < c.width; m++) {
-        const float of = c.paired ? g[2 * m] + g[2 * m + 1] : g[m];
-        if (c.formula == ELU)
-          to[m] = from[m] < SMALLEST_EXPONENT ? 0 : of * std::min(values[c.paired ? 2 * m : m], 1.0f);
-        else
-          to[m] = from[m] > 0 ? of : 0;
-      }
+      const long step = c.paired ? 2 : 1;
+      if (c.paired)
+        for (long m = 0; m < c.width; m++) g[m] = g[2 * m] + g[2 * m + 1];
+      if (c.formula == ELU)
+        for (long m = 0; m < c.width; m++)
+          to[m] = from[m] < SMALLEST_EXPONENT ? 0 : g[m] * std::min(values[step * m], 1.0f);
+      else
+        for (long m = 0; m < c.width; m++) to[m] = from[m] > 0 ? g[m] : 0;
     }
     return;
   }
@@ -525,10 +533,9 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
       for (long m = 0; m < p.rows; m++) to[m] = g[2 * m] + g[2 * m + 1];
     if (twice) std::memset(to + p.rows, 0, (p.padded_rows - p.rows) * sizeof(float));
   }
-  for (long i = 0; i < CHUNK; i++)
+  for (long i = 0; i < n; i++)
     for (long d = 0; d < h.width; d += LANES) store(wide + i * x_row + d, load(x + i * x_row + d) * totals[i]);
-  if (n < CHUNK) std::memset(projected + n * row, 0, (CHUNK - n) * row * sizeof(float));
-  product(CHUNK, h.width, p.padded_rows, {projected, row, 1}, {p.by_rows.data(), p.padded_width, PANEL}, {wide, x_row, PANEL},
+  product(n, h.width, p.padded_rows, {projected, row, 1}, {p.by_rows.data(), p.padded_width, PANEL}, {wide, x_row, PANEL},
           true);
   copy_out(wide, x_row, n, c.width, out, out_row);
 }
@@ -538,6 +545,7 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
 struct Factors {
   float kept[CHUNK], enter[CHUNK], read[CHUNK], stay[CHUNK];
   double scale[CHUNK];  // c_i
+  double end;           // c after the chunk
   float last;           // what is left of the state after the chunk
 };
 
@@ -547,46 +555,43 @@ void find_factors(const Head& h, long start, long n, const double* log_scale, do
   const double* decay = c.log_decay ? c.log_decay + h.index * c.length + start : nullptr;
   double now = before;
   float read = 1;
-  for (long i = 0; i < CHUNK; i++) {
-    f.kept[i] = 1;
-    f.enter[i] = 0;
-    if (i < n) {
-      const bool hidden = h.is_padding(start + i);
-      const double fades = decay ? decay[i] : 0;
-      if (h.has_scale) {
-        const double faded = now + fades, key = hidden ? SMALLEST : log_scale[i];
-        now = std::max(faded, key);
-        f.kept[i] = faded == now ? 1 : float(std::exp(faded - now));
-        f.enter[i] = hidden ? 0 : key == now ? 1 : float(std::exp(key - now));
-      } else {
-        f.kept[i] = fades == 0 ? 1 : float(std::exp(fades));
-        f.enter[i] = !hidden;
-      }
+  for (long i = 0; i < n; i++) {
+    const bool hidden = h.is_padding(start + i);
+    const double fades = decay ? decay[i] : 0;
+    if (h.has_scale) {
+      const double faded = now + fades, key = hidden ? SMALLEST : log_scale[i];
+      now = std::max(faded, key);
+      f.kept[i] = faded == now ? 1 : float(std::exp(faded - now));
+      f.enter[i] = hidden ? 0 : key == now ? 1 : float(std::exp(key - now));
+    } else {
+      f.kept[i] = fades == 0 ? 1 : float(std::exp(fades));
+      f.enter[i] = !hidden;
     }
     f.scale[i] = now;
     f.read[i] = read *= f.kept[i];
   }
   f.last = read;
+  f.end = now;
   float stay = 1;
-  for (long i = CHUNK - 1; i >= 0; i--) {
+  for (long i = n - 1; i >= 0; i--) {
     f.stay[i] = stay * f.enter[i];
     stay *= f.kept[i];
   }
 }
 
-// What pairs (i, j <= i) of a chunk are multiplied by, zero above the diagonal.
-void pair_factors(const Factors& f, float* P, long row) {
-  std::memset(P, 0, CHUNK * row * sizeof(float));
-  for (long i = 0; i < CHUNK; i++) {
+// What pairs (i, j <= i) of n positions are multiplied by, zero elsewhere.
+void pair_factors(const Factors& f, long n, float* P, long row) {
+  std::memset(P, 0, padded(n) * row * sizeof(float));
+  for (long i = 0; i < n; i++) {
     if (i)
-      for (long j = 0; j < CHUNK; j += LANES) store(P + i * row + j, load(P + (i - 1) * row + j) * f.kept[i]);
+      for (long j = 0; j < i; j += LANES) store(P + i * row + j, load(P + (i - 1) * row + j) * f.kept[i]);
     P[i * row + i] = f.enter[i];
   }
 }
 
 // S (.)= P below and on the diagonal; zero above it, in the panels that the diagonal crosses.
-void weigh(float* S, const float* P, long row) {
-  for (long i = 0; i < CHUNK; i++) {
+void weigh(long rows, float* S, const float* P, long row) {
+  for (long i = 0; i < rows; i++) {
     const long end = (i / PANEL + 1) * PANEL;
     for (long j = 0; j <= i; j += LANES) store(S + i * row + j, load(S + i * row + j) * load(P + i * row + j));
     for (long j = i + 1; j < end; j++) S[i * row + j] = 0;
@@ -626,7 +631,7 @@ void load_side(const Head& h, const Projection& p, const Rows& x, const double* 
   if (!rotation) return;
   for (long i = 0; i < n; i++)
     turn_row<false>(side.rotated + i * h.feature_row, side.mapped + i * h.feature_row, rotation + i * c.features, h);
-  std::memset(side.rotated + n * h.feature_row, 0, (CHUNK - n) * h.feature_row * sizeof(float));
+  std::memset(side.rotated + n * h.feature_row, 0, (padded(n) - n) * h.feature_row * sizeof(float));
 }
 
 // What the denominator sums, (CHUNK x features): features of its own, or the mapped, or the rotated ones.
@@ -670,15 +675,15 @@ struct ForwardMemory {
   }
 };
 
-// The state after a chunk whose keys and values are loaded; `v` is overwritten.
-void add_chunk(const Head& h, const Factors& f, const float* keys, float* v, State& state) {
+// The state after n positions whose keys and values are loaded; `v` is overwritten.
+void add_chunk(const Head& h, const Factors& f, long n, const float* keys, float* v, State& state) {
   if (h.has_factors) {
-    for (long i = 0; i < CHUNK; i++) scale(v + i * h.value_row, h.values, f.stay[i]);
+    for (long i = 0; i < n; i++) scale(v + i * h.value_row, h.values, f.stay[i]);
     if (f.last != 1) scale(state.memory, h.memory, f.last);
   }
-  product(h.features, h.values, CHUNK, {keys, 1, h.feature_row}, {v, h.value_row, PANEL},
+  product(h.features, h.values, n, {keys, 1, h.feature_row}, {v, h.value_row, PANEL},
           {state.memory, PANEL, h.features * PANEL}, true);
-  state.stabiliser = f.scale[CHUNK - 1];
+  state.stabiliser = f.end;
 }
 
 INLINE void add_to_normaliser(const Head& h, float* z, const float* key, float kept, float enter) {
@@ -696,7 +701,7 @@ void forward(Call& c, const Projection& p, long index) {
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
   Factors f;
   for (long chunk = 0; chunk < h.chunks(); chunk++) {
-    const long start = chunk * CHUNK, n = h.rows(chunk);
+    const long start = chunk * CHUNK, n = h.rows(chunk), rows = padded(n);
     if (c.saved && chunk % SAVED == 0)
       m.state.to(c.saved + (chunk / SAVED * c.batch * c.heads + index) * h.state, h);
     load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
@@ -722,15 +727,15 @@ void forward(Call& c, const Projection& p, long index) {
         total[i] = sum(s0 + s1);
       }
     }
-    to_panels(CHUNK, h.features, m.k.turned, row, m.panels);
-    lower_product(h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
-    pair_factors(f, m.P, pair_row);
-    weigh(m.S, m.P, pair_row);
-    product(CHUNK, h.values, h.features, {m.q.turned, row, 1}, {m.state.memory, PANEL, h.features * PANEL},
+    to_panels(rows, h.features, m.k.turned, row, m.panels);
+    lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+    pair_factors(f, n, m.P, pair_row);
+    weigh(rows, m.S, m.P, pair_row);
+    product(rows, h.values, h.features, {m.q.turned, row, 1}, {m.state.memory, PANEL, h.features * PANEL},
             {m.out, value_row, PANEL}, false);
     if (h.has_factors)
-      for (long i = 0; i < CHUNK; i++) scale(m.out + i * value_row, h.values, f.read[i]);
-    lower_times(h.values, m.S, pair_row, {m.v, value_row, PANEL}, m.out, value_row);
+      for (long i = 0; i < n; i++) scale(m.out + i * value_row, h.values, f.read[i]);
+    lower_times(rows, h.values, m.S, pair_row, {m.v, value_row, PANEL}, m.out, value_row);
     for (long i = 0; i < n; i++) {
       const long at = index * c.length + start + i;
       scale(m.out + i * value_row, h.values, gain_of(h, total[i], f.scale[i], m.q.log_scale[i]));
@@ -738,7 +743,7 @@ void forward(Call& c, const Projection& p, long index) {
       if (c.scale) c.scale[at] = f.scale[i];
     }
     copy_out(m.out, value_row, n, c.values, h.at(c.output, start), c.output.position);
-    add_chunk(h, f, m.k.turned, m.v, m.state);
+    add_chunk(h, f, n, m.k.turned, m.v, m.state);
   }
   unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);
   if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(float));
@@ -795,7 +800,7 @@ void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& 
       for (long r = 0; r < n; r++)
         add_to_normaliser(h, next.normaliser, keys + r * h.feature_row, f.kept[r], f.enter[r]);
     }
-    add_chunk(h, f, m.k[i].turned, m.v, next);
+    add_chunk(h, f, n, m.k[i].turned, m.v, next);
   }
 }
 
@@ -814,6 +819,7 @@ INLINE void finish_row(const Head& h, float* grad, const float* of_sum, float ti
 
 void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long chunk, long i) {
   const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
+  const long rows = padded(n);
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
   const State& state = m.states[i];
   Side& keys = m.k[i];
@@ -821,7 +827,7 @@ void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory
   const float* rotation = h.rotation(c.k_rotation, c.k_rotation_batch, start);
   if (rotation) {
     for (long r = 0; r < n; r++) turn_row<false>(keys.rotated + r * row, keys.mapped + r * row, rotation + r * c.features, h);
-    std::memset(keys.rotated + n * row, 0, (CHUNK - n) * row * sizeof(float));
+    std::memset(keys.rotated + n * row, 0, (rows - n) * row * sizeof(float));
   }
   copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
   Factors f;
@@ -841,40 +847,40 @@ void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory
       of_total[r] = s + (c.grad_total ? c.grad_total[at + r] : 0);
     }
   }
-  std::memcpy(m.of_read, m.of_out, CHUNK * value_row * sizeof(float));
+  std::memcpy(m.of_read, m.of_out, rows * value_row * sizeof(float));
   if (h.has_factors)
-    for (long r = 0; r < CHUNK; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
+    for (long r = 0; r < n; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
 
-  to_panels(CHUNK, h.features, keys.turned, row, m.panels);
-  to_panels(CHUNK, h.values, m.v, value_row, m.v_panels);
-  lower_product(h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
-  lower_product(h.values, {m.of_out, value_row, 1}, {m.v_panels, PANEL, h.values * PANEL}, m.of_S, pair_row);
-  pair_factors(f, m.P, pair_row);
-  weigh(m.S, m.P, pair_row);
-  weigh(m.of_S, m.P, pair_row);
+  to_panels(rows, h.features, keys.turned, row, m.panels);
+  to_panels(rows, h.values, m.v, value_row, m.v_panels);
+  lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
+  lower_product(rows, h.values, {m.of_out, value_row, 1}, {m.v_panels, PANEL, h.values * PANEL}, m.of_S, pair_row);
+  pair_factors(f, n, m.P, pair_row);
+  weigh(rows, m.S, m.P, pair_row);
+  weigh(rows, m.of_S, m.P, pair_row);
 
   // grad_q = of_S K + of_read memory^T
   from_panels(h.features, h.values, state.memory, m.memory_rows, row);
-  product(CHUNK, h.features, h.values, {m.of_read, value_row, 1}, {m.memory_rows, row, PANEL}, {m.grad_q, row, PANEL},
+  product(rows, h.features, h.values, {m.of_read, value_row, 1}, {m.memory_rows, row, PANEL}, {m.grad_q, row, PANEL},
           false);
-  lower_times(h.features, m.of_S, pair_row, {keys.turned, row, PANEL}, m.grad_q, row);
+  lower_times(rows, h.features, m.of_S, pair_row, {keys.turned, row, PANEL}, m.grad_q, row);
   // grad_v = stay (K G) + S^T of_out
-  product(CHUNK, h.values, h.features, {keys.turned, row, 1}, {m.G, PANEL, h.features * PANEL},
+  product(rows, h.values, h.features, {keys.turned, row, 1}, {m.G, PANEL, h.features * PANEL},
           {m.grad_v, value_row, PANEL}, false);
   if (h.has_factors)
-    for (long r = 0; r < CHUNK; r++) {
+    for (long r = 0; r < n; r++) {
       scale(m.grad_v + r * value_row, h.values, f.stay[r]);
       scale(m.v + r * value_row, h.values, f.stay[r]);
     }
-  lower_transposed_times(h.values, m.S, pair_row, {m.of_out, value_row, PANEL}, m.grad_v, value_row);
+  lower_transposed_times(rows, h.values, m.S, pair_row, {m.of_out, value_row, PANEL}, m.grad_v, value_row);
   copy_out(m.grad_v, value_row, n, c.values, h.at(c.grad_v, start), c.grad_v.position);
   // grad_k = (stay V) G^T + of_S^T Q
   from_panels(h.features, h.values, m.G, m.G_rows, row);
-  product(CHUNK, h.features, h.values, {m.v, value_row, 1}, {m.G_rows, row, PANEL}, {m.grad_k, row, PANEL}, false);
-  lower_transposed_times(h.features, m.of_S, pair_row, {m.q.turned, row, PANEL}, m.grad_k, row);
+  product(rows, h.features, h.values, {m.v, value_row, 1}, {m.G_rows, row, PANEL}, {m.grad_k, row, PANEL}, false);
+  lower_transposed_times(rows, h.features, m.of_S, pair_row, {m.q.turned, row, PANEL}, m.grad_k, row);
   // G <- last G + Q^T of_read
   if (f.last != 1) scale(m.G, h.memory, f.last);
-  product(h.features, h.values, CHUNK, {m.q.turned, 1, row}, {m.of_read, value_row, PANEL},
+  product(h.features, h.values, n, {m.q.turned, 1, row}, {m.of_read, value_row, PANEL},
           {m.G, PANEL, h.features * PANEL}, true);
 
   const float *sum_q = nullptr, *sum_k = nullptr;
