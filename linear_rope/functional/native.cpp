@@ -308,7 +308,7 @@ struct Memory {
 struct Projection {
   long rows = 0, padded_rows = 0, padded_width = 0;
   std::vector<float> columns;  // panels of the transposed matrix, (width x rows)
-  std::vector<float> by_rows;  // row-major, (rows x width)
+  std::vector<float> by_rows;  // panels of the matrix, (rows x width)
 
   explicit Projection(const Call& call) {
     if (call.formula != FAVOR) return;
@@ -321,7 +321,7 @@ struct Projection {
       for (long j = 0; j < call.width; j++) {
         const float x = call.projection[i * call.width + j];
         columns[i / PANEL * padded_width * PANEL + j * PANEL + i % PANEL] = x;
-        by_rows[i * padded_width + j] = x;
+        by_rows[j / PANEL * padded_rows * PANEL + i * PANEL + j % PANEL] = x;
       }
   }
 };
@@ -522,8 +522,8 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
     float largest = most[0];
     for (long r = 1; r < LANES; r++) largest = std::max(largest, most[r]);
     // What is added to every feature, eps, does not move with the largest projection as the others do.
-    long at = 0;
-    while (at < c.features - 1 && values[at] != largest) at++;
+    const float* found = std::find(values, values + c.features - 1, largest);
+    const long at = found - values;
     const float of_eps = eps * sum(every);
     g[at] += of_eps;
     totals[i] = -by * (sum(total) + of_eps);
@@ -535,7 +535,7 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
   }
   for (long i = 0; i < n; i++)
     for (long d = 0; d < h.width; d += LANES) store(wide + i * x_row + d, load(x + i * x_row + d) * totals[i]);
-  product(n, h.width, p.padded_rows, {projected, row, 1}, {p.by_rows.data(), p.padded_width, PANEL}, {wide, x_row, PANEL},
+  product(n, h.width, p.padded_rows, {projected, row, 1}, {p.by_rows.data(), PANEL, p.padded_rows * PANEL}, {wide, x_row, PANEL},
           true);
   copy_out(wide, x_row, n, c.width, out, out_row);
 }
@@ -842,9 +842,12 @@ void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory
     scale(of, h.values, gain);
     if (h.sums()) {
       const float* out = h.at(c.output, start + r);
-      float s = 0;
-      for (long d = 0; d < c.values; d++) s -= of[d] * out[d];
-      of_total[r] = s + (c.grad_total ? c.grad_total[at + r] : 0);
+      Vector of_all = {};
+      long d = 0;
+      for (; d + LANES <= c.values; d += LANES) of_all += load(of + d) * load(out + d);
+      float s = sum(of_all);
+      for (; d < c.values; d++) s += of[d] * out[d];
+      of_total[r] = (c.grad_total ? c.grad_total[at + r] : 0) - s;
     }
   }
   std::memcpy(m.of_read, m.of_out, rows * value_row * sizeof(float));
