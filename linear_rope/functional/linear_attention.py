@@ -110,9 +110,12 @@ def linear_attention(
         return attention_output(sums, terms.query_scale).to(v.dtype)
 
 
-def with_state(inputs: Inputs) -> tuple[Tensor, State]:
-    """The causal output, and the state after the last position."""
-    result = causal_operator(inputs.call())
+def with_state(inputs: Inputs, before: State | None = None) -> tuple[Tensor, State]:
+    """The causal output after the state ``before``, and the state after the last position."""
+    call = inputs.call()
+    if before is not None:
+        call = call._replace(memory=before.memory, normaliser=before.normaliser, stabiliser=before.stabiliser)
+    result = causal_operator(call)
     normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
 

@@ -92,9 +92,9 @@ def _parallel() -> int | None:
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-def takes(call: Call) -> bool:
-    """Whether a call is one for native.cpp."""
-    return call.q.device.type == "cpu" and call.dtype == torch.float32 and library() is not None
+def takes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether native.cpp computes in ``dtype`` on a device."""
+    return device.type == "cpu" and dtype == torch.float32 and library() is not None
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:

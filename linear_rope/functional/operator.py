@@ -25,13 +25,14 @@ def causal(call: Call, implementation: str = "auto") -> Result:
     Raises:
         ValueError: the implementation is "native" and cannot be had for this call.
     """
-    if implementation == "native" and not native.takes(call):
+    is_taken = native.takes(call.dtype, call.q.device)
+    if implementation == "native" and not is_taken:
         raise ValueError(
             f'implementation is "native", which needs float32 on a CPU and a compiled kernel; here it is {call.dtype} '
             f'on {call.q.device}, and native is {native.description()}; choose "auto" or "chunked"'
         )
     if implementation == "auto":
-        implementation = "native" if native.takes(call) else "chunked"
+        implementation = "native" if is_taken else "chunked"
     call = call._replace(implementation=implementation)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
