@@ -58,21 +58,33 @@ class _Call(ctypes.Structure):
     )
 
 
-@cache
 def library() -> ctypes.CDLL | None:
     """The compiled native.cpp, or None where there is none for this processor, or it is switched off."""
-    return _found()[0]
+    return None if _is_off() else _loaded()[0]
+
+
+def _is_off() -> bool:
+    return os.environ.get("LINEAR_ROPE_NATIVE") == "0"
 
 
 def description() -> str:
     """Whether native.cpp is used, and if not, why not."""
-    return _found()[1]
+    return "switched off (LINEAR_ROPE_NATIVE=0)" if _is_off() else _loaded()[1]
+
+
+def kernels() -> dict[str, str]:
+    """What computes causal linear attention here, by the names that ``implementation`` takes.
+
+    Returns:
+        "native": the kernel in C++ and the processors that it was compiled for, or why there is none, as in
+        {"native": "C++ for x86-64-v3, float32", "chunked": "PyTorch 2.13.0, any device and dtype"}. The environment
+        variable LINEAR_ROPE_NATIVE=0 switches it off.
+    """
+    return {"native": description(), "chunked": f"PyTorch {torch.__version__}, any device and dtype"}
 
 
 @cache
-def _found() -> tuple[ctypes.CDLL | None, str]:
-    if os.environ.get("LINEAR_ROPE_NATIVE") == "0":
-        return None, "switched off (LINEAR_ROPE_NATIVE=0)"
+def _loaded() -> tuple[ctypes.CDLL | None, str]:
     if not LIBRARY.exists():
         return None, "not built: no C++ compiler was found when linear_rope was installed"
     try:
