@@ -24,7 +24,7 @@ class Call(NamedTuple):
         memory, normaliser, stabiliser: the state before the first position, as in State.
         constant, numbers, formula: of a FormulaCall.
         denominator: "unrotated", "rotated" or "none".
-        implementation: "chunked", here, or "native", see :mod:`linear_rope.functional.native`.
+        implementation: "chunked", "native" or "auto".
     """
 
     q: Tensor
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     numbers: Sequence[float]
     formula: str
     denominator: str
-    implementation: str = "chunked"
+    implementation: str = "auto"
 
     @property
     def dtype(self) -> torch.dtype:

@@ -5,6 +5,7 @@ can be batched and compiled, but not differentiated again.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from linear_rope.functional import causal as chunked
 from linear_rope.functional import native
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
 
-IMPLEMENTATIONS = {"chunked": chunked, "native": native}
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
 
@@ -25,20 +25,23 @@ def causal(call: Call, implementation: str = "auto") -> Result:
     Raises:
         ValueError: the implementation is "native" and cannot be had for this call.
     """
-    is_taken = native.takes(call.dtype, call.q.device)
-    if implementation == "native" and not is_taken:
-        raise ValueError(
-            f'implementation is "native", which needs float32 on a CPU and a compiled kernel; here it is {call.dtype} '
-            f'on {call.q.device}, and native is {native.description()}; choose "auto" or "chunked"'
-        )
-    if implementation == "auto":
-        implementation = "native" if is_taken else "chunked"
     call = call._replace(implementation=implementation)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     apply = _forward if traced else _Causal.apply
     return Result(*apply(*call, keep))
+
+
+def _implementation(call: Call) -> ModuleType:
+    """Chosen inside the operator, where compilers do not look."""
+    takes = native.takes(call.dtype, call.q.device)
+    if call.implementation == "native" and not takes:
+        raise ValueError(
+            f'implementation is "native", which needs float32 on a CPU and a compiled kernel; here it is {call.dtype} '
+            f'on {call.q.device}, and native is {native.description()}; choose "auto" or "chunked"'
+        )
+    return native if takes and call.implementation != "chunked" else chunked
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
@@ -54,13 +57,13 @@ _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? 
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     call, keep = Call(*arguments[:-1]), arguments[-1]
-    return tuple(IMPLEMENTATIONS[call.implementation].attend(call, keep=keep))
+    return tuple(_implementation(call).attend(call, keep=keep))
 
 
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
     call, keep = Call(*arguments[:-1]), arguments[-1]
-    return tuple(IMPLEMENTATIONS[call.implementation].empty_result(call, keep=keep))
+    return tuple(_implementation(call).empty_result(call, keep=keep))
 
 
 @torch.library.custom_op(
@@ -70,7 +73,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 )
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     call, result, grads = _parts(arguments)
-    return _all_there(IMPLEMENTATIONS[call.implementation].differentiate(call, result, *grads))
+    return _all_there(_implementation(call).differentiate(call, result, *grads))
 
 
 @_backward.register_fake
