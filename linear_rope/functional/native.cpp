@@ -32,20 +32,25 @@ namespace {
 constexpr long CHUNK = 32;
 constexpr long SAVED = 8;  // chunks between saved states
 constexpr long PANEL = 16;
+constexpr long LANES = 8;
 constexpr float LARGEST_LOG_SCALE = 60;    // of functional/terms.py
 constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
-constexpr double SMALLEST = -std::numeric_limits<float>::max();
+
+#define INLINE static inline __attribute__((always_inline))
 
 enum Formula { GIVEN, ELU, RELU, FAVOR };
 enum Denominator { UNROTATED, ROTATED, NONE };
 
+// In float, or double.
+template <typename Real>
+struct Kernel {
+static constexpr double SMALLEST = std::numeric_limits<Real>::lowest();  // the scale of what is not there
+
 // A tensor (batch, heads, length, width) whose last axis is contiguous.
 struct Rows {
-  float* data;
+  Real* data;
   long batch, head, position;
 };
-
-}  // namespace
 
 // native.py has the same fields in the same order.
 struct Call {
@@ -56,61 +61,62 @@ struct Call {
   Rows q, k, v, denominator_q, denominator_k;
   const double *query_scale, *key_scale, *log_decay;  // (batch, heads, length)
   const uint8_t* padding;                             // (batch, length)
-  const float *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
+  const Real *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
   long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
-  const float *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)
+  const Real *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)
   const double* stabiliser;                           // (batch, heads)
-  const float* projection;                            // (rows, width)
+  const Real* projection;                            // (rows, width)
   // Results of the forward pass.
   Rows output;
-  float *total, *new_memory, *new_normaliser, *saved;
+  Real *total, *new_memory, *new_normaliser, *saved;
   double *scale, *new_stabiliser;
   // The backward pass.
   Rows grad_output;
-  const float *grad_total, *grad_new_memory, *grad_new_normaliser;
+  const Real *grad_total, *grad_new_memory, *grad_new_normaliser;
   Rows grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k;
-  float *of_q, *of_k;  // (batch, heads, length): gradients of the exponents
-  float *grad_memory, *grad_normaliser;
+  Real *of_q, *of_k;  // (batch, heads, length): gradients of the exponents
+  Real *grad_memory, *grad_normaliser;
   // How to run `function(data)` on so many threads: GOMP_parallel of the OpenMP that PyTorch uses, or null for one.
   void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
   long threads;
 };
 
-namespace {
+typedef Real Vector __attribute__((vector_size(LANES * sizeof(Real))));
+typedef Real Unaligned __attribute__((vector_size(LANES * sizeof(Real)), aligned(sizeof(Real)), may_alias));
+typedef int32_t Integers __attribute__((vector_size(LANES * sizeof(int32_t))));
 
-typedef float Vector __attribute__((vector_size(32)));
-typedef float Unaligned __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t Integers __attribute__((vector_size(32)));
-constexpr long LANES = 8;
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE Vector load(const float* x) { return *reinterpret_cast<const Unaligned*>(x); }
-INLINE void store(float* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
-INLINE Vector all(float x) { return Vector{x, x, x, x, x, x, x, x}; }  // not Vector{} + x, which would add
+INLINE Vector load(const Real* x) { return *reinterpret_cast<const Unaligned*>(x); }
+INLINE void store(Real* x, Vector v) { *reinterpret_cast<Unaligned*>(x) = v; }
+INLINE Vector all(Real x) { return Vector{x, x, x, x, x, x, x, x}; }  // not Vector{} + x, which would add
 INLINE Vector larger(Vector a, Vector b) { return b > a ? b : a; }
 
-INLINE float sum(Vector v) {
-  float s = 0;
+INLINE Real sum(Vector v) {
+  Real s = 0;
   for (long i = 0; i < LANES; i++) s += v[i];
   return s;
 }
 
-// About 2 units in the last place (polynomial of Cephes' expf); e^-87 below -87.
+// In float about 2 units in the last place (polynomial of Cephes' expf), and e^-87 below -87.
 INLINE Vector exponential(Vector x) {
-  const Vector lowest = all(-87.3f);
-  x = x < lowest ? lowest : x;
-  const float magic = 12582912;  // adding it rounds to an integer, in the lowest bits
-  const Vector shifted = x * 1.44269504f + magic;
-  const Vector n = shifted - magic;
-  const Vector r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
-  const Integers power = ((Integers)shifted - (Integers)all(magic) + 127) << 23;
-  return p * (Vector)power;
+  if constexpr (sizeof(Real) > sizeof(float)) {
+    for (long i = 0; i < LANES; i++) x[i] = std::exp(x[i]);
+    return x;
+  } else {
+    const Vector lowest = all(-87.3f);
+    x = x < lowest ? lowest : x;
+    const Real magic = 12582912;  // adding it rounds to an integer, in the lowest bits
+    const Vector shifted = x * 1.44269504f + magic;
+    const Vector n = shifted - magic;
+    const Vector r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + (r + 1.0f);
+    const Integers power = ((Integers)shifted - (Integers)all(magic) + 127) << 23;
+    return p * (Vector)power;
+  }
 }
 
 // Pairs turned by (cosine, sine), or back.
@@ -125,7 +131,7 @@ INLINE Vector turn(Vector x, Vector rotation) {
 
 // C[R x 16] (+)= A[R x K] B[K x 16]
 template <int R>
-INLINE void tile(long K, const float* A, long row, long column, const float* B, long b_row, float* C, long c_row,
+INLINE void tile(long K, const Real* A, long row, long column, const Real* B, long b_row, Real* C, long c_row,
                  bool add) {
   Vector left[R], right[R];
 #pragma GCC unroll 8
@@ -153,24 +159,24 @@ INLINE void tile(long K, const float* A, long row, long column, const float* B, 
 
 // A matrix for products: element (i, k) is at data[i * row + k * column].
 struct Left {
-  const float* data;
+  const Real* data;
   long row, column;
 };
 // Columns in panels: element (k, j) is at data[k * row + j / 16 * panel + j % 16]. Row-major is panel = 16.
 struct Right {
-  const float* data;
+  const Real* data;
   long row, panel;
 };
 struct Out {
-  float* data;
+  Real* data;
   long row, panel;
 };
 
 // All rows of 16 columns.
-INLINE void strip(long rows, long K, Left a, const float* B, long b_row, float* C, long c_row, bool add) {
+INLINE void strip(long rows, long K, Left a, const Real* B, long b_row, Real* C, long c_row, bool add) {
   long i = 0;
   for (; i + 16 <= rows; i += 16) {
-    const float* A = a.data + i * a.row;
+    const Real* A = a.data + i * a.row;
     tile<6>(K, A, a.row, a.column, B, b_row, C + i * c_row, c_row, add);
     tile<5>(K, A + 6 * a.row, a.row, a.column, B, b_row, C + (i + 6) * c_row, c_row, add);
     tile<5>(K, A + 11 * a.row, a.row, a.column, B, b_row, C + (i + 11) * c_row, c_row, add);
@@ -180,33 +186,33 @@ INLINE void strip(long rows, long K, Left a, const float* B, long b_row, float* 
 }
 
 // c (+)= a b; columns is a multiple of 16.
-void product(long rows, long columns, long K, Left a, Right b, Out c, bool add) {
+static void product(long rows, long columns, long K, Left a, Right b, Out c, bool add) {
   for (long j = 0; j < columns / PANEL; j++)
     strip(rows, K, a, b.data + j * b.panel, b.row, c.data + j * c.panel, c.row, add);
 }
 
 // The lower triangle of a b, (rows x rows), of 16 or 32; panels of the result above the diagonal are not written.
-void lower_product(long rows, long K, Left a, Right b, float* c, long c_row) {
+static void lower_product(long rows, long K, Left a, Right b, Real* c, long c_row) {
   for (long j = 0; j < rows; j += PANEL)
     strip(rows - j, K, {a.data + j * a.row, a.row, a.column}, b.data + j / PANEL * b.panel, b.row, c + j * c_row + j,
           c_row, false);
 }
 
 // c += lower b, or c += lower^T b, with `lower` (rows x rows), of which only the lower panels are read.
-void lower_times(long rows, long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+static void lower_times(long rows, long columns, const Real* lower, long l_row, Right b, Real* c, long c_row) {
   for (long j = 0; j < columns / PANEL; j++)
     for (long i = 0; i < rows; i += PANEL)
       strip(PANEL, i + PANEL, {lower + i * l_row, l_row, 1}, b.data + j * b.panel, b.row,
             c + i * c_row + j * PANEL, c_row, true);
 }
-void lower_transposed_times(long rows, long columns, const float* lower, long l_row, Right b, float* c, long c_row) {
+static void lower_transposed_times(long rows, long columns, const Real* lower, long l_row, Right b, Real* c, long c_row) {
   for (long j = 0; j < columns / PANEL; j++)
     for (long i = 0; i < rows; i += PANEL)
       strip(PANEL, rows - i, {lower + i * l_row + i, 1, l_row}, b.data + j * b.panel + i * b.row, b.row,
             c + i * c_row + j * PANEL, c_row, true);
 }
 
-INLINE void transpose_8x8(const float* from, long from_row, float* to, long to_row) {
+INLINE void transpose_8x8(const Real* from, long from_row, Real* to, long to_row) {
   Vector r[8], t[8];
   for (int i = 0; i < 8; i++) r[i] = load(from + i * from_row);
   for (int i = 0; i < 8; i += 2) {
@@ -226,14 +232,14 @@ INLINE void transpose_8x8(const float* from, long from_row, float* to, long to_r
 }
 
 // Rows (a multiple of 16) of `columns` numbers become panels: the transposed matrix, (columns x rows).
-void to_panels(long rows, long columns, const float* from, long from_row, float* to) {
+static void to_panels(long rows, long columns, const Real* from, long from_row, Real* to) {
   for (long i = 0; i < rows; i += 8)
     for (long j = 0; j < columns; j += 8)
       transpose_8x8(from + i * from_row + j, from_row, to + i / PANEL * columns * PANEL + j * PANEL + i % PANEL, PANEL);
 }
 
 // Panels of (rows x columns) become the transposed matrix, columns rows of `rows` numbers.
-void from_panels(long rows, long columns, const float* from, float* to, long to_row) {
+static void from_panels(long rows, long columns, const Real* from, Real* to, long to_row) {
   for (long j = 0; j < columns; j += 8)
     for (long i = 0; i < rows; i += 8)
       transpose_8x8(from + j / PANEL * rows * PANEL + i * PANEL + j % PANEL, PANEL, to + j * to_row + i, to_row);
@@ -241,12 +247,12 @@ void from_panels(long rows, long columns, const float* from, float* to, long to_
 
 INLINE long padded(long n) { return (n + PANEL - 1) / PANEL * PANEL; }
 
-INLINE void scale(float* x, long n, float by) {
+INLINE void scale(Real* x, long n, Real by) {
   const Vector f = all(by);
   for (long i = 0; i < n; i += LANES) store(x + i, load(x + i) * f);
 }
 
-INLINE float dot(const float* a, const float* b, long n) {
+INLINE Real dot(const Real* a, const Real* b, long n) {
   Vector s0 = {}, s1 = {};
   for (long i = 0; i < n; i += PANEL) {
     s0 += load(a + i) * load(b + i);
@@ -256,59 +262,59 @@ INLINE float dot(const float* a, const float* b, long n) {
 }
 
 // n rows of `width` numbers into a chunk's matrix; zeros to their right, and below to a multiple of 16 rows.
-void copy_in(const float* from, long from_row, long n, long width, float* to, long to_row, long to_width) {
+static void copy_in(const Real* from, long from_row, long n, long width, Real* to, long to_row, long to_width) {
   for (long i = 0; i < padded(n); i++) {
     const long there = i < n ? width : 0;
-    if (there) std::memcpy(to + i * to_row, from + i * from_row, there * sizeof(float));
-    std::memset(to + i * to_row + there, 0, (to_width - there) * sizeof(float));
+    if (there) std::memcpy(to + i * to_row, from + i * from_row, there * sizeof(Real));
+    std::memset(to + i * to_row + there, 0, (to_width - there) * sizeof(Real));
   }
 }
 
-void copy_out(const float* from, long from_row, long n, long width, float* to, long to_row) {
-  for (long i = 0; i < n; i++) std::memcpy(to + i * to_row, from + i * from_row, width * sizeof(float));
+static void copy_out(const Real* from, long from_row, long n, long width, Real* to, long to_row) {
+  for (long i = 0; i < n; i++) std::memcpy(to + i * to_row, from + i * from_row, width * sizeof(Real));
 }
 
 // Memory of one task, handed out piece by piece; measured first, with no memory at all.
 class Arena {
  public:
-  explicit Arena(float* start) : start_(start) {}
-  float* take(long n) {
-    float* piece = start_ ? start_ + used_ : nullptr;
+  explicit Arena(Real* start) : start_(start) {}
+  Real* take(long n) {
+    Real* piece = start_ ? start_ + used_ : nullptr;
     used_ += padded(n) + PANEL;
     return piece;
   }
   long used() const { return used_; }
 
  private:
-  float* start_;
+  Real* start_;
   long used_ = 0;
 };
 
 // At least n floats, aligned to a cache line; a thread keeps them for its next call, unless they are many.
 struct Memory {
   static constexpr long KEPT = 1 << 22;
-  float* data;
-  std::unique_ptr<float[]> own;
+  Real* data;
+  std::unique_ptr<Real[]> own;
   explicit Memory(long n) {
-    static thread_local std::unique_ptr<float[]> kept;
+    static thread_local std::unique_ptr<Real[]> kept;
     static thread_local long size = 0;
     n += PANEL;
     if (n > KEPT) {
-      own.reset(new float[n]);
+      own.reset(new Real[n]);
     } else if (size < n) {
-      kept.reset(new float[n]);
+      kept.reset(new Real[n]);
       size = n;
     }
-    float* start = own ? own.get() : kept.get();
-    data = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(start) + 63) & ~uintptr_t{63});
+    Real* start = own ? own.get() : kept.get();
+    data = reinterpret_cast<Real*>((reinterpret_cast<uintptr_t>(start) + 63) & ~uintptr_t{63});
   }
 };
 
 // The projection of FAVOR+, of which both passes need another layout.
 struct Projection {
   long rows = 0, padded_rows = 0, padded_width = 0;
-  std::vector<float> columns;  // panels of the transposed matrix, (width x rows)
-  std::vector<float> by_rows;  // panels of the matrix, (rows x width)
+  std::vector<Real> columns;  // panels of the transposed matrix, (width x rows)
+  std::vector<Real> by_rows;  // panels of the matrix, (rows x width)
 
   explicit Projection(const Call& call) {
     if (call.formula != FAVOR) return;
@@ -319,7 +325,7 @@ struct Projection {
     by_rows.resize(padded_rows * padded_width);
     for (long i = 0; i < rows; i++)
       for (long j = 0; j < call.width; j++) {
-        const float x = call.projection[i * call.width + j];
+        const Real x = call.projection[i * call.width + j];
         columns[i / PANEL * padded_width * PANEL + j * PANEL + i % PANEL] = x;
         by_rows[j / PANEL * padded_rows * PANEL + i * PANEL + j % PANEL] = x;
       }
@@ -347,13 +353,13 @@ struct Head {
     has_scale = c.formula == FAVOR || c.key_scale;
     has_factors = has_scale || c.log_decay || c.padding;
   }
-  const float* at(const Rows& x, long position) const {
+  const Real* at(const Rows& x, long position) const {
     return x.data + batch * x.batch + head * x.head + position * x.position;
   }
-  float* at(Rows& x, long position) const {
+  Real* at(Rows& x, long position) const {
     return x.data + batch * x.batch + head * x.head + position * x.position;
   }
-  const float* rotation(const float* table, long stride, long position) const {
+  const Real* rotation(const Real* table, long stride, long position) const {
     return table ? table + batch * stride + position * call.features : nullptr;
   }
   bool is_padding(long position) const { return call.padding && call.padding[batch * call.length + position]; }
@@ -364,44 +370,44 @@ struct Head {
 
 // A state: memory in panels (M x Dv), normaliser (M), stabiliser.
 struct State {
-  float *memory, *normaliser;
+  Real *memory, *normaliser;
   double stabiliser;
-  void from(const float* saved, const Head& h) {
-    std::memcpy(memory, saved, h.memory * sizeof(float));
-    std::memcpy(normaliser, saved + h.memory, h.features * sizeof(float));
+  void from(const Real* saved, const Head& h) {
+    std::memcpy(memory, saved, h.memory * sizeof(Real));
+    std::memcpy(normaliser, saved + h.memory, h.features * sizeof(Real));
     std::memcpy(&stabiliser, saved + h.memory + h.features, sizeof(double));
   }
-  void to(float* saved, const Head& h) const {
-    std::memcpy(saved, memory, h.memory * sizeof(float));
-    std::memcpy(saved + h.memory, normaliser, h.features * sizeof(float));
+  void to(Real* saved, const Head& h) const {
+    std::memcpy(saved, memory, h.memory * sizeof(Real));
+    std::memcpy(saved + h.memory, normaliser, h.features * sizeof(Real));
     std::memcpy(saved + h.memory + h.features, &stabiliser, sizeof(double));
   }
 };
 
-void pack(const Head& h, const float* from, float* panels) {
-  std::memset(panels, 0, h.memory * sizeof(float));
+static void pack(const Head& h, const Real* from, Real* panels) {
+  std::memset(panels, 0, h.memory * sizeof(Real));
   if (!from) return;
   const long values = h.call.values;
   for (long m = 0; m < h.call.features; m++)
     for (long d = 0; d < values; d += PANEL)
       std::memcpy(panels + d * h.features + m * PANEL, from + m * values + d,
-                  std::min(PANEL, values - d) * sizeof(float));
+                  std::min(PANEL, values - d) * sizeof(Real));
 }
 
-void unpack(const Head& h, const float* panels, float* to) {
+static void unpack(const Head& h, const Real* panels, Real* to) {
   const long values = h.call.values;
   for (long m = 0; m < h.call.features; m++)
     for (long d = 0; d < values; d += PANEL)
       std::memcpy(to + m * values + d, panels + d * h.features + m * PANEL,
-                  std::min(PANEL, values - d) * sizeof(float));
+                  std::min(PANEL, values - d) * sizeof(Real));
 }
 
-void pack_vector(const Head& h, const float* from, float* to) {
-  std::memset(to, 0, h.features * sizeof(float));
-  if (from) std::memcpy(to, from, h.call.features * sizeof(float));
+static void pack_vector(const Head& h, const Real* from, Real* to) {
+  std::memset(to, 0, h.features * sizeof(Real));
+  if (from) std::memcpy(to, from, h.call.features * sizeof(Real));
 }
 
-State first_state(const Head& h, float* memory, float* normaliser) {
+static State first_state(const Head& h, Real* memory, Real* normaliser) {
   const Call& c = h.call;
   pack(h, c.memory ? c.memory + h.index * c.features * c.values : nullptr, memory);
   pack_vector(h, c.normaliser ? c.normaliser + h.index * c.features : nullptr, normaliser);
@@ -412,19 +418,19 @@ State first_state(const Head& h, float* memory, float* normaliser) {
 
 // Features of n rows of x into u, with zeros to their right, and below to a multiple of 16 rows, and the
 // logarithms of their scales, if it has any. `work` holds CHUNK x features.
-void map_rows(const Head& h, const Projection& p, long n, const float* x, float* u, double* log_scale, float* work) {
+static void map_rows(const Head& h, const Projection& p, long n, const Real* x, Real* u, double* log_scale, Real* work) {
   const Call& c = h.call;
   const long row = h.feature_row, x_row = h.width_row;
   if (c.formula == FAVOR) {
     const bool twice = c.hyperbolic || c.paired;
-    float* projected = twice ? work : u;
+    Real* projected = twice ? work : u;
     product(n, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
             {projected, row, PANEL}, false);
-    const float eps = float(c.eps);
+    const Real eps = Real(c.eps);
     const double constant = std::log(double(c.features)) / 2, half = 0.5 / std::sqrt(double(c.width));
     for (long i = 0; i < n; i++) {
-      float *from = projected + i * row, *to = u + i * row;
-      float largest = from[0];
+      Real *from = projected + i * row, *to = u + i * row;
+      Real largest = from[0];
       Vector most = all(largest), least = all(largest);
       long j = 0;
       for (; j + LANES <= p.rows; j += LANES) {
@@ -432,7 +438,7 @@ void map_rows(const Head& h, const Projection& p, long n, const float* x, float*
         most = larger(most, y);
         least = y < least ? y : least;
       }
-      float high = most[0], low = least[0];
+      Real high = most[0], low = least[0];
       for (long r = 1; r < LANES; r++) high = std::max(high, most[r]), low = std::min(low, least[r]);
       for (; j < p.rows; j++) high = std::max(high, from[j]), low = std::min(low, from[j]);
       largest = c.hyperbolic ? std::max(high, -low) : high;
@@ -444,22 +450,22 @@ void map_rows(const Head& h, const Projection& p, long n, const float* x, float*
           Vector minus = exponential(-y - top) + eps;
           for (long r = 0; r < LANES && m + r < p.rows; r++) to[p.rows + m + r] = minus[r];
         }
-        std::memcpy(to, from, p.rows * sizeof(float));
+        std::memcpy(to, from, p.rows * sizeof(Real));
       } else {
         for (long m = 0; m < p.padded_rows; m += LANES) store(from + m, exponential(load(from + m) - top) + eps);
         if (c.paired)
           for (long m = 0; m < p.rows; m++) to[2 * m] = to[2 * m + 1] = from[m];
       }
-      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(float));
+      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(Real));
       log_scale[i] = double(largest) - double(dot(x + i * x_row, x + i * x_row, h.width)) * half - constant;
     }
   } else {
-    const float eps = float(c.eps);
+    const Real eps = Real(c.eps);
     for (long i = 0; i < n; i++) {
-      const float* from = x + i * x_row;
-      float *to = u + i * row, *single = c.paired ? work : to;
+      const Real* from = x + i * x_row;
+      Real *to = u + i * row, *single = c.paired ? work : to;
       if (c.formula == GIVEN) {
-        std::memcpy(to, from, h.width * sizeof(float));
+        std::memcpy(to, from, h.width * sizeof(Real));
       } else {
         for (long m = 0; m < h.width; m += LANES) {
           const Vector y = load(from + m), positive = y < 0 ? Vector{} : y;
@@ -473,15 +479,15 @@ void map_rows(const Head& h, const Projection& p, long n, const float* x, float*
         if (c.paired)
           for (long m = 0; m < c.width; m++) to[2 * m] = to[2 * m + 1] = single[m];
       }
-      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(float));
+      std::memset(to + c.features, 0, (h.features - c.features) * sizeof(Real));
     }
   }
-  std::memset(u + n * row, 0, (padded(n) - n) * row * sizeof(float));
+  std::memset(u + n * row, 0, (padded(n) - n) * row * sizeof(Real));
 }
 
 // From the gradient of features (overwritten) to that of x, n rows of `width` numbers. `work` holds CHUNK x features.
-void map_gradient(const Head& h, const Projection& p, long n, const float* x, const float* u, float* grad, float* out,
-                  long out_row, float* work, float* wide) {
+static void map_gradient(const Head& h, const Projection& p, long n, const Real* x, const Real* u, Real* grad, Real* out,
+                  long out_row, Real* work, Real* wide) {
   const Call& c = h.call;
   const long row = h.feature_row, x_row = h.width_row;
   if (c.formula == GIVEN) {
@@ -490,26 +496,26 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
   }
   if (c.formula != FAVOR) {
     for (long i = 0; i < n; i++) {
-      const float *from = x + i * x_row, *values = u + i * row;
-      float *g = grad + i * row, *to = out + i * out_row;
+      const Real *from = x + i * x_row, *values = u + i * row;
+      Real *g = grad + i * row, *to = out + i * out_row;
       const long step = c.paired ? 2 : 1;
       if (c.paired)
         for (long m = 0; m < c.width; m++) g[m] = g[2 * m] + g[2 * m + 1];
       if (c.formula == ELU)
         for (long m = 0; m < c.width; m++)
-          to[m] = from[m] < SMALLEST_EXPONENT ? 0 : g[m] * std::min(values[step * m], 1.0f);
+          to[m] = from[m] < SMALLEST_EXPONENT ? 0 : g[m] * std::min(values[step * m], Real(1));
       else
         for (long m = 0; m < c.width; m++) to[m] = from[m] > 0 ? g[m] : 0;
     }
     return;
   }
-  const float eps = float(c.eps), by = float(1 / std::sqrt(double(c.width)));
+  const Real eps = Real(c.eps), by = Real(1 / std::sqrt(double(c.width)));
   const bool twice = c.hyperbolic || c.paired;
-  float totals[CHUNK] = {};
-  float* projected = twice ? work : grad;
+  Real totals[CHUNK] = {};
+  Real* projected = twice ? work : grad;
   for (long i = 0; i < n; i++) {
-    const float* values = u + i * row;
-    float *g = grad + i * row, *to = projected + i * row;
+    const Real* values = u + i * row;
+    Real *g = grad + i * row, *to = projected + i * row;
     Vector every = {}, total = {}, most = {};
     for (long m = 0; m < h.features; m += LANES) {
       const Vector of = load(g + m), value = load(values + m);
@@ -519,19 +525,19 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
       total += exact;
       most = larger(most, value);
     }
-    float largest = most[0];
+    Real largest = most[0];
     for (long r = 1; r < LANES; r++) largest = std::max(largest, most[r]);
     // What is added to every feature, eps, does not move with the largest projection as the others do.
-    const float* found = std::find(values, values + c.features - 1, largest);
+    const Real* found = std::find(values, values + c.features - 1, largest);
     const long at = found - values;
-    const float of_eps = eps * sum(every);
+    const Real of_eps = eps * sum(every);
     g[at] += of_eps;
     totals[i] = -by * (sum(total) + of_eps);
     if (c.hyperbolic)
       for (long m = 0; m < p.rows; m++) to[m] = g[m] - g[p.rows + m];
     if (c.paired)
       for (long m = 0; m < p.rows; m++) to[m] = g[2 * m] + g[2 * m + 1];
-    if (twice) std::memset(to + p.rows, 0, (p.padded_rows - p.rows) * sizeof(float));
+    if (twice) std::memset(to + p.rows, 0, (p.padded_rows - p.rows) * sizeof(Real));
   }
   for (long i = 0; i < n; i++)
     for (long d = 0; d < h.width; d += LANES) store(wide + i * x_row + d, load(x + i * x_row + d) * totals[i]);
@@ -543,28 +549,28 @@ void map_gradient(const Head& h, const Projection& p, long n, const float* x, co
 // Factors -------------------------------------------------------------------------------------------------------------
 
 struct Factors {
-  float kept[CHUNK], enter[CHUNK], read[CHUNK], stay[CHUNK];
+  Real kept[CHUNK], enter[CHUNK], read[CHUNK], stay[CHUNK];
   double scale[CHUNK];  // c_i
   double end;           // c after the chunk
-  float last;           // what is left of the state after the chunk
+  Real last;           // what is left of the state after the chunk
 };
 
 // Of n positions from `start`, after a state with stabiliser `before`; `log_scale` are those of the keys.
-void find_factors(const Head& h, long start, long n, const double* log_scale, double before, Factors& f) {
+static void find_factors(const Head& h, long start, long n, const double* log_scale, double before, Factors& f) {
   const Call& c = h.call;
   const double* decay = c.log_decay ? c.log_decay + h.index * c.length + start : nullptr;
   double now = before;
-  float read = 1;
+  Real read = 1;
   for (long i = 0; i < n; i++) {
     const bool hidden = h.is_padding(start + i);
     const double fades = decay ? decay[i] : 0;
     if (h.has_scale) {
       const double faded = now + fades, key = hidden ? SMALLEST : log_scale[i];
       now = std::max(faded, key);
-      f.kept[i] = faded == now ? 1 : float(std::exp(faded - now));
-      f.enter[i] = hidden ? 0 : key == now ? 1 : float(std::exp(key - now));
+      f.kept[i] = faded == now ? 1 : Real(std::exp(faded - now));
+      f.enter[i] = hidden ? 0 : key == now ? 1 : Real(std::exp(key - now));
     } else {
-      f.kept[i] = fades == 0 ? 1 : float(std::exp(fades));
+      f.kept[i] = fades == 0 ? 1 : Real(std::exp(fades));
       f.enter[i] = !hidden;
     }
     f.scale[i] = now;
@@ -572,7 +578,7 @@ void find_factors(const Head& h, long start, long n, const double* log_scale, do
   }
   f.last = read;
   f.end = now;
-  float stay = 1;
+  Real stay = 1;
   for (long i = n - 1; i >= 0; i--) {
     f.stay[i] = stay * f.enter[i];
     stay *= f.kept[i];
@@ -580,8 +586,8 @@ void find_factors(const Head& h, long start, long n, const double* log_scale, do
 }
 
 // What pairs (i, j <= i) of n positions are multiplied by, zero elsewhere.
-void pair_factors(const Factors& f, long n, float* P, long row) {
-  std::memset(P, 0, padded(n) * row * sizeof(float));
+static void pair_factors(const Factors& f, long n, Real* P, long row) {
+  std::memset(P, 0, padded(n) * row * sizeof(Real));
   for (long i = 0; i < n; i++) {
     if (i)
       for (long j = 0; j < i; j += LANES) store(P + i * row + j, load(P + (i - 1) * row + j) * f.kept[i]);
@@ -590,7 +596,7 @@ void pair_factors(const Factors& f, long n, float* P, long row) {
 }
 
 // S (.)= P below and on the diagonal; zero above it, in the panels that the diagonal crosses.
-void weigh(long rows, float* S, const float* P, long row) {
+static void weigh(long rows, Real* S, const Real* P, long row) {
   for (long i = 0; i < rows; i++) {
     const long end = (i / PANEL + 1) * PANEL;
     for (long j = 0; j <= i; j += LANES) store(S + i * row + j, load(S + i * row + j) * load(P + i * row + j));
@@ -599,43 +605,43 @@ void weigh(long rows, float* S, const float* P, long row) {
 }
 
 template <bool BACK>
-INLINE void turn_row(float* to, const float* from, const float* rotation, const Head& h) {
+INLINE void turn_row(Real* to, const Real* from, const Real* rotation, const Head& h) {
   const long whole = h.call.features / LANES * LANES;
   for (long m = 0; m < whole; m += LANES) store(to + m, turn<BACK>(load(from + m), load(rotation + m)));
   for (long m = whole; m < h.call.features; m += 2) {
-    const float x = from[m], y = from[m + 1], cosine = rotation[m], sine = BACK ? -rotation[m + 1] : rotation[m + 1];
+    const Real x = from[m], y = from[m + 1], cosine = rotation[m], sine = BACK ? -rotation[m + 1] : rotation[m + 1];
     to[m] = x * cosine - y * sine;
     to[m + 1] = x * sine + y * cosine;
   }
-  std::memset(to + h.call.features, 0, (h.features - h.call.features) * sizeof(float));
+  std::memset(to + h.call.features, 0, (h.features - h.call.features) * sizeof(Real));
 }
 
 // Queries or keys of a chunk: the features, and the same rotated.
 struct Side {
-  float *input, *mapped, *rotated;
-  const float* turned;  // `rotated`, or `mapped` where nothing rotates
+  Real *input, *mapped, *rotated;
+  const Real* turned;  // `rotated`, or `mapped` where nothing rotates
   double log_scale[CHUNK] = {};
 };
 
-void load_side(const Head& h, const Projection& p, const Rows& x, const double* given_scale, const float* table,
-               long table_batch, bool keys, long start, long n, Side& side, float* work) {
+static void load_side(const Head& h, const Projection& p, const Rows& x, const double* given_scale, const Real* table,
+               long table_batch, bool keys, long start, long n, Side& side, Real* work) {
   const Call& c = h.call;
   copy_in(h.at(x, start), x.position, n, c.width, side.input, h.width_row, h.width);
   map_rows(h, p, n, side.input, side.mapped, side.log_scale, work);
   if (given_scale) std::memcpy(side.log_scale, given_scale + h.index * c.length + start, n * sizeof(double));
   if (keys && c.padding)
     for (long i = 0; i < n; i++)
-      if (h.is_padding(start + i)) std::memset(side.mapped + i * h.feature_row, 0, h.features * sizeof(float));
-  const float* rotation = h.rotation(table, table_batch, start);
+      if (h.is_padding(start + i)) std::memset(side.mapped + i * h.feature_row, 0, h.features * sizeof(Real));
+  const Real* rotation = h.rotation(table, table_batch, start);
   side.turned = rotation ? side.rotated : side.mapped;
   if (!rotation) return;
   for (long i = 0; i < n; i++)
     turn_row<false>(side.rotated + i * h.feature_row, side.mapped + i * h.feature_row, rotation + i * c.features, h);
-  std::memset(side.rotated + n * h.feature_row, 0, (padded(n) - n) * h.feature_row * sizeof(float));
+  std::memset(side.rotated + n * h.feature_row, 0, (padded(n) - n) * h.feature_row * sizeof(Real));
 }
 
 // What the denominator sums, (CHUNK x features): features of its own, or the mapped, or the rotated ones.
-const float* summed(const Head& h, const Rows& own, const Side& side, long start, long n, float* work) {
+static const Real* summed(const Head& h, const Rows& own, const Side& side, long start, long n, Real* work) {
   if (own.data) {
     copy_in(h.at(own, start), own.position, n, h.call.features, work, h.feature_row, h.features);
     return work;
@@ -643,17 +649,17 @@ const float* summed(const Head& h, const Rows& own, const Side& side, long start
   return h.call.denominator == ROTATED ? side.turned : side.mapped;
 }
 
-INLINE float gain_of(const Head& h, float total, double scale, double query_scale) {
+INLINE Real gain_of(const Head& h, Real total, double scale, double query_scale) {
   if (h.sums()) return total == 0 ? 0 : 1 / total;
   if (!h.has_scale && !h.call.query_scale) return 1;
-  return float(std::exp(std::min<double>((h.has_scale ? scale : 0) + query_scale, LARGEST_LOG_SCALE)));
+  return Real(std::exp(std::min<double>((h.has_scale ? scale : 0) + query_scale, LARGEST_LOG_SCALE)));
 }
 
 // Forward -------------------------------------------------------------------------------------------------------------
 
 struct ForwardMemory {
   Side q, k;
-  float *v, *out, *panels, *S, *P, *work, *own_q, *own_k;
+  Real *v, *out, *panels, *S, *P, *work, *own_q, *own_k;
   State state;
   ForwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row;
@@ -676,7 +682,7 @@ struct ForwardMemory {
 };
 
 // The state after n positions whose keys and values are loaded; `v` is overwritten.
-void add_chunk(const Head& h, const Factors& f, long n, const float* keys, float* v, State& state) {
+static void add_chunk(const Head& h, const Factors& f, long n, const Real* keys, Real* v, State& state) {
   if (h.has_factors) {
     for (long i = 0; i < n; i++) scale(v + i * h.value_row, h.values, f.stay[i]);
     if (f.last != 1) scale(state.memory, h.memory, f.last);
@@ -686,11 +692,11 @@ void add_chunk(const Head& h, const Factors& f, long n, const float* keys, float
   state.stabiliser = f.end;
 }
 
-INLINE void add_to_normaliser(const Head& h, float* z, const float* key, float kept, float enter) {
+INLINE void add_to_normaliser(const Head& h, Real* z, const Real* key, Real kept, Real enter) {
   for (long m = 0; m < h.features; m += LANES) store(z + m, load(z + m) * kept + load(key + m) * enter);
 }
 
-void forward(Call& c, const Projection& p, long index) {
+static void forward(Call& c, const Projection& p, long index) {
   const Head h(c, index);
   Arena measure(nullptr);
   ForwardMemory(h, measure);
@@ -708,11 +714,11 @@ void forward(Call& c, const Projection& p, long index) {
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
-    float total[CHUNK] = {};
+    Real total[CHUNK] = {};
     if (h.sums()) {
-      const float* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
-      const float* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
-      float* z = m.state.normaliser;
+      const Real* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
+      const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
+      Real* z = m.state.normaliser;
       for (long i = 0; i < n; i++) {
         const Vector kept = all(f.kept[i]), enter = all(f.enter[i]);
         Vector s0 = {}, s1 = {};
@@ -746,7 +752,7 @@ void forward(Call& c, const Projection& p, long index) {
     add_chunk(h, f, n, m.k.turned, m.v, m.state);
   }
   unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);
-  if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(float));
+  if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(Real));
   if (c.new_stabiliser) c.new_stabiliser[index] = m.state.stabiliser;
 }
 
@@ -754,8 +760,8 @@ void forward(Call& c, const Projection& p, long index) {
 
 struct BackwardMemory {
   Side q, k[SAVED];
-  float *v, *grad_v, *of_out, *of_read, *grad_q, *grad_k, *panels, *v_panels, *S, *of_S, *P, *work, *wide, *own_q, *own_k;
-  float *G, *G_rows, *memory_rows, *z, *of_z;
+  Real *v, *grad_v, *of_out, *of_read, *grad_q, *grad_k, *panels, *v_panels, *S, *of_S, *P, *work, *wide, *own_q, *own_k;
+  Real *G, *G_rows, *memory_rows, *z, *of_z;
   State states[SAVED];
   BackwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row, inputs = CHUNK * h.width_row;
@@ -766,11 +772,11 @@ struct BackwardMemory {
       k[i] = {arena.take(inputs), arena.take(features), i ? k[0].rotated : arena.take(turned), nullptr, {}};
       states[i] = {arena.take(h.memory), arena.take(h.features), 0};
     }
-    for (float** x : {&v, &grad_v, &of_out, &of_read}) *x = arena.take(values);
-    for (float** x : {&grad_q, &grad_k, &work}) *x = arena.take(features);
+    for (Real** x : {&v, &grad_v, &of_out, &of_read}) *x = arena.take(values);
+    for (Real** x : {&grad_q, &grad_k, &work}) *x = arena.take(features);
     panels = arena.take(CHUNK * h.features);
     v_panels = arena.take(CHUNK * h.values);
-    for (float** x : {&S, &of_S, &P}) *x = arena.take(pairs);
+    for (Real** x : {&S, &of_S, &P}) *x = arena.take(pairs);
     wide = arena.take(inputs);
     own_q = arena.take(h.call.denominator_q.data ? features : 0);
     own_k = arena.take(h.call.denominator_q.data ? features : 0);
@@ -783,7 +789,7 @@ struct BackwardMemory {
 };
 
 // The state before each chunk of a stretch, and its mapped keys, from the state that was saved before the first.
-void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long first, long last) {
+static void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long first, long last) {
   m.states[0].from(c.saved + (first / SAVED * c.batch * c.heads + h.index) * h.state, h);
   Factors f;
   for (long chunk = first; chunk < last; chunk++) {
@@ -791,12 +797,12 @@ void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& 
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k[i], m.work);
     if (chunk + 1 == last) break;
     State& next = m.states[i + 1];
-    std::memcpy(next.memory, m.states[i].memory, h.memory * sizeof(float));
-    std::memcpy(next.normaliser, m.states[i].normaliser, h.features * sizeof(float));
+    std::memcpy(next.memory, m.states[i].memory, h.memory * sizeof(Real));
+    std::memcpy(next.normaliser, m.states[i].normaliser, h.features * sizeof(Real));
     find_factors(h, start, n, m.k[i].log_scale, m.states[i].stabiliser, f);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     if (h.sums()) {
-      const float* keys = summed(h, c.denominator_k, m.k[i], start, n, m.own_k);
+      const Real* keys = summed(h, c.denominator_k, m.k[i], start, n, m.own_k);
       for (long r = 0; r < n; r++)
         add_to_normaliser(h, next.normaliser, keys + r * h.feature_row, f.kept[r], f.enter[r]);
     }
@@ -805,7 +811,7 @@ void remake_states(Call& c, const Projection& p, const Head& h, BackwardMemory& 
 }
 
 // The gradient of one side's features becomes that of the unrotated ones, with what the denominator adds to it.
-INLINE void finish_row(const Head& h, float* grad, const float* of_sum, float times, const float* rotation, float* own) {
+INLINE void finish_row(const Head& h, Real* grad, const Real* of_sum, Real times, const Real* rotation, Real* own) {
   const Vector by = all(times);
   const bool before = h.call.denominator == ROTATED, after = h.sums() && !before && !own;
   if (before)
@@ -817,40 +823,40 @@ INLINE void finish_row(const Head& h, float* grad, const float* of_sum, float ti
     for (long m = 0; m < h.call.features; m++) own[m] = of_sum[m] * times;
 }
 
-void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long chunk, long i) {
+static void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long chunk, long i) {
   const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
   const long rows = padded(n);
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
   const State& state = m.states[i];
   Side& keys = m.k[i];
   load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
-  const float* rotation = h.rotation(c.k_rotation, c.k_rotation_batch, start);
+  const Real* rotation = h.rotation(c.k_rotation, c.k_rotation_batch, start);
   if (rotation) {
     for (long r = 0; r < n; r++) turn_row<false>(keys.rotated + r * row, keys.mapped + r * row, rotation + r * c.features, h);
-    std::memset(keys.rotated + n * row, 0, (rows - n) * row * sizeof(float));
+    std::memset(keys.rotated + n * row, 0, (rows - n) * row * sizeof(Real));
   }
   copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
   Factors f;
   find_factors(h, start, n, keys.log_scale, state.stabiliser, f);
 
   // Through the quotient: of the sums, and of the denominators.
-  float of_total[CHUNK] = {};
+  Real of_total[CHUNK] = {};
   copy_in(h.at(c.grad_output, start), c.grad_output.position, n, c.values, m.of_out, value_row, h.values);
   for (long r = 0; r < n; r++) {
-    float* of = m.of_out + r * value_row;
-    const float gain = gain_of(h, h.sums() ? c.total[at + r] : 0, f.scale[r], m.q.log_scale[r]);
+    Real* of = m.of_out + r * value_row;
+    const Real gain = gain_of(h, h.sums() ? c.total[at + r] : 0, f.scale[r], m.q.log_scale[r]);
     scale(of, h.values, gain);
     if (h.sums()) {
-      const float* out = h.at(c.output, start + r);
+      const Real* out = h.at(c.output, start + r);
       Vector of_all = {};
       long d = 0;
       for (; d + LANES <= c.values; d += LANES) of_all += load(of + d) * load(out + d);
-      float s = sum(of_all);
+      Real s = sum(of_all);
       for (; d < c.values; d++) s += of[d] * out[d];
       of_total[r] = (c.grad_total ? c.grad_total[at + r] : 0) - s;
     }
   }
-  std::memcpy(m.of_read, m.of_out, rows * value_row * sizeof(float));
+  std::memcpy(m.of_read, m.of_out, rows * value_row * sizeof(Real));
   if (h.has_factors)
     for (long r = 0; r < n; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
 
@@ -886,25 +892,25 @@ void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory
   product(h.features, h.values, n, {m.q.turned, 1, row}, {m.of_read, value_row, PANEL},
           {m.G, PANEL, h.features * PANEL}, true);
 
-  const float *sum_q = nullptr, *sum_k = nullptr;
+  const Real *sum_q = nullptr, *sum_k = nullptr;
   if (h.sums()) {
     sum_q = summed(h, c.denominator_q, m.q, start, n, m.own_q);
     sum_k = summed(h, c.denominator_k, keys, start, n, m.own_k);
-    std::memcpy(m.z, state.normaliser, h.features * sizeof(float));
+    std::memcpy(m.z, state.normaliser, h.features * sizeof(Real));
   }
-  const float* q_rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
+  const Real* q_rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
   const bool own = c.denominator_q.data;
   for (long r = 0; r < n; r++) {
     if (h.sums()) add_to_normaliser(h, m.z, sum_k + r * row, f.kept[r], f.enter[r]);
-    float* grad = m.grad_q + r * row;
-    float* to = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
+    Real* grad = m.grad_q + r * row;
+    Real* to = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
     finish_row(h, grad, m.z, of_total[r], q_rotation ? q_rotation + r * c.features : nullptr, to);
     if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(m.z, sum_q + r * row, h.features) : 0);
   }
   for (long r = n - 1; r >= 0; r--) {
     if (h.sums()) add_to_normaliser(h, m.of_z, sum_q + r * row, 1, of_total[r]);
-    float* grad = m.grad_k + r * row;
-    float* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
+    Real* grad = m.grad_k + r * row;
+    Real* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
     finish_row(h, grad, m.of_z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
     if (c.of_k) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.of_z, sum_k + r * row, h.features) : 0);
     if (h.sums() && f.kept[r] != 1) scale(m.of_z, h.features, f.kept[r]);
@@ -913,7 +919,7 @@ void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
 }
 
-void backward(Call& c, const Projection& p, long index) {
+static void backward(Call& c, const Projection& p, long index) {
   const Head h(c, index);
   Arena measure(nullptr);
   BackwardMemory(h, measure);
@@ -928,7 +934,7 @@ void backward(Call& c, const Projection& p, long index) {
     for (long chunk = last - 1; chunk >= first; chunk--) chunk_gradients(c, p, h, m, chunk, chunk - first);
   }
   if (c.grad_memory) unpack(h, m.G, c.grad_memory + index * c.features * c.values);
-  if (c.grad_normaliser) std::memcpy(c.grad_normaliser + index * c.features, m.of_z, c.features * sizeof(float));
+  if (c.grad_normaliser) std::memcpy(c.grad_normaliser + index * c.features, m.of_z, c.features * sizeof(Real));
 }
 
 // Tasks ---------------------------------------------------------------------------------------------------------------
@@ -940,13 +946,13 @@ struct Work {
   std::atomic<long> next{0};
 };
 
-void take_tasks(void* data) {
+static void take_tasks(void* data) {
   Work& work = *static_cast<Work*>(data);
   const long tasks = work.call.batch * work.call.heads;
   for (long i = work.next++; i < tasks; i = work.next++) work.task(work.call, work.projection, i);
 }
 
-int run(Call* call, void (*task)(Call&, const Projection&, long)) {
+static int run(Call* call, void (*task)(Call&, const Projection&, long)) {
   if (call->size != long(sizeof(Call))) return 1;
   const Projection projection(*call);
   Work work{*call, projection, task};
@@ -964,6 +970,8 @@ int run(Call* call, void (*task)(Call&, const Projection&, long)) {
 #endif
   return 0;
 }
+
+};
 
 }  // namespace
 
@@ -984,6 +992,8 @@ const char* linear_rope_target() {
   return "any processor of its kind";
 #endif
 }
-int linear_rope_forward(Call* call) { return run(call, forward); }
-int linear_rope_backward(Call* call) { return run(call, backward); }
+int linear_rope_forward_float(Kernel<float>::Call* c) { return Kernel<float>::run(c, Kernel<float>::forward); }
+int linear_rope_backward_float(Kernel<float>::Call* c) { return Kernel<float>::run(c, Kernel<float>::backward); }
+int linear_rope_forward_double(Kernel<double>::Call* c) { return Kernel<double>::run(c, Kernel<double>::forward); }
+int linear_rope_backward_double(Kernel<double>::Call* c) { return Kernel<double>::run(c, Kernel<double>::backward); }
 }

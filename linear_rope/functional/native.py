@@ -1,4 +1,4 @@
-"""The causal form in C++ (native.cpp), for float32 on a CPU: the same call, result and gradients as causal.py's."""
+"""The causal form in C++ (native.cpp), on a CPU: the same call, result and gradients as causal.py's."""
 
 import ctypes
 import os
@@ -21,6 +21,7 @@ LIBRARY = Path(__file__).with_name("libnative.so")
 """what setup.py makes of native.cpp"""
 
 FORMULAS = ("given", "elu+1", "relu", "favor+")
+TYPES = {torch.float32: "float", torch.float64: "double"}
 DENOMINATORS = ("unrotated", "rotated", "none")
 
 
@@ -77,7 +78,7 @@ def kernels() -> dict[str, str]:
 
     Returns:
         "native": the kernel in C++ and the processors that it was compiled for, or why there is none, as in
-        {"native": "C++ for x86-64-v3, float32", "chunked": "PyTorch 2.13.0, any device and dtype"}. The environment
+        {"native": "C++ for x86-64-v3", "chunked": "PyTorch 2.13.0, any device and dtype"}. The environment
         variable LINEAR_ROPE_NATIVE=0 switches it off.
     """
     return {"native": description(), "chunked": f"PyTorch {torch.__version__}, any device and dtype"}
@@ -94,7 +95,7 @@ def _loaded() -> tuple[ctypes.CDLL | None, str]:
     if not native.linear_rope_supported():
         return None, "not usable: built for another processor"
     native.linear_rope_target.restype = ctypes.c_char_p
-    return native, f"C++ for {native.linear_rope_target().decode()}, float32"
+    return native, f"C++ for {native.linear_rope_target().decode()}"
 
 
 @cache
@@ -106,7 +107,7 @@ def _parallel() -> int | None:
 
 def takes(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether native.cpp computes in ``dtype`` on a device."""
-    return device.type == "cpu" and dtype == torch.float32 and library() is not None
+    return device.type == "cpu" and dtype in TYPES and library() is not None
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:
@@ -117,7 +118,9 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     features = _padded(call.features)
     state = features * _padded(call.v.shape[-1]) + features + PANEL
     stretches = length // (CHUNK * SAVED) + 1  # one too many at times, which a compiler can reckon with
-    return any_result(call, memories=torch.empty(stretches, batch, heads, state, device=call.q.device))
+    return any_result(
+        call, memories=torch.empty(stretches, batch, heads, state, dtype=call.dtype, device=call.q.device)
+    )
 
 
 def _padded(count: int) -> int:
@@ -128,6 +131,7 @@ class _Arguments:
     """A _Call under construction, and the tensors that it points to."""
 
     def __init__(self, call: Call) -> None:
+        self.dtype = call.dtype
         self.c = _Call(size=ctypes.sizeof(_Call))
         self.kept: list[Tensor] = []
         batch, heads, length, width = call.q.shape
@@ -152,16 +156,16 @@ class _Arguments:
         for name in ("query_scale", "key_scale", "log_decay", "stabiliser"):
             self.flat(name, getattr(call, name), torch.float64)
         for name in ("memory", "normaliser"):
-            self.flat(name, getattr(call, name), torch.float32)
+            self.flat(name, getattr(call, name), self.dtype)
         self.flat("padding", call.padding, torch.bool)
         for name in ("q_rotation", "k_rotation"):
             rotation = getattr(call, name)
             if rotation is not None:
-                self.flat(name, rotation, torch.float32)
+                self.flat(name, rotation, self.dtype)
                 self.set(**{f"{name}_batch": 0 if rotation.shape[0] == 1 else length * call.features})
         if call.constant is not None:
-            constant = call.constant.float()
-            self.flat("projection", constant * constant.shape[-1] ** -0.25, torch.float32)
+            constant = call.constant.to(self.dtype)
+            self.flat("projection", constant * constant.shape[-1] ** -0.25, self.dtype)
 
     def set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -175,7 +179,7 @@ class _Arguments:
 
     def rows(self, name: str, x: Tensor | None) -> None:
         if x is not None:
-            x = x.float()
+            x = x.to(self.dtype)
             x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
             self.kept.append(x)
             setattr(self.c, name, _Rows(x.data_ptr(), *x.stride()[:3]))
@@ -194,7 +198,7 @@ class _Arguments:
     def run(self, function: str) -> None:
         native = library()
         assert native is not None
-        status = getattr(native, function)(ctypes.byref(self.c))
+        status = getattr(native, f"linear_rope_{function}_{TYPES[self.dtype]}")(ctypes.byref(self.c))
         assert status == 0, "native.py and the compiled native.cpp are not of one version"
 
 
@@ -215,7 +219,7 @@ def attend(call: Call, *, keep: bool) -> Result:
             exact.append((to, arguments.out(name, torch.empty(to.shape, dtype=torch.float64))))
     if keep:
         arguments.out("saved", result.memories)
-    arguments.run("linear_rope_forward")
+    arguments.run("forward")
     for to, x in exact:
         to.copy_(x)
     return result
@@ -236,25 +240,25 @@ def differentiate(
     arguments = _Arguments(call)
     arguments.rows("output", result.output)
     arguments.rows("grad_output", torch.zeros_like(result.output) if grad_output is None else grad_output)
-    arguments.flat("total", result.total, torch.float32)
-    arguments.flat("saved", result.memories, torch.float32)
+    arguments.flat("total", result.total, call.dtype)
+    arguments.flat("saved", result.memories, call.dtype)
     for name, x in (("total", grad_total), ("new_memory", grad_memory), ("new_normaliser", grad_normaliser)):
-        arguments.flat(f"grad_{name}", x, torch.float32)
+        arguments.flat(f"grad_{name}", x, call.dtype)
     copies = []
     for name in ("q", "k", "v", "denominator_q", "denominator_k"):
         to = getattr(gradients, name)
         if to is not None:
-            fits = to.dtype == torch.float32 and to.stride(-1) == 1
-            x = arguments.out_rows(f"grad_{name}", to if fits else torch.empty(to.shape))
+            fits = to.dtype == call.dtype and to.stride(-1) == 1
+            x = arguments.out_rows(f"grad_{name}", to if fits else torch.empty(to.shape, dtype=call.dtype))
             copies += [] if fits else [(to, x)]
     for name in ("memory", "normaliser"):
         to = getattr(gradients, name)
         if to is not None:
-            copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape))))
+            copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype))))
     exponents = []
     if call.has_exponents:
-        exponents = [arguments.out(name, torch.empty(call.q.shape[:3])) for name in ("of_q", "of_k")]
-    arguments.run("linear_rope_backward")
+        exponents = [arguments.out(name, torch.empty(call.q.shape[:3], dtype=call.dtype)) for name in ("of_q", "of_k")]
+    arguments.run("backward")
     for to, x in copies:
         to.copy_(x)
     if exponents:

@@ -38,8 +38,8 @@ def _implementation(call: Call) -> ModuleType:
     takes = native.takes(call.dtype, call.q.device)
     if call.implementation == "native" and not takes:
         raise ValueError(
-            f'implementation is "native", which needs float32 on a CPU and a compiled kernel; here it is {call.dtype} '
-            f'on {call.q.device}, and native is {native.description()}; choose "auto" or "chunked"'
+            f'implementation is "native", but the tensors are on {call.q.device}, and the native kernel is '
+            f'{native.description()}; give tensors on a CPU, or choose "auto" or "chunked"'
         )
     return native if takes and call.implementation != "chunked" else chunked
 
