@@ -189,6 +189,6 @@ class _CausalBackward(torch.autograd.Function):
 
 
 _ONCE = (
-    "the causal chunked form of linear attention can be differentiated once; for second derivatives give "
+    "causal linear attention can be differentiated once, chunked or native; for second derivatives give "
     'implementation="reference"'
 )
