@@ -37,7 +37,7 @@ def test_it_is_switched_off_by_the_environment(monkeypatch):
     assert kernels()["native"] == "switched off (LINEAR_ROPE_NATIVE=0)"
     q = torch.randn(1, 1, 4, 2)
     linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True)
-    with pytest.raises(ValueError, match='implementation is "native".* switched off'):
+    with pytest.raises(ValueError, match=r'implementation is "native".* switched off'):
         linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
 
 
