@@ -2,7 +2,7 @@
 
 from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
-from linear_rope.functional import linear_attention
+from linear_rope.functional import kernels, linear_attention
 from linear_rope.model import CausalLM, Encoder, EncoderDecoder, ModelConfig
 from linear_rope.positions import NTKAware, PositionInterpolation, RopeScaling, YaRN, apply_rope
 
@@ -22,6 +22,7 @@ __all__ = [
     "SoftmaxRoPEAttention",
     "YaRN",
     "apply_rope",
+    "kernels",
     "linear_attention",
 ]
 

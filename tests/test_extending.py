@@ -210,10 +210,10 @@ def test_the_wheel_and_the_package_work_in_a_new_environment_outside_the_checkou
             return process.stdout
 
         # A copy, so that nothing that an earlier build left in the checkout gets into the wheel.
-        source, skipped = root / "source", shutil.ignore_patterns("__pycache__")
+        source, skipped = root / "source", shutil.ignore_patterns("__pycache__", "*.so")
         for name in ("linear_rope", "experiments"):
             shutil.copytree(PROJECT / name, source / name, ignore=skipped)
-        for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
             shutil.copy(PROJECT / name, source / name)
         write_examples(root / "example")
         run(found, "-m", "venv", "venv")

@@ -56,7 +56,16 @@ def machine() -> list[tuple[str, str]]:
         ("cores", str(available_cores())),
         ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
         ("CUDA", ", ".join(cuda_devices()) or "no GPU that torch can use"),
+        *((f"{name} kernel", what) for name, what in _kernels().items()),
     ]
+
+
+def _kernels() -> dict[str, str]:
+    try:
+        from linear_rope import kernels
+    except (ImportError, OSError):
+        return {}
+    return kernels()
 
 
 def cuda_devices() -> list[str]:

@@ -13,23 +13,24 @@ import psutil
 import torch
 
 from experiments.records.schema import GitRecord
+from linear_rope import kernels
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
 OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
 """named only where they are installed"""
 ROOT = Path(__file__).parents[2]
 CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
-CODE += ["experiments/config.py", "experiments/variants.py"]
+CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/functional/native.cpp"]
 """what can change a number of a training run; figures, claims and commands cannot"""
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
+    """Versions of Python and of the packages that numbers depend on, and which kernels compute them."""
     found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "not installed")}
     for package in (*PACKAGES, *OPTIONAL_PACKAGES):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
-    return found
+    return found | {f"{name} kernel": what for name, what in kernels().items()}
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from linear_rope.checks import check_choice, check_sequences
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
+from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
 from linear_rope.functional.linear_attention import linear_attention, prepare, with_state
 from linear_rope.functional.recurrent import State, add_key, read_state
@@ -194,10 +195,17 @@ class LinearRoPEAttention(RoPEAttention):
         self._check_step(x, state, LinearAttentionState)
         projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
-            terms = self._inputs(projected, None, state.position.unsqueeze(-1)).terms()
-            sums = add_key(state.sums, terms, 0)
-            y = attention_output(read_state(terms, sums), terms.query_scale).to(projected.v.dtype)
-        return self._merge(y, projected.local), LinearAttentionState(sums, state.position + 1, projected.carried)
+            y, sums = self._next(self._inputs(projected, None, state.position.unsqueeze(-1)), state.sums)
+        y = self._merge(y.to(projected.v.dtype), projected.local)
+        return y, LinearAttentionState(sums, state.position + 1, projected.carried)
+
+    def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
+        """The output of one more token, and the state after it."""
+        if native.takes(inputs.dtype, inputs.q.device):
+            return with_state(inputs, state)
+        terms = inputs.terms()
+        state = add_key(state, terms, 0)
+        return attention_output(read_state(terms, state), terms.query_scale), state
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> State:
         """The sums over the keys and values of a context, whose size does not depend on how many there are."""

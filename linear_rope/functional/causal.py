@@ -6,13 +6,14 @@ of L positions it keeps O(D + C + M·D/L) numbers for each position and head, an
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import Formula, FormulaCall, Take
-from linear_rope.features.registry import make_formula
+from linear_rope.features.base import Formula, Take
+from linear_rope.functional.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.functional.call import empty_result as any_result
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
 from linear_rope.functional.recurrent import State
 from linear_rope.functional.terms import Sums, Terms, output_gain
@@ -24,111 +25,6 @@ BLOCK_ELEMENTS = {"cpu": 2**20}
 OTHER_BLOCK_ELEMENTS = 2**25
 
 
-class Call(NamedTuple):
-    """One call of the operator; B batch, H heads, N positions, D and Dv widths, M features.
-
-    Attributes:
-        q, k: (B, H, N, D) what the formula maps.
-        v: (B, H, N, Dv).
-        denominator_q, denominator_k: (B, H, N, M) of the denominator, where q and k are features that were rotated.
-        query_scale, key_scale: (B, H, N) logarithms of the scales of given features.
-        log_decay: (B, H, N) ln a_t ≤ 0.
-        padding: (B, 1, N, 1) bool.
-        q_rotation, k_rotation: of the features, (1 or B, 1, N, M / 2, 2).
-        memory, normaliser, stabiliser: the state before the first position, as in State.
-        constant, numbers, formula: of a FormulaCall.
-        denominator: "unrotated", "rotated" or "none".
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
-    query_scale: Tensor | None
-    key_scale: Tensor | None
-    log_decay: Tensor | None
-    padding: Tensor | None
-    q_rotation: Tensor | None
-    k_rotation: Tensor | None
-    memory: Tensor | None
-    normaliser: Tensor | None
-    stabiliser: Tensor | None
-    constant: Tensor | None
-    numbers: Sequence[float]
-    formula: str
-    denominator: str
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What everything is computed in: float32, or float64 for float64 inputs."""
-        dtype = torch.promote_types(self.q.dtype, self.k.dtype)
-        return torch.promote_types(torch.promote_types(dtype, self.v.dtype), torch.float32)
-
-    @property
-    def features(self) -> int:
-        """M."""
-        if self.constant is not None:
-            return (1 + any(map(bool, self.numbers[:2]))) * self.constant.shape[0]
-        return self.q.shape[-1] * (2 if self.formula == "elu+1" and self.numbers[0] else 1)
-
-    def make_formula(self) -> Formula:
-        """The feature map."""
-        return make_formula(FormulaCall(self.formula, self.constant, list(self.numbers)), self.dtype)
-
-
-class Result(NamedTuple):
-    """What the operator returns; what there is not is an empty tensor.
-
-    Attributes:
-        output: (B, H, N, Dv), the quotient, or the sum where there is no denominator.
-        total: (B, H, N) the denominators.
-        scale: (B, H, N) c_i of :mod:`linear_rope.functional.terms`.
-        memory, normaliser, stabiliser: the state after the last position.
-        weights: (B, H, N, C) inside chunks, for the backward pass.
-        memories, normalisers, stabilisers: the state before each block but the first, (blocks, B, H, ...).
-    """
-
-    output: Tensor
-    total: Tensor
-    scale: Tensor
-    memory: Tensor
-    normaliser: Tensor
-    stabiliser: Tensor
-    weights: Tensor
-    memories: Tensor
-    normalisers: Tensor
-    stabilisers: Tensor
-
-
-def empty_result(call: Call, *, keep: bool) -> Result:
-    """Memory for a result, which is also its shape for compilers."""
-    batch, heads, length, _ = call.q.shape
-    width, features, dtype = call.v.shape[-1], call.features, call.dtype
-    has_total = call.denominator != "none"
-    has_scale = call.key_scale is not None or call.formula == "favor+"
-    exact = torch.float64 if call.log_decay is not None and call.q.device.type != "mps" else dtype
-
-    def new(*shape: int, exists: bool = True, dtype: torch.dtype = dtype) -> Tensor:
-        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
-
-    # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
-    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
-    return Result(
-        # In this layout merging the heads copies nothing.
-        output=new(batch, length, heads, width).transpose(1, 2),
-        total=new(batch, heads, length, exists=has_total),
-        scale=new(batch, heads, length, exists=has_scale, dtype=exact),
-        memory=new(batch, heads, features, width),
-        normaliser=new(batch, heads, features, exists=has_total),
-        stabiliser=new(batch, heads, 1, exists=has_scale, dtype=exact),
-        weights=new(batch, heads, length, CHUNK_SIZE, exists=keep),
-        memories=new(later, batch, heads, features, width, exists=keep),
-        normalisers=new(later, batch, heads, features, exists=keep and has_total),
-        stabilisers=new(later, batch, heads, 1, exists=keep and has_scale, dtype=exact),
-    )
-
-
 class Region(NamedTuple):
     """Some sequences, heads and positions: an index of (B, H, N, ·)."""
 
@@ -137,9 +33,28 @@ class Region(NamedTuple):
     positions: slice
 
 
-def attend(*arguments: Any) -> Result:
-    """Forward, of the fields of a :class:`Call` and whether to keep what :func:`differentiate` needs."""
-    call, keep = Call(*arguments[:-1]), arguments[-1]
+def empty_result(call: Call, *, keep: bool) -> Result:
+    """Memory for a result, with that for :func:`differentiate` if ``keep``."""
+    if not keep:
+        return any_result(call)
+    batch, heads, length, _ = call.q.shape
+    # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
+    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
+
+    def new(*shape: int, exists: bool = True, dtype: torch.dtype = call.dtype) -> Tensor:
+        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
+
+    return any_result(
+        call,
+        weights=new(batch, heads, length, CHUNK_SIZE),
+        memories=new(later, batch, heads, call.features, call.v.shape[-1]),
+        normalisers=new(later, batch, heads, call.features, exists=call.has_total),
+        stabilisers=new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
+    )
+
+
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; ``keep`` what :func:`differentiate` needs."""
     result, formula = empty_result(call, keep=keep), call.make_formula()
     with borrowed(call.q.device) as take:
         for batch, heads in _groups(call):
@@ -165,27 +80,6 @@ def attend(*arguments: Any) -> Result:
     return result
 
 
-class Gradients(NamedTuple):
-    """Of the fields of :class:`Call` with these names; None where there is no such field, or it has no gradient."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
-    query_scale: Tensor | None
-    key_scale: Tensor | None
-    log_decay: Tensor | None
-    memory: Tensor | None
-    normaliser: Tensor | None
-
-
-def empty_gradients(call: Call) -> Gradients:
-    """Memory for gradients."""
-    inputs = {name: getattr(call, name) for name in Gradients._fields}
-    return Gradients(**{name: None if x is None else torch.empty_like(x) for name, x in inputs.items()})  # type: ignore[arg-type]
-
-
 def differentiate(
     call: Call,
     result: Result,
@@ -198,7 +92,7 @@ def differentiate(
     if grad_output is None:
         grad_output = torch.zeros_like(result.output)
     gradients, formula = empty_gradients(call), call.make_formula()
-    exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if _has_exponents(call) else None
+    exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
     back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
     stretches = list(enumerate(blocks(call.q.shape[2])))
     with borrowed(call.q.device) as take:
@@ -232,8 +126,7 @@ def differentiate(
             if gradients.normaliser is not None and after.normaliser is not None:
                 gradients.normaliser[batch, heads] = after.normaliser
     if exponents is not None:
-        last = _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
-        _put_exponents(gradients, call, exponents[0], exponents[1], last)
+        put_exponents(gradients, call, result, exponents[0], exponents[1], grad_memory, grad_normaliser)
     return gradients
 
 
@@ -278,10 +171,6 @@ def _terms(call: Call, formula: Formula, at: Region, take: Take) -> tuple[Terms,
     return terms, mapped
 
 
-def _has_exponents(call: Call) -> bool:
-    return any(x is not None for x in (call.query_scale, call.key_scale, call.log_decay))
-
-
 def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
     """The gradients (B, H, L) of each query's, and of each key's, own exponent.
 
@@ -295,25 +184,6 @@ def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
         if vector is not None and gradient is not None:
             total += (vector * gradient).sum(-1)
     return of_q, of_k
-
-
-def _put_exponents(gradients: Gradients, call: Call, of_q: Tensor, of_k: Tensor, of_last: Tensor | float) -> None:
-    """The gradients of scales and decays; ``of_last`` (B, H) is that of the exponent of the last state."""
-    if gradients.query_scale is not None:
-        gradients.query_scale.copy_(of_q)
-    if gradients.key_scale is not None:
-        gradients.key_scale.copy_(of_k)
-    if gradients.log_decay is not None and call.log_decay is not None:
-        # ln a_t is in the weights of every key before t for every query from t on.
-        wide = torch.float32 if of_q.device.type == "mps" else torch.float64
-        from_here = (of_q.to(wide) - of_k).flip(-1).cumsum(-1).flip(-1)
-        from_here += of_last
-        gradients.log_decay.copy_(from_here.masked_fill_(call.log_decay.isneginf(), 0))
-
-
-def _dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
-    """(B, H, 1), or zero without a gradient."""
-    return 0.0 if grad is None else (grad * state).flatten(2).sum(-1, keepdim=True)
 
 
 def _put_inputs(

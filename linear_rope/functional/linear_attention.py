@@ -17,7 +17,7 @@ from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 
-IMPLEMENTATIONS = ("reference", "chunked", "recurrent")
+IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent")
 
 
 def linear_attention(
@@ -67,9 +67,10 @@ def linear_attention(
             before token t. It counts as 0 at padding.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
             the last two may be 1.
-        implementation: "reference" (quadratic, the definition), "chunked" (linear time), "recurrent" (a loop over
-            positions with a state of constant size), or "auto", which is "chunked". The causal chunked form keeps
-            nothing as wide as the features of the built-in maps for its backward pass, and can be differentiated
+        implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
+            for float32 on a CPU), "recurrent" (a loop over positions with a state of constant size), or "auto",
+            which is "native" where :func:`linear_rope.kernels` has it, and else "chunked". These two keep nothing as
+            wide as the features of the built-in maps for their backward pass, if causal, and can be differentiated
             once, in reverse; the others as one likes.
 
     Returns:
@@ -98,8 +99,10 @@ def linear_attention(
             log_decay=log_decay,
             angles=angles,
         )
-        if implementation in ("auto", "chunked"):
-            return (causal_operator(inputs.call()).output if causal else _both_ways(inputs)).to(v.dtype)
+        if implementation in ("auto", "chunked", "native"):
+            if causal:
+                return causal_operator(inputs.call(), implementation).output.to(v.dtype)
+            return _both_ways(inputs, implementation).to(v.dtype)
         terms = inputs.terms()
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
             return two_passes(terms, _attend_recurrently).to(v.dtype)
@@ -107,20 +110,23 @@ def linear_attention(
         return attention_output(sums, terms.query_scale).to(v.dtype)
 
 
-def with_state(inputs: Inputs) -> tuple[Tensor, State]:
-    """The causal output, and the state after the last position."""
-    result = causal_operator(inputs.call())
+def with_state(inputs: Inputs, before: State | None = None) -> tuple[Tensor, State]:
+    """The causal output after the state ``before``, and the state after the last position."""
+    call = inputs.call()
+    if before is not None:
+        call = call._replace(memory=before.memory, normaliser=before.normaliser, stabiliser=before.stabiliser)
+    result = causal_operator(call)
     normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
 
 
-def _both_ways(inputs: Inputs) -> Tensor:
+def _both_ways(inputs: Inputs, implementation: str) -> Tensor:
     terms = inputs.terms()
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
 
     def attend(terms: Terms) -> Attended:
-        result = causal_operator(call_of_terms(terms, inputs.denominator))
+        result = causal_operator(call_of_terms(terms, inputs.denominator), implementation)
         return Attended(result.output, *(x if x.numel() else None for x in (result.total, result.scale)))
 
     return two_passes(terms, attend)

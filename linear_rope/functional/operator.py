@@ -5,19 +5,27 @@ can be batched and compiled, but not differentiated again.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from linear_rope.functional.causal import Call, Gradients, Result, attend, differentiate, empty_gradients, empty_result
+from linear_rope.functional import causal as chunked
+from linear_rope.functional import native
+from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
 
 
-def causal(call: Call) -> Result:
-    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`."""
+def causal(call: Call, implementation: str = "auto") -> Result:
+    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`.
+
+    Raises:
+        ValueError: the implementation is "native" and cannot be had for this call.
+    """
+    call = call._replace(implementation=implementation)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
@@ -25,24 +33,37 @@ def causal(call: Call) -> Result:
     return Result(*apply(*call, keep))
 
 
+def _implementation(call: Call) -> ModuleType:
+    """Chosen inside the operator, where compilers do not look."""
+    takes = native.takes(call.dtype, call.q.device)
+    if call.implementation == "native" and not takes:
+        raise ValueError(
+            f'implementation is "native", but the tensors are on {call.q.device}, and the native kernel is '
+            f'{native.description()}; give tensors on a CPU, or choose "auto" or "chunked"'
+        )
+    return native if takes and call.implementation != "chunked" else chunked
+
+
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
-_CALL += ", float[] numbers, str formula, str denominator"
+_CALL += ", float[] numbers, str formula, str denominator, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
 
-_forward = torch.library.custom_op(
+@torch.library.custom_op(
     "linear_rope::causal",
-    attend,
     mutates_args=(),
     schema=f"({_CALL}, bool keep) -> ({', '.join(['Tensor'] * len(Result._fields))})",
 )
+def _forward(*arguments: Any) -> tuple[Tensor, ...]:
+    call, keep = Call(*arguments[:-1]), arguments[-1]
+    return tuple(_implementation(call).attend(call, keep=keep))
 
 
 @_forward.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    *call, keep = arguments
-    return tuple(empty_result(Call(*call), keep=keep))
+    call, keep = Call(*arguments[:-1]), arguments[-1]
+    return tuple(_implementation(call).empty_result(call, keep=keep))
 
 
 @torch.library.custom_op(
@@ -52,7 +73,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 )
 def _backward(*arguments: Any) -> tuple[Tensor, ...]:
     call, result, grads = _parts(arguments)
-    return _all_there(differentiate(call, result, *grads))
+    return _all_there(_implementation(call).differentiate(call, result, *grads))
 
 
 @_backward.register_fake
@@ -168,6 +189,6 @@ class _CausalBackward(torch.autograd.Function):
 
 
 _ONCE = (
-    "the causal chunked form of linear attention can be differentiated once; for second derivatives give "
+    "causal linear attention can be differentiated once, chunked or native; for second derivatives give "
     'implementation="reference"'
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, FormulaCall
 from linear_rope.features.elementwise import GIVEN
-from linear_rope.functional.causal import Call
+from linear_rope.functional.call import Call
 from linear_rope.functional.terms import Terms
 from linear_rope.positions.rotary import rotate
 

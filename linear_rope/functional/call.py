@@ -1,0 +1,181 @@
+"""What the causal operator is called with and what it returns, whatever its implementation."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.features.base import Formula, FormulaCall
+from linear_rope.features.registry import make_formula
+
+
+class Call(NamedTuple):
+    """One call of the operator; B batch, H heads, N positions, D and Dv widths, M features.
+
+    Attributes:
+        q, k: (B, H, N, D) what the formula maps.
+        v: (B, H, N, Dv).
+        denominator_q, denominator_k: (B, H, N, M) of the denominator, where q and k are features that were rotated.
+        query_scale, key_scale: (B, H, N) logarithms of the scales of given features.
+        log_decay: (B, H, N) ln a_t ≤ 0.
+        padding: (B, 1, N, 1) bool.
+        q_rotation, k_rotation: of the features, (1 or B, 1, N, M / 2, 2).
+        memory, normaliser, stabiliser: the state before the first position, as in State.
+        constant, numbers, formula: of a FormulaCall.
+        denominator: "unrotated", "rotated" or "none".
+        implementation: "chunked", "native" or "auto".
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
+    query_scale: Tensor | None
+    key_scale: Tensor | None
+    log_decay: Tensor | None
+    padding: Tensor | None
+    q_rotation: Tensor | None
+    k_rotation: Tensor | None
+    memory: Tensor | None
+    normaliser: Tensor | None
+    stabiliser: Tensor | None
+    constant: Tensor | None
+    numbers: Sequence[float]
+    formula: str
+    denominator: str
+    implementation: str = "auto"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What everything is computed in: float32, or float64 for float64 inputs."""
+        dtype = torch.promote_types(self.q.dtype, self.k.dtype)
+        return torch.promote_types(torch.promote_types(dtype, self.v.dtype), torch.float32)
+
+    @property
+    def features(self) -> int:
+        """M."""
+        if self.constant is not None:
+            return (1 + any(map(bool, self.numbers[:2]))) * self.constant.shape[0]
+        return self.q.shape[-1] * (2 if self.formula == "elu+1" and self.numbers[0] else 1)
+
+    @property
+    def exact(self) -> torch.dtype:
+        """What scales are computed in: float64 with a decay, whose sums are as large as a sequence is long."""
+        return torch.float64 if self.log_decay is not None and self.q.device.type != "mps" else self.dtype
+
+    @property
+    def has_total(self) -> bool:
+        """Whether there is a denominator."""
+        return self.denominator != "none"
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether keys have a scale."""
+        return self.key_scale is not None or self.formula == "favor+"
+
+    @property
+    def has_exponents(self) -> bool:
+        """Whether a gradient of an exponent is asked for."""
+        return any(x is not None for x in (self.query_scale, self.key_scale, self.log_decay))
+
+    def make_formula(self) -> Formula:
+        """The feature map."""
+        return make_formula(FormulaCall(self.formula, self.constant, list(self.numbers)), self.dtype)
+
+
+class Result(NamedTuple):
+    """What the operator returns; what there is not is an empty tensor.
+
+    Attributes:
+        output: (B, H, N, Dv), the quotient, or the sum where there is no denominator.
+        total: (B, H, N) the denominators.
+        scale: (B, H, N) c_i of :mod:`linear_rope.functional.terms`.
+        memory, normaliser, stabiliser: the state after the last position.
+        weights: (B, H, N, C) inside chunks, for the backward pass.
+        memories, normalisers, stabilisers: the state before each block but the first, (blocks, B, H, ...).
+    """
+
+    output: Tensor
+    total: Tensor
+    scale: Tensor
+    memory: Tensor
+    normaliser: Tensor
+    stabiliser: Tensor
+    weights: Tensor
+    memories: Tensor
+    normalisers: Tensor
+    stabilisers: Tensor
+
+
+KEPT = Result._fields[Result._fields.index("weights") :]
+"""what an implementation keeps for its backward pass, each as it likes"""
+
+
+def empty_result(call: Call, **kept: Tensor) -> Result:
+    """Memory for a result, which is also its shape for compilers; ``kept`` is what the implementation keeps."""
+    batch, heads, length, _ = call.q.shape
+    width, features, dtype = call.v.shape[-1], call.features, call.dtype
+
+    def new(*shape: int, exists: bool = True, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
+
+    return Result(
+        # In this layout merging the heads copies nothing.
+        output=new(batch, length, heads, width).transpose(1, 2),
+        total=new(batch, heads, length, exists=call.has_total),
+        scale=new(batch, heads, length, exists=call.has_scale, dtype=call.exact),
+        memory=new(batch, heads, features, width),
+        normaliser=new(batch, heads, features, exists=call.has_total),
+        stabiliser=new(batch, heads, 1, exists=call.has_scale, dtype=call.exact),
+        **{name: new(exists=False) for name in KEPT} | kept,
+    )
+
+
+class Gradients(NamedTuple):
+    """Of the fields of :class:`Call` with these names; None where there is no such field, or it has no gradient."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    denominator_q: Tensor | None
+    denominator_k: Tensor | None
+    query_scale: Tensor | None
+    key_scale: Tensor | None
+    log_decay: Tensor | None
+    memory: Tensor | None
+    normaliser: Tensor | None
+
+
+def empty_gradients(call: Call) -> Gradients:
+    """Memory for gradients."""
+    inputs = {name: getattr(call, name) for name in Gradients._fields}
+    return Gradients(**{name: None if x is None else torch.empty_like(x) for name, x in inputs.items()})  # type: ignore[arg-type]
+
+
+def put_exponents(
+    gradients: Gradients,
+    call: Call,
+    result: Result,
+    of_q: Tensor,
+    of_k: Tensor,
+    grad_memory: Tensor | None,
+    grad_normaliser: Tensor | None,
+) -> None:
+    """The gradients of scales and decays from those of each query's and key's own exponent, (B, H, N)."""
+    if gradients.query_scale is not None:
+        gradients.query_scale.copy_(of_q)
+    if gradients.key_scale is not None:
+        gradients.key_scale.copy_(of_k)
+    if gradients.log_decay is not None and call.log_decay is not None:
+        # ln a_t is in the weights of every key before t for every query from t on, and in the state after the last.
+        wide = torch.float32 if of_q.device.type == "mps" else torch.float64
+        from_here = (of_q.to(wide) - of_k).flip(-1).cumsum(-1).flip(-1)
+        from_here += _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
+        gradients.log_decay.copy_(from_here.masked_fill_(call.log_decay.isneginf(), 0))
+
+
+def _dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
+    """(B, H, 1), or zero without a gradient."""
+    return 0.0 if grad is None else (grad * state).flatten(2).sum(-1, keepdim=True)

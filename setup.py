@@ -1,0 +1,35 @@
+"""Builds linear_rope/functional/native.cpp, where there is a C++ compiler; all else is in setup.cfg."""
+
+import platform
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+FLAGS = "-std=c++17 -O3 -g0 -ffp-contract=fast -fvisibility=hidden -Wno-psabi".split()
+if platform.machine() in ("x86_64", "AMD64"):
+    FLAGS.append("-march=x86-64-v3")
+
+
+class BuildNative(build_ext):
+    """A plain shared library, which knows nothing of Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + ".so"
+
+
+class NativeWheel(bdist_wheel):
+    """A wheel for a kind of machine and any Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
+native = Extension(
+    "linear_rope.functional.libnative",
+    ["linear_rope/functional/native.cpp"],
+    extra_compile_args=FLAGS,
+    language="c++",
+    optional=True,
+)
+setup(ext_modules=[native], cmdclass={"build_ext": BuildNative, "bdist_wheel": NativeWheel})

@@ -1,0 +1,160 @@
+"""The native kernel: it is there where it can be, agrees with the oracle whatever it is given, and keeps its bits.
+
+What every implementation guarantees is tested for it where it is for all: it is one of ``tensors.FORMS``.
+"""
+
+import random
+import shutil
+
+import pytest
+import torch
+
+from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, ReluFeatures, kernels, linear_attention
+from linear_rope.features.elementwise import GivenFeatures
+
+pytestmark = pytest.mark.skipif(
+    not kernels()["native"].startswith("C++") and shutil.which("c++") is None, reason="no C++ compiler"
+)
+
+MAPS = {
+    "favor+": lambda width, features: FavorPlus(width, features),
+    "favor+hyperbolic": lambda width, features: FavorPlus(width, features, hyperbolic=True),
+    "favor+paired": lambda width, features: FavorPlus(width, features, paired=True),
+    "elu+1": lambda width, features: EluPlusOne(),
+    "elu+1+paired": lambda width, features: EluPlusOne(paired=True),
+    "relu": lambda width, features: ReluFeatures(eps=1e-2),
+    "given": lambda width, features: GivenFeatures(),
+}
+LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 255, 256, 257, 300)
+
+
+def test_it_is_built_where_there_is_a_compiler():
+    assert kernels()["native"].startswith("C++ for ")
+
+
+def test_it_is_switched_off_by_the_environment(monkeypatch):
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
+    assert kernels()["native"] == "switched off (LINEAR_ROPE_NATIVE=0)"
+    q = torch.randn(1, 1, 4, 2)
+    linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True)
+    with pytest.raises(ValueError, match=r'implementation is "native".* switched off'):
+        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+
+
+def strided(x, draw):
+    """The same numbers somewhere else in memory: behind others, spread out, or with the heads inside."""
+    way = draw.randrange(4)
+    if way == 0:
+        return torch.cat((x, x), dim=-1)[..., x.shape[-1] :]
+    if way == 1:
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if way == 2:
+        return x.repeat_interleave(2, dim=-1)[..., ::2]
+    return x
+
+
+def compare(seed, dtype, tolerance):
+    """One random call, its output and gradients, against the oracle in float64."""
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    batch, heads, length = draw.choice((1, 2, 3)), draw.choice((1, 2, 5)), draw.choice(LENGTHS)
+    width, values = draw.choice((2, 4, 6, 8, 16, 20, 34)), draw.choice((1, 3, 8, 16, 20, 33))
+    kind, features = draw.choice(sorted(MAPS)), draw.choice((2, 6, 8, 16, 18, 34, 66))
+    feature_map = MAPS[kind](width, features)
+    rope = draw.choice(("after", "before", "none"))
+    # Sums of signed weights can come close to zero, where rounding is anything.
+    denominator = draw.choice(("unrotated", "none") if rope == "after" else ("unrotated", "rotated", "none"))
+    padding = torch.rand(batch, length, generator=generator) < 0.3 if draw.random() < 0.4 else None
+    log_decay = None
+    if draw.random() < 0.5:
+        log_decay = -torch.rand(batch, heads, length, generator=generator, dtype=torch.float64) * draw.choice((0.01, 1))
+        if draw.random() < 0.3:
+            log_decay[torch.rand(batch, heads, length, generator=generator) < 0.1] = -torch.inf
+    q, k, v = (
+        normal(batch, heads, length, width),
+        normal(batch, heads, length, width),
+        normal(batch, heads, length, values),
+    )
+    if kind == "given":
+        q, k = q.abs() + 0.1, k.abs() + 0.1
+    weights = normal(batch, heads, length, values)
+    found = []
+    for form, kept in (("reference", torch.float64), ("native", dtype)):
+        leaves = [x.to(kept).requires_grad_() for x in (q, k, v, log_decay) if x is not None]
+        given = [strided(x, draw) for x in leaves[:3]] if form == "native" else leaves[:3]
+        out = linear_attention(
+            *given,
+            feature_map=feature_map.to(kept),
+            rope=rope,
+            denominator=denominator,
+            causal=True,
+            key_padding_mask=padding,
+            log_decay=leaves[3] if log_decay is not None else None,
+            implementation=form,
+        )
+        found.append([out, *torch.autograd.grad((out * weights.to(kept)).sum(), leaves)])
+    # Where softmax-like quotients cancel, as with one key only, a gradient is zero: errors are of the largest of all.
+    size = max(x.abs().max() for x in found[0])
+    for name, expected, got in zip(("out", "q", "k", "v", "log_decay"), *found, strict=False):
+        off = (expected - got.double()).abs().max() / size
+        assert off <= tolerance, (seed, name, float(off), kind, rope, denominator, length, features)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_calls_agree_with_the_oracle(part):
+    for seed in range(25 * part, 25 * (part + 1)):
+        compare(seed, torch.float64, 1e-10)
+        compare(seed, torch.float32, 1e-4)
+
+
+@pytest.mark.slow
+def test_four_thousand_random_calls_agree_with_the_oracle():
+    for seed in range(100, 4100):
+        compare(seed, torch.float32 if seed % 2 else torch.float64, 1e-4 if seed % 2 else 1e-10)
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 3)])
+def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads):
+    qkv = [torch.randn(batch, heads, 700, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)]
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            leaves = [x.clone().requires_grad_() for x in qkv]
+            out = linear_attention(*leaves, feature_map=FavorPlus(8, 16), causal=True, implementation="native")
+            found.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    q, k, v = (torch.randn(2, 2, 70, 8, generator=torch.Generator().manual_seed(s)).to(dtype) for s in range(3))
+    feature_map = FavorPlus(8, 16)
+    out = linear_attention(q, k, v, feature_map=feature_map, causal=True, implementation="native")
+    wide = linear_attention(
+        q.float(), k.float(), v.float(), feature_map=feature_map, causal=True, implementation="native"
+    )
+    assert out.dtype == dtype
+    assert torch.equal(out, wide.to(dtype))
+
+
+@pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
+@pytest.mark.parametrize("decay", ["none", "gate"])
+def test_a_prompt_and_steps_give_what_the_whole_gives(feature_map, decay):
+    module = LinearRoPEAttention(16, 2, feature_map=feature_map, causal=True, decay=decay).double()
+    x = torch.randn(2, 40, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        whole = module(x)
+        y, state = module.prefill(x[:, :33])
+        rows = [y]
+        for index in range(33, 40):
+            y, state = module.step(x[:, index : index + 1], state)
+            rows.append(y)
+    torch.testing.assert_close(torch.cat(rows, dim=1), whole, rtol=1e-10, atol=1e-10)
