@@ -51,7 +51,7 @@ def folder(tmp_path):
 
 def test_a_folder_is_a_study(folder):
     study = read_study(folder)
-    assert (study.name, study.said(study.method)) == (folder.name, "With 3 seeds.")
+    assert (study.name, study.said(study.method)) == (folder.name.replace("_", "-"), "With 3 seeds.")
     entry = study.figure("one", number=5)
     assert (entry.stem, entry.title, entry.caption) == ("one-5", "Of 5 seeds", "Mean over 5 seeds.")
     assert get_preset("smoke", study).config.steps == 7
