@@ -31,6 +31,7 @@ def several(monkeypatch):
     monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had))
 
 
+@pytest.mark.slow
 def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsys):
     words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--workers", "1"]
     assert main([*words, "--out", str(tmp_path / "all")]) == 0

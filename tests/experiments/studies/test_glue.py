@@ -36,6 +36,7 @@ def fine_tuned(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_encoder_and_has_a_report(fine_tuned):
     out = fine_tuned / "tasks" / "made-up"
     record = json.loads((out / "comparison.json").read_text())
@@ -47,6 +48,7 @@ def test_a_run_begins_with_the_encoder_and_has_a_report(fine_tuned):
     assert isinstance(load(out).run("softmax-rope").model(), Classifier)
 
 
+@pytest.mark.slow
 def test_the_classifier_says_in_python_what_it_said_in_training(fine_tuned):
     out = fine_tuned / "tasks" / "made-up"
     run = load(out).run("softmax-rope")

@@ -43,6 +43,7 @@ def made(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_a_run_has_costs_samples_and_a_report(made):
     costs, answers = pd.read_csv(made / "documents.csv"), pd.read_csv(made / "answers.csv")
     assert costs.groupby("variant").size().to_dict() == dict.fromkeys(VARIANTS, measured.ROUNDS)
@@ -57,6 +58,7 @@ def test_a_run_has_costs_samples_and_a_report(made):
     assert (made / "figures/cost.png").exists()
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_not_timed_again(made, monkeypatch):
     before = (made / "documents.csv").read_bytes()
     monkeypatch.setattr(measured.benchmark, "time_in_turn", lambda *_, **__: pytest.fail("it was timed again"))
@@ -64,6 +66,7 @@ def test_what_is_measured_is_not_timed_again(made, monkeypatch):
     assert (made / "documents.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_samples_are_of_all_lengths_and_judged_by_the_first_that_reads_the_most(made):
     found = pd.read_csv(made / "answers.csv")
     assert answers.judge(read_comparison(made), dict.fromkeys(VARIANTS)) == "softmax-rope@context=512"
@@ -71,6 +74,7 @@ def test_samples_are_of_all_lengths_and_judged_by_the_first_that_reads_the_most(
     assert found["tokens"].max() > 900
 
 
+@pytest.mark.slow
 def test_every_run_has_its_own_length_and_equal_texts(made):
     rows = {name: metrics_rows(made / name / "seed0" / "metrics.jsonl") for name in VARIANTS}
     config = {name: json.loads((made / name / "seed0/config.json").read_text())["config"] for name in VARIANTS}
@@ -89,11 +93,13 @@ def test_every_run_has_its_own_length_and_equal_texts(made):
     assert again.tolist() == few.tolist()
 
 
+@pytest.mark.slow
 def test_the_trained_models_open_in_python(made):
     for name in VARIANTS:
         assert load(made).run(name).model()
 
 
+@pytest.mark.slow
 def test_learned_positions_have_a_table_of_their_length(tmp_path):
     out = tmp_path / "learned"
     names = "softmax-learned@context=64,softmax-learned@context=128"
@@ -126,6 +132,7 @@ def test_another_length_needs_labelled_texts(tmp_path, capsys, study):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_labelled_legal_cases_where_they_are(tmp_path, capsys):
     folder = tmp_path / "data/cail2019_scm"
     folder.mkdir(parents=True)

@@ -39,6 +39,7 @@ def found(make_comparison, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
     out = tmp_path / "mlm"
     words = ["run", "mlm", "--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--workers", "1"]

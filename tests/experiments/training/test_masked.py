@@ -74,6 +74,7 @@ def test_the_loss_and_the_metrics_are_of_hidden_tokens_alone(task):
     assert metrics["accuracy"] == (logits.argmax(-1)[at] == targets[at]).double().mean().item()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_tokenizer_and_goes_on_with_it(tmp_path):
     text = tmp_path / "words.txt"
     text.write_bytes(TEXT)
