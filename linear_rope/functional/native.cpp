@@ -33,6 +33,7 @@ constexpr long CHUNK = 32;
 constexpr long SAVED = 8;  // chunks between saved states
 constexpr long PANEL = 16;
 constexpr long LANES = 8;
+constexpr long TASKS = 4;  // that fewer sequences are split into, whatever the number of threads
 constexpr float LARGEST_LOG_SCALE = 60;    // of functional/terms.py
 constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
 
@@ -332,6 +333,8 @@ struct Projection {
   }
 };
 
+static long chunks(const Call& call) { return (call.length + CHUNK - 1) / CHUNK; }
+
 // One sequence of one head, with its sizes.
 struct Head {
   const Call& call;
@@ -363,7 +366,7 @@ struct Head {
     return table ? table + batch * stride + position * call.features : nullptr;
   }
   bool is_padding(long position) const { return call.padding && call.padding[batch * call.length + position]; }
-  long chunks() const { return (call.length + CHUNK - 1) / CHUNK; }
+  long chunks() const { return Kernel::chunks(call); }
   long rows(long chunk) const { return std::min(CHUNK, call.length - chunk * CHUNK); }
   bool sums() const { return call.denominator != NONE; }
 };
@@ -696,17 +699,25 @@ INLINE void add_to_normaliser(const Head& h, Real* z, const Real* key, Real kept
   for (long m = 0; m < h.features; m += LANES) store(z + m, load(z + m) * kept + load(key + m) * enter);
 }
 
-static void forward(Call& c, const Projection& p, long index) {
+// Some chunks of one sequence, and what passes between such pieces: in a forward pass the state before the first
+// chunk, in a backward pass the gradient of the state after the last one.
+struct Piece {
+  long index, first, last;
+  Real* passed;
+};
+
+static void forward(Call& c, const Projection& p, const Piece& piece) {
+  const long index = piece.index;
   const Head h(c, index);
   Arena measure(nullptr);
   ForwardMemory(h, measure);
   Memory memory(measure.used());
   Arena arena(memory.data);
   ForwardMemory m(h, arena);
-  m.state = first_state(h, m.state.memory, m.state.normaliser);
+  m.state.from(piece.passed, h);
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
   Factors f;
-  for (long chunk = 0; chunk < h.chunks(); chunk++) {
+  for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk), rows = padded(n);
     if (c.saved && chunk % SAVED == 0)
       m.state.to(c.saved + (chunk / SAVED * c.batch * c.heads + index) * h.state, h);
@@ -751,6 +762,7 @@ static void forward(Call& c, const Projection& p, long index) {
     copy_out(m.out, value_row, n, c.values, h.at(c.output, start), c.output.position);
     add_chunk(h, f, n, m.k.turned, m.v, m.state);
   }
+  if (piece.last < h.chunks()) return;
   unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);
   if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(Real));
   if (c.new_stabiliser) c.new_stabiliser[index] = m.state.stabiliser;
@@ -823,6 +835,27 @@ INLINE void finish_row(const Head& h, Real* grad, const Real* of_sum, Real times
     for (long m = 0; m < h.call.features; m++) own[m] = of_sum[m] * times;
 }
 
+// Through the quotient: the gradients of the sums, into of_out, and of the denominators.
+static void output_gradients(Call& c, const Head& h, BackwardMemory& m, const Factors& f, long start, long n,
+                             Real* of_total) {
+  const long at = h.index * c.length + start;
+  copy_in(h.at(c.grad_output, start), c.grad_output.position, n, c.values, m.of_out, h.value_row, h.values);
+  for (long r = 0; r < n; r++) {
+    Real* of = m.of_out + r * h.value_row;
+    const Real gain = gain_of(h, h.sums() ? c.total[at + r] : 0, f.scale[r], m.q.log_scale[r]);
+    scale(of, h.values, gain);
+    if (h.sums()) {
+      const Real* out = h.at(c.output, start + r);
+      Vector of_all = {};
+      long d = 0;
+      for (; d + LANES <= c.values; d += LANES) of_all += load(of + d) * load(out + d);
+      Real s = sum(of_all);
+      for (; d < c.values; d++) s += of[d] * out[d];
+      of_total[r] = (c.grad_total ? c.grad_total[at + r] : 0) - s;
+    }
+  }
+}
+
 static void chunk_gradients(Call& c, const Projection& p, const Head& h, BackwardMemory& m, long chunk, long i) {
   const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
   const long rows = padded(n);
@@ -839,23 +872,8 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   Factors f;
   find_factors(h, start, n, keys.log_scale, state.stabiliser, f);
 
-  // Through the quotient: of the sums, and of the denominators.
-  Real of_total[CHUNK] = {};
-  copy_in(h.at(c.grad_output, start), c.grad_output.position, n, c.values, m.of_out, value_row, h.values);
-  for (long r = 0; r < n; r++) {
-    Real* of = m.of_out + r * value_row;
-    const Real gain = gain_of(h, h.sums() ? c.total[at + r] : 0, f.scale[r], m.q.log_scale[r]);
-    scale(of, h.values, gain);
-    if (h.sums()) {
-      const Real* out = h.at(c.output, start + r);
-      Vector of_all = {};
-      long d = 0;
-      for (; d + LANES <= c.values; d += LANES) of_all += load(of + d) * load(out + d);
-      Real s = sum(of_all);
-      for (; d < c.values; d++) s += of[d] * out[d];
-      of_total[r] = (c.grad_total ? c.grad_total[at + r] : 0) - s;
-    }
-  }
+  Real of_total[CHUNK];
+  output_gradients(c, h, m, f, start, n, of_total);
   std::memcpy(m.of_read, m.of_out, rows * value_row * sizeof(Real));
   if (h.has_factors)
     for (long r = 0; r < n; r++) scale(m.of_read + r * value_row, h.values, f.read[r]);
@@ -919,55 +937,204 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
 }
 
-static void backward(Call& c, const Projection& p, long index) {
+static void backward(Call& c, const Projection& p, const Piece& piece) {
+  const long index = piece.index;
   const Head h(c, index);
   Arena measure(nullptr);
   BackwardMemory(h, measure);
   Memory memory(measure.used());
   Arena arena(memory.data);
   BackwardMemory m(h, arena);
-  pack(h, c.grad_new_memory ? c.grad_new_memory + index * c.features * c.values : nullptr, m.G);
-  pack_vector(h, c.grad_new_normaliser ? c.grad_new_normaliser + index * c.features : nullptr, m.of_z);
-  for (long first = (h.chunks() - 1) / SAVED * SAVED; first >= 0; first -= SAVED) {
-    const long last = std::min(first + SAVED, h.chunks());
+  std::memcpy(m.G, piece.passed, h.memory * sizeof(Real));
+  std::memcpy(m.of_z, piece.passed + h.memory, h.features * sizeof(Real));
+  for (long first = (piece.last - 1) / SAVED * SAVED; first >= piece.first; first -= SAVED) {
+    const long last = std::min(first + SAVED, piece.last);
     remake_states(c, p, h, m, first, last);
     for (long chunk = last - 1; chunk >= first; chunk--) chunk_gradients(c, p, h, m, chunk, chunk - first);
   }
+  if (piece.first > 0) return;
   if (c.grad_memory) unpack(h, m.G, c.grad_memory + index * c.features * c.values);
   if (c.grad_normaliser) std::memcpy(c.grad_normaliser + index * c.features, m.of_z, c.features * sizeof(Real));
 }
 
-// Tasks ---------------------------------------------------------------------------------------------------------------
+// A sequence in pieces ------------------------------------------------------------------------------------------------
 
-struct Work {
-  Call& call;
-  const Projection& projection;
-  void (*task)(Call&, const Projection&, long);
-  std::atomic<long> next{0};
-};
-
-static void take_tasks(void* data) {
-  Work& work = *static_cast<Work*>(data);
-  const long tasks = work.call.batch * work.call.heads;
-  for (long i = work.next++; i < tasks; i = work.next++) work.task(work.call, work.projection, i);
+// What a piece adds to the state, from no state at all. Returns the logarithm of what it keeps of the state before.
+static double piece_state(Call& c, const Projection& p, const Piece& piece, Real* to) {
+  const Head h(c, piece.index);
+  Arena measure(nullptr);
+  ForwardMemory(h, measure);
+  Memory memory(measure.used());
+  Arena arena(memory.data);
+  ForwardMemory m(h, arena);
+  std::memset(m.state.memory, 0, h.memory * sizeof(Real));
+  std::memset(m.state.normaliser, 0, h.features * sizeof(Real));
+  m.state.stabiliser = h.has_scale ? SMALLEST : 0;
+  Factors f;
+  double log_kept = 0;
+  for (long chunk = piece.first; chunk < piece.last; chunk++) {
+    const long start = chunk * CHUNK, n = h.rows(chunk);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
+    copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
+    find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
+    if (h.sums()) {
+      const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
+      for (long i = 0; i < n; i++)
+        add_to_normaliser(h, m.state.normaliser, keys + i * h.feature_row, f.kept[i], f.enter[i]);
+    }
+    add_chunk(h, f, n, m.k.turned, m.v, m.state);
+    if (c.log_decay)
+      for (long i = 0; i < n; i++) log_kept += c.log_decay[piece.index * c.length + start + i];
+  }
+  m.state.to(to, h);
+  return log_kept;
 }
 
-static int run(Call* call, void (*task)(Call&, const Projection&, long)) {
-  if (call->size != long(sizeof(Call))) return 1;
-  const Projection projection(*call);
-  Work work{*call, projection, task};
-  const long threads = std::min(call->threads, call->batch * call->heads);
+// What a piece's queries add to the gradient of the state before it. Returns what the piece keeps of such a state.
+static double piece_gradient(Call& c, const Projection& p, const Piece& piece, Real* to) {
+  const Head h(c, piece.index);
+  Arena measure(nullptr);
+  BackwardMemory(h, measure);
+  Memory memory(measure.used());
+  Arena arena(memory.data);
+  BackwardMemory m(h, arena);
+  State state = m.states[0];
+  state.from(c.saved + (piece.first / SAVED * c.batch * c.heads + piece.index) * h.state, h);
+  Real *G = to, *of_z = to + h.memory;
+  std::memset(to, 0, h.state * sizeof(Real));
+  Factors f;
+  Real kept = 1;
+  for (long chunk = piece.first; chunk < piece.last; chunk++) {
+    const long start = chunk * CHUNK, n = h.rows(chunk);
+    load_side(h, p, c.k, c.key_scale, nullptr, 0, true, start, n, m.k[0], m.work);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+    find_factors(h, start, n, m.k[0].log_scale, state.stabiliser, f);
+    Real of_total[CHUNK];
+    output_gradients(c, h, m, f, start, n, of_total);
+    const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
+    for (long i = 0; i < n; i++) {
+      scale(m.of_out + i * h.value_row, h.values, f.read[i] * kept);
+      if (h.sums()) add_to_normaliser(h, of_z, queries + i * h.feature_row, 1, of_total[i] * f.read[i] * kept);
+    }
+    product(h.features, h.values, n, {m.q.turned, 1, h.feature_row}, {m.of_out, h.value_row, PANEL},
+            {G, PANEL, h.features * PANEL}, true);
+    state.stabiliser = f.end;
+    kept *= f.last;
+  }
+  return kept;
+}
+
+// to += by * from, of all numbers of a state but the stabiliser.
+static void add_state(const Head& h, const Real* from, Real by, Real* to) {
+  const Vector times = all(by);
+  for (long i = 0; i < h.memory + h.features; i += LANES) store(to + i, load(to + i) + load(from + i) * times);
+}
+
+// The state after a piece, from the one before it and what the piece adds (overwritten).
+static void join_states(const Head& h, const Real* before, double log_kept, Real* added) {
+  const long at = h.memory + h.features;
+  double first, second;
+  std::memcpy(&first, before + at, sizeof(double));
+  std::memcpy(&second, added + at, sizeof(double));
+  const double faded = first + log_kept, now = h.has_scale ? std::max(faded, second) : 0;
+  if (second != now) scale(added, at, Real(std::exp(second - now)));
+  add_state(h, before, faded == now ? 1 : Real(std::exp(faded - now)), added);
+  std::memcpy(added + at, &now, sizeof(double));
+}
+
+// Tasks ---------------------------------------------------------------------------------------------------------------
+
+template <typename Task>
+struct Work {
+  Task task;
+  long tasks;
+  std::atomic<long> next{0};
+  static void take(void* data) {
+    Work& work = *static_cast<Work*>(data);
+    for (long i = work.next++; i < work.tasks; i = work.next++) work.task(i);
+  }
+};
+
+template <typename Task>
+static void run(const Call& c, long tasks, Task task) {
+  Work<Task> work{task, tasks};
+  const long threads = std::min(c.threads, tasks);
 #ifdef LINEAR_ROPE_THREADS
   std::vector<std::thread> others;
-  for (long i = 1; i < threads; i++) others.emplace_back(take_tasks, &work);
-  take_tasks(&work);
+  for (long i = 1; i < threads; i++) others.emplace_back(Work<Task>::take, &work);
+  Work<Task>::take(&work);
   for (auto& other : others) other.join();
 #else
-  if (call->parallel && threads > 1)
-    call->parallel(take_tasks, &work, unsigned(threads), 0);
+  if (c.parallel && threads > 1)
+    c.parallel(Work<Task>::take, &work, unsigned(threads), 0);
   else
-    take_tasks(&work);
+    Work<Task>::take(&work);
 #endif
+}
+
+// The pieces of all sequences, (batch * heads, pieces): decided by shapes alone, so that results keep their bits.
+static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>& passed) {
+  const long sequences = c.batch * c.heads, chunks = Kernel::chunks(c), state = Head(c, 0).state;
+  const long pieces = std::max(1L, std::min(TASKS / sequences, chunks / (2 * SAVED)));
+  std::vector<Piece> all;
+  passed.resize(sequences * pieces * state);
+  for (long i = 0; i < sequences; i++)
+    for (long j = 0; j < pieces; j++) {
+      const long first = j * chunks / pieces / SAVED * SAVED;
+      const long last = j + 1 < pieces ? (j + 1) * chunks / pieces / SAVED * SAVED : chunks;
+      all.push_back({i, first, last, passed.data() + (i * pieces + j) * state});
+    }
+  return all;
+}
+
+static int run_forward(Call* call) {
+  Call& c = *call;
+  if (c.size != long(sizeof(Call))) return 1;
+  const Projection p(c);
+  std::vector<Real> passed;
+  const std::vector<Piece> pieces = pieces_of(c, passed);
+  const long count = long(pieces.size());
+  std::vector<double> log_kept(count);
+  if (count > c.batch * c.heads)
+    run(c, count, [&](long i) {
+      if (pieces[i].last < Kernel::chunks(c)) log_kept[i + 1] = piece_state(c, p, pieces[i], pieces[i + 1].passed);
+    });
+  for (long i = 0; i < count; i++) {
+    const Head h(c, pieces[i].index);
+    Real* to = pieces[i].passed;
+    if (pieces[i].first == 0) {
+      const State state = first_state(h, to, to + h.memory);
+      std::memcpy(to + h.memory + h.features, &state.stabiliser, sizeof(double));
+    } else
+      join_states(h, pieces[i - 1].passed, log_kept[i], to);
+  }
+  run(c, count, [&](long i) { forward(c, p, pieces[i]); });
+  return 0;
+}
+
+static int run_backward(Call* call) {
+  Call& c = *call;
+  if (c.size != long(sizeof(Call))) return 1;
+  const Projection p(c);
+  std::vector<Real> passed;
+  const std::vector<Piece> pieces = pieces_of(c, passed);
+  const long count = long(pieces.size());
+  std::vector<double> kept(count);
+  if (count > c.batch * c.heads)
+    run(c, count, [&](long i) {
+      if (pieces[i].first > 0) kept[i - 1] = piece_gradient(c, p, pieces[i], pieces[i - 1].passed);
+    });
+  for (long i = count - 1; i >= 0; i--) {
+    const Head h(c, pieces[i].index);
+    if (pieces[i].last == Kernel::chunks(c)) {
+      pack(h, c.grad_new_memory ? c.grad_new_memory + h.index * c.features * c.values : nullptr, pieces[i].passed);
+      pack_vector(h, c.grad_new_normaliser ? c.grad_new_normaliser + h.index * c.features : nullptr,
+                  pieces[i].passed + h.memory);
+    } else {
+      add_state(h, pieces[i + 1].passed, Real(kept[i]), pieces[i].passed);
+    }
+  }
+  run(c, count, [&](long i) { backward(c, p, pieces[i]); });
   return 0;
 }
 
@@ -992,8 +1159,8 @@ const char* linear_rope_target() {
   return "any processor of its kind";
 #endif
 }
-int linear_rope_forward_float(Kernel<float>::Call* c) { return Kernel<float>::run(c, Kernel<float>::forward); }
-int linear_rope_backward_float(Kernel<float>::Call* c) { return Kernel<float>::run(c, Kernel<float>::backward); }
-int linear_rope_forward_double(Kernel<double>::Call* c) { return Kernel<double>::run(c, Kernel<double>::forward); }
-int linear_rope_backward_double(Kernel<double>::Call* c) { return Kernel<double>::run(c, Kernel<double>::backward); }
+int linear_rope_forward_float(Kernel<float>::Call* c) { return Kernel<float>::run_forward(c); }
+int linear_rope_backward_float(Kernel<float>::Call* c) { return Kernel<float>::run_backward(c); }
+int linear_rope_forward_double(Kernel<double>::Call* c) { return Kernel<double>::run_forward(c); }
+int linear_rope_backward_double(Kernel<double>::Call* c) { return Kernel<double>::run_backward(c); }
 }

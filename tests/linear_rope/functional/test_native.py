@@ -62,6 +62,8 @@ def compare(seed, dtype, tolerance):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     batch, heads, length = draw.choice((1, 2, 3)), draw.choice((1, 2, 5)), draw.choice(LENGTHS)
+    if seed % 10 == 0:  # few heads, whose sequences are worked on in pieces
+        batch, heads, length = 1, draw.choice((1, 2)), draw.choice((1024, 1100))
     width, values = draw.choice((2, 4, 6, 8, 16, 20, 34)), draw.choice((1, 3, 8, 16, 20, 33))
     kind, features = draw.choice(sorted(MAPS)), draw.choice((2, 6, 8, 16, 18, 34, 66))
     feature_map = MAPS[kind](width, features)
@@ -117,9 +119,9 @@ def test_four_thousand_random_calls_agree_with_the_oracle():
         compare(seed, torch.float32 if seed % 2 else torch.float64, 1e-4 if seed % 2 else 1e-10)
 
 
-@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 3)])
+@pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 1), (2, 3)])
 def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads):
-    qkv = [torch.randn(batch, heads, 700, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)]
+    qkv = [torch.randn(batch, heads, 2100, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)]
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3):
