@@ -1,6 +1,7 @@
-"""Builds linear_rope/functional/native.cpp, where there is a C++ compiler; all else is in setup.cfg."""
+"""Builds linear_rope/functional/cpp, where there is a C++ compiler; all else is in setup.cfg."""
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -27,7 +28,8 @@ class NativeWheel(bdist_wheel):
 
 native = Extension(
     "linear_rope.functional.libnative",
-    ["linear_rope/functional/native.cpp"],
+    ["linear_rope/functional/cpp/native.cpp"],
+    depends=sorted(map(str, Path("linear_rope/functional/cpp").glob("*.h"))),
     extra_compile_args=FLAGS,
     language="c++",
     optional=True,

@@ -20,7 +20,7 @@ OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split
 """named only where they are installed"""
 ROOT = Path(__file__).parents[2]
 CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
-CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/functional/native.cpp"]
+CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/functional/cpp/*"]
 """what can change a number of a training run; figures, claims and commands cannot"""
 
 

@@ -1,4 +1,4 @@
-"""The causal form in C++ (native.cpp), on a CPU: the same call, result and gradients as causal.py's."""
+"""The causal form in C++ (cpp/), on a CPU: the same call, result and gradients as causal.py's."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ from linear_rope.functional.call import empty_result as any_result
 
 CHUNK = 32
 SAVED = 8
-"""chunks between the states that are kept for the backward pass; both as in native.cpp"""
+"""chunks between the states that are kept for the backward pass; both as in cpp/native.cpp"""
 PANEL = 16
 
 LIBRARY = Path(__file__).with_name("libnative.so")
