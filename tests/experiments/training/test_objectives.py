@@ -153,7 +153,7 @@ def test_a_data_set_of_ones_own_brings_its_objective_to_a_comparison(tmp_path, m
         evaluate(trained.model(), Classification(), "test", record.config["test_windows"], CONFIG)["accuracy"]
         == test["accuracy"]
     )
-    with pytest.raises(ValueError, match="was trained for 'classification' and writes no text"):
+    with pytest.raises(ValueError, match="was trained for 'classification' and continues no text"):
         trained.generate("a")
     # Progress has the unit of the objective's loss.
     shutil.rmtree(run / "checkpoint")

@@ -67,7 +67,8 @@ def compare(seed, dtype, tolerance):
     width, values = draw.choice((2, 4, 6, 8, 16, 20, 34)), draw.choice((1, 3, 8, 16, 20, 33))
     kind, features = draw.choice(sorted(MAPS)), draw.choice((2, 6, 8, 16, 18, 34, 66))
     feature_map = MAPS[kind](width, features)
-    rope = draw.choice(("after", "before", "none"))
+    # What is rotated before it is given is not positive.
+    rope = draw.choice(("after", "none") if kind == "given" else ("after", "before", "none"))
     # Sums of signed weights can come close to zero, where rounding is anything.
     denominator = draw.choice(("unrotated", "none") if rope == "after" else ("unrotated", "rotated", "none"))
     padding = torch.rand(batch, length, generator=generator) < 0.3 if draw.random() < 0.4 else None
@@ -100,12 +101,13 @@ def compare(seed, dtype, tolerance):
         )
         found.append([out, *torch.autograd.grad((out * weights.to(kept)).sum(), leaves)])
     # Where softmax-like quotients cancel, as with one key only, a gradient is zero: errors are of the largest of all.
-    size = max(x.abs().max() for x in found[0])
+    size = max(1e-6, *(float(x.detach().abs().max()) for x in found[0]))
     for name, expected, got in zip(("out", "q", "k", "v", "log_decay"), *found, strict=False):
-        off = (expected - got.double()).abs().max() / size
-        assert off <= tolerance, (seed, name, float(off), kind, rope, denominator, length, features)
+        off = float((expected - got.double()).detach().abs().max()) / size
+        assert off <= tolerance, (seed, name, off, kind, rope, denominator, length, features)
 
 
+# In float32 an error of 6e-8 is divided by denominators that can be a hundredth of their terms' size, as after padding.
 @pytest.mark.parametrize("part", range(4))
 def test_random_calls_agree_with_the_oracle(part):
     for seed in range(25 * part, 25 * (part + 1)):
