@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from linear_rope.attention.convolution import ShortConvolution
@@ -238,7 +237,7 @@ class RoPEAttention(nn.Module):
         return self._in_heads(self.key(source)), self._in_heads(self.value(source))
 
     def _in_heads(self, x: Tensor) -> Tensor:
-        return rearrange(x, "b n (h d) -> b h n d", h=self.heads)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def project(
         self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
@@ -269,7 +268,7 @@ class RoPEAttention(nn.Module):
         return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
 
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        y = rearrange(y, "b h n d -> b n (h d)")
+        y = y.transpose(1, 2).flatten(2)
         return self.dropout(self.out(y if local is None else y + local))
 
     def _check_prompt(self, x: Tensor, key_padding_mask: Tensor | None) -> None:

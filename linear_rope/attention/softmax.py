@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_sequences
 from linear_rope.functional.decay import faded, fading
@@ -246,7 +247,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         projected = self.project(x, x, None, state.carried)
         q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
-        k, v = torch.cat((state.k, k), dim=-2), torch.cat((state.v, projected.v), dim=-2)
+        k, v = appended(state.k, k), appended(state.v, projected.v)
         # Of the keys' positions the new token's own is the last.
         at = aligned_positions(q, k, (state.position.unsqueeze(-1), token_positions(k.shape[-2], mask, x.device)), None)
         bias, sums = None, None

@@ -196,7 +196,7 @@ class _Arguments:
         return x
 
     def run(self, function: str) -> None:
-        native = library()
+        native, _ = _loaded()
         assert native is not None
         status = getattr(native, f"linear_rope_{function}_{TYPES[self.dtype]}")(ctypes.byref(self.c))
         assert status == 0, "native.py and the compiled native.cpp are not of one version"

@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linear_rope.functional import causal as chunked
 from linear_rope.functional import native
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
+from linear_rope.tracing import is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
@@ -27,6 +28,8 @@ def causal(call: Call, implementation: str = "auto") -> Result:
     """
     call = call._replace(implementation=implementation)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
+    if not keep and not is_watched() and type(call.q) in (Tensor, nn.Parameter):
+        return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     apply = _forward if traced else _Causal.apply

@@ -1,14 +1,16 @@
 """Rotary position embedding, RoPE (Su et al. 2021, arXiv 2104.09864)."""
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linear_rope.checks import check_base
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
+from linear_rope.tracing import is_watched
 
 Layout = Literal["interleaved", "half"]
 
@@ -64,7 +66,8 @@ def rope_rotation(
     Returns:
         (..., width / 2, 2): cosine and sine.
     """
-    frequencies = rope_frequencies(width, base=base, device=positions.device, scaling=scaling)
+    make = _frequencies if _may_keep(positions) else rope_frequencies
+    frequencies = make(width, base=base, device=positions.device, scaling=scaling)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
     return rotation_of(angles)
@@ -93,6 +96,25 @@ def rope_table(
     )
     table = rotate(coarse.flatten(-2).unsqueeze(1).expand(-1, step, -1), fine)
     return table.flatten(0, 1)[:length].unflatten(-1, (-1, 2))
+
+
+def _may_keep(x: Tensor) -> bool:
+    """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made."""
+    return type(x) in (Tensor, nn.Parameter) and not is_watched()
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _frequencies(width: int, *, base: float, device: torch.device, scaling: RopeScaling | None) -> Tensor:
+    return rope_frequencies(width, base=base, device=device, scaling=scaling)
+
+
+@lru_cache(maxsize=2)  # the layers of a model use one, which can be large
+@torch.inference_mode(False)
+def _table(
+    length: int, width: int, *, base: float, dtype: torch.dtype, device: torch.device, scaling: RopeScaling | None
+) -> Tensor:
+    return rope_table(length, width, base=base, dtype=dtype, device=device, scaling=scaling)
 
 
 def rotation_of(angles: Tensor) -> Tensor:
@@ -164,7 +186,8 @@ def rotations(
         q_rotation = rope_rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
         return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
-    table = rope_table(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
+    make = _table if _may_keep(q) else rope_table
+    table = make(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
     table = table if magnitude == 1 else table * magnitude
     k_rotation = table[:keys]
     q_rotation = k_rotation if queries == keys else table[:queries]

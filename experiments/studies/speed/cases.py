@@ -22,6 +22,7 @@ from experiments.studies.speed.study import AFTER, EQ_19, OURS, PERFORMER, SDPA,
 from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.features import GivenFeatures
 from linear_rope.model import Block
@@ -284,6 +285,11 @@ def _decoding(name: str, length: int, config: SpeedConfig) -> Call:
 
     @torch.no_grad()
     def decode() -> Tensor:
-        return model.embedding.logits(model.norm(advance(token, position, [*states])))
+        logits = model.embedding.logits(model.norm(advance(token, position, states)))
+        if name == SOFTMAX and states[0].k.shape[-2] > length + 16:  # the cache has grown by no more than this
+            for layer, state in enumerate(states):
+                k, v = shortened(state.k, length), shortened(state.v, length)
+                states[layer] = state._replace(k=k, v=v, position=position)
+        return logits
 
     return Call(decode, facts={"state_bytes": sum(x.nbytes for x in tree_leaves(states) if isinstance(x, Tensor))})

@@ -1,24 +1,24 @@
 // Feature maps and their derivatives, for the rows of a chunk; the formulas are those of features/*.py.
 
-// The projection of FAVOR+, of which both passes need another layout.
+// The projection of FAVOR+, as the passes need it; its `rows` are the features that are not made of another.
 struct Projection {
   long rows = 0, padded_rows = 0, padded_width = 0;
   std::vector<Real> columns;  // panels of the transposed matrix, (width x rows)
-  std::vector<Real> by_rows;  // panels of the matrix, (rows x width)
+  std::vector<Real> by_rows;  // panels of the matrix, (rows x width), of the backward pass
 
-  explicit Projection(const Call& call) {
+  Projection(const Call& call, bool back) {
     if (call.formula != FAVOR) return;
     rows = call.hyperbolic || call.paired ? call.features / 2 : call.features;
     padded_rows = padded(rows);
     padded_width = padded(call.width);
-    columns.resize(padded_rows * padded_width);
-    by_rows.resize(padded_rows * padded_width);
-    for (long i = 0; i < rows; i++)
-      for (long j = 0; j < call.width; j++) {
-        const Real x = call.projection[i * call.width + j];
-        columns[i / PANEL * padded_width * PANEL + j * PANEL + i % PANEL] = x;
-        by_rows[j / PANEL * padded_rows * PANEL + i * PANEL + j % PANEL] = x;
-      }
+    std::vector<Real> matrix(padded_rows * padded_width);
+    copy_in(call.projection, call.width, rows, call.width, matrix.data(), padded_width, padded_width);
+    columns.resize(matrix.size());
+    to_panels(padded_rows, padded_width, matrix.data(), padded_width, columns.data());
+    if (!back) return;
+    by_rows.resize(matrix.size());
+    for (long j = 0; j < padded_width; j += PANEL)
+      copy_in(matrix.data() + j, padded_width, padded_rows, PANEL, by_rows.data() + j * padded_rows, PANEL, PANEL);
   }
 };
 

@@ -6,5 +6,6 @@
 #include "features.h"
 #include "factors.h"
 #include "forward.h"
+#include "step.h"
 #include "backward.h"
 #include "pieces.h"

@@ -129,7 +129,11 @@ static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>& passed) {
 static int run_forward(Call* call) {
   Call& c = *call;
   if (c.size != long(sizeof(Call))) return 1;
-  const Projection p(c);
+  const Projection p(c, false);
+  if (c.length == 1 && !c.saved) {
+    run(c, c.batch * c.heads, [&](long i) { step(c, p, i); });
+    return 0;
+  }
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, passed);
   const long count = long(pieces.size());
@@ -154,7 +158,7 @@ static int run_forward(Call* call) {
 static int run_backward(Call* call) {
   Call& c = *call;
   if (c.size != long(sizeof(Call))) return 1;
-  const Projection p(c);
+  const Projection p(c, true);
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, passed);
   const long count = long(pieces.size());

@@ -162,3 +162,28 @@ def test_a_prompt_and_steps_give_what_the_whole_gives(feature_map, decay):
             y, state = module.step(x[:, index : index + 1], state)
             rows.append(y)
     torch.testing.assert_close(torch.cat(rows, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("decay", ["none", "gate"])
+@pytest.mark.parametrize("denominator", ["unrotated", "rotated", "none"])
+@pytest.mark.parametrize("rope", ["after", "none"])
+@pytest.mark.parametrize(
+    "kind", ["favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", "hedgehog"]
+)
+def test_one_position_after_a_state(kind, rope, denominator, decay):
+    """Without gradients it has a form of its own."""
+    torch.manual_seed(0)
+    settings = {"feature_map": kind, "rope": rope, "denominator": denominator, "decay": decay, "causal": True}
+    if kind.startswith("favor+"):
+        settings["num_features"] = 20
+    for head_dim in (6, 34):
+        attention = LinearRoPEAttention(12, 3, head_dim=head_dim, **settings).double()
+        x = torch.randn(2, 9, 12, dtype=torch.float64)
+        expected, state = attention.prefill(x[:, :5])
+        assert expected.requires_grad
+        for at in range(5, 9):
+            with_gradients, _ = attention.step(x[:, at : at + 1], state)
+            with torch.no_grad():
+                y, state = attention.step(x[:, at : at + 1], state)
+            torch.testing.assert_close(y, with_gradients, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(y, attention(x)[:, -1:], rtol=1e-8, atol=1e-8)
