@@ -50,6 +50,11 @@ is divided by its root mean square, so rounding can turn it round. Their toleran
 to move."""
 SENSITIVE = ("softmax-t5",)
 """Likewise: gradients of biases that hardly matter are next to zero, and Adam divides them by their own size."""
+OF_EITHER_KERNEL = (
+    *(f"{kernel}-rope-{place}" for kernel in ("favor+", "elu+1", "relu") for place in ("before", "after")),
+    *("favor+hyperbolic-rope-after", "elu+1+paired-rope-after", "elu+1-selective-after"),
+    *("elu+1-alibi", "favor+-alibi"),
+)
 ALIKE = ({"softmax-rope", "softmax-xpos"}, {"softmax-t5", "softmax-huang"})
 """Two tolerances apart: over 70 positions xPos decays little, and few of the distances were seen often."""
 
@@ -91,6 +96,16 @@ def golden():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_twenty_steps_give_the_losses_on_record(golden, tmp_path, variant):
+    check(golden, tmp_path, variant)
+
+
+@pytest.mark.parametrize("variant", OF_EITHER_KERNEL)
+def test_the_chunked_form_gives_the_losses_of_the_native_kernel(golden, tmp_path, variant, monkeypatch):
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
+    check(golden, tmp_path, variant)
+
+
+def check(golden, tmp_path, variant):
     made, expected = train_variant(variant, tmp_path), golden["losses"][variant]
     assert [len(made[split]) for split in ("validation", "train", "test")] == [2, 20, 1]
     tolerance = tolerance_of(golden, variant)
