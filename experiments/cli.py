@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "report": (o.ReportOptions, "report:report"),
     "claims": (o.ClaimsOptions, "claims:claims"),
     "list": (o.ListOptions, "catalogue:list_all"),
+    "watch": (o.WatchOptions, "watch:watch"),
     "doctor": (o.DoctorOptions, "doctor:doctor"),
     "data": (o.DataOptions, "catalogue:list_data"),
     "generate": (o.GenerateOptions, "generate:generate"),

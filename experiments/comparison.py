@@ -25,7 +25,7 @@ from experiments.config import Config, check_range
 from experiments.extensions import choices
 from experiments.figures.curves import plotted
 from experiments.figures.style import variant_style
-from experiments.launch.worker import load_objective, read_job
+from experiments.launch.training_job import load_objective, read_job
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs

@@ -111,8 +111,11 @@ class Config:
     """checkpoints that are kept; of translations the average of their weights is measured"""
     tested: Literal["last", "best"] = "last"
     """weights that are tested and kept: the last ones, or those that were best on the validation split"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32)"""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32); float64: everything, to
+    compare last digits"""
+    compile: Literal["no", "yes"] = "no"
+    """yes: training steps run under torch.compile, whose operations round otherwise; evaluations do not"""
     threads: Annotated[int, 1, 4096] = 1
     """CPU threads of each worker; part of the configuration because it changes the last bits of sums"""
 

@@ -46,7 +46,7 @@ class RunOptions(ListOptions):
 
     study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, or "all" for every comparison that `claims` judges"""
-    preset: Literal["smoke", "cpu", "gpu", "paper"] = "cpu"
+    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper"] = "cpu"
     """size of the run; every value of it can be overridden below"""
     variants: str | None = None
     """comma-separated variants; default: the study's own"""
@@ -65,11 +65,22 @@ class RunOptions(ListOptions):
     device: Device = "auto"
     """where to train and measure"""
     workers: int | None = None
-    """runs trained at the same time; default: one a core on the CPU, one on a GPU"""
+    """runs trained at the same time; default: one a core on the CPU, one on a GPU; of a cluster, all it has room for"""
+    nproc: int = 1
+    """processes that train one run together, each on its share of every batch"""
+    shard: bool = False
+    """with --nproc: each process holds a share of the weights too (FSDP2), for models too large for one"""
     run_timeout: float = 1800
     """seconds without a sign of life (a step, a batch of an evaluation) after which a run is killed and fails"""
     launcher: str = "local"
-    """what runs are started by"""
+    """what runs are started by: local (this machine), ray, slurm, or one of your own"""
+    resources: str | None = None
+    """what ray and slurm reserve for a run: cpu=2,gpu=0.25,memory=8,minutes=240 (memory in GiB; minutes and whole GPUs
+    for slurm); default: a core a thread, and a GPU with --device cuda"""
+    part: str | None = None
+    """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
+    tracker: str | None = None
+    """comma-separated: tensorboard, wandb (offline) or trackio, which show each run's metrics as they come"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
     config: Path | None = None
@@ -153,6 +164,20 @@ class TrainOptions(ListOptions):
 
     directory: Path = field(metadata={"flag": "DIRECTORY"})
     """directory of the run: VARIANT/seedK of a comparison"""
+    tracker: str | None = None
+    """comma-separated trackers that follow it from now on; default: those that its comparison was run with"""
+
+
+@dataclass(frozen=True)
+class WatchOptions(ListOptions):
+    """Show how far a comparison is, with its curves, until its runs have ended."""
+
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
+    """what `run` writes (its --out), or a directory of such ones"""
+    once: bool = False
+    """show it once and end, as also happens where there is no terminal"""
+    every: float = 2.0
+    """seconds between two looks"""
 
 
 @dataclass(frozen=True)

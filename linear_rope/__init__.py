@@ -1,5 +1,6 @@
 """Linear attention with rotary positions after the feature map (RoFormer, eq. 19), and what to compare it with."""
 
+from linear_rope import distributed
 from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 from linear_rope.functional import kernels, linear_attention
@@ -22,6 +23,7 @@ __all__ = [
     "SoftmaxRoPEAttention",
     "YaRN",
     "apply_rope",
+    "distributed",
     "kernels",
     "linear_attention",
 ]

@@ -4,8 +4,12 @@ With as many threads each as there are cores, the threads wait for one another: 
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from xdist.scheduler import LoadFileScheduling
+
+from tests.processes import Processes
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -17,3 +21,11 @@ def pytest_xdist_make_scheduler(config, log):
         config.option.loadscopereorder = False
         return LoadFileScheduling(config, log)
     return None
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Four that are connected; they start when the first test asks for them."""
+    started = Processes(4, tmp_path_factory.mktemp("processes"))
+    yield started
+    started.end()

@@ -1,11 +1,15 @@
 """Records made up for tests: what a test does not say is anything that will do."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from experiments.figures import style
 from experiments.records.record import WALL_CLOCK
 from experiments.records.schema import Comparison
 from experiments.variants import parse_variants
@@ -61,6 +65,27 @@ def comparison_fields(**other: Any) -> dict[str, Any]:
 def make_record(**other: Any) -> Comparison:
     """The same as the record that is read of it."""
     return msgspec.convert(comparison_fields(**other), Comparison)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Reports are written without their pictures, which take most of the time of a small comparison."""
+
+    def save(figure: object, directory: Path, stem: str) -> None:
+        directory.mkdir(exist_ok=True)
+        (directory / f"{stem}.svg").touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(style, "made", lambda make, *arguments, **options: None)
+        patch.setattr(style, "save_figure", save)
+        yield
+
+
+def loss_in_shares(objective: Any, model: Any, batch: Any) -> Any:
+    """The loss of a batch from those of its first third and the rest, as processes put theirs together."""
+    shares = [tuple(x[: len(x) // 3] for x in batch), tuple(x[len(x) // 3 :] for x in batch)]
+    weighed = sum(objective.loss(model, share) * objective.scored(share) for share in shares)
+    return weighed / sum(map(objective.scored, shares))
 
 
 def metrics_rows(path: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,34 @@ PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs/extending.md"
 SMOKE = ("--preset", "smoke", "--steps", "4", "--warmup-steps", "1", "--evaluate-every", "4")
 
-MAIN = "import sys; from experiments.cli import main; sys.exit(max(main(words) for words in {}))"
+COMMANDS = re.findall(r"^    linear-rope (run .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
+SHOWN = [f"{command} --dry-run" for command in COMMANDS if "--plugin squareplus" not in command]
+RUN = "run convergence --preset smoke"
+WRONG = {
+    f"{RUN} --data countin": "did you mean 'counting'? choose from stdlib, ",
+    f"{RUN} --variants windowd-none": "did you mean 'windowed-none'? choose from softmax-none, ",
+    f"{RUN} --launcher one-by-on": "did you mean 'one-by-one'? choose from local, ",
+    "run gan": "did you mean 'gain'? choose from convergence, ",
+}
+DATA = "data --data-dir ."
+BYTES = f"{RUN} --data messages --data-dir ."
+
+ASKED = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from experiments.cli import main
+from experiments.data.registry import load_data
+
+said = {}
+for line in json.loads(sys.argv[1]):
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(output):
+        status = main(line.split())
+    said[line] = (status, output.getvalue())
+examples = load_data("messages", Path("."))
+told = (examples.kind, examples.classes, sum(examples.describe().splits.values()))
+print(json.dumps({"said": said, "examples": told}))
+"""
 
 
 def write_examples(directory: Path) -> Path:
@@ -60,13 +87,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def python(*words: object, path: Path | None = None, at: Path, ok: bool = True) -> str:
+def python(*words: object, path: Path | None = None, at: Path) -> str:
     """What a Python process with these arguments prints; ``path`` is where packages are besides the project."""
     places = [str(PROJECT), *([str(path)] if path else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, *map(str, words)]
     process = subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
-    assert (process.returncode == 0) == ok, process.stdout + process.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout + process.stderr
 
 
@@ -94,6 +121,15 @@ def test_an_installed_package_adds_a_map_a_position_a_kernel_and_data_and_the_re
 
 
 @pytest.mark.slow
+def test_an_installed_tracker_follows_a_run_and_the_record_names_it(installed, tmp_path):
+    words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", "elu+1-none", "--out", "out"]
+    suite(*words, "--tracker", "newest", path=installed, at=tmp_path)
+    newest = json.loads((tmp_path / "out/elu+1-none/seed0/newest.json").read_text())
+    assert {"step", "train/loss", "test/bits_per_byte"} <= newest.keys()
+    assert "my_rope.trackers" in [origin["module"] for origin in plugins(tmp_path / "out")]
+
+
+@pytest.mark.slow
 def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed, tmp_path):
     variants = "squareplus-fast,squareplus-rope-after"
     words = ["run", "convergence", *SMOKE, "--data", "backwards", "--variants", variants, "--out", "out"]
@@ -105,19 +141,25 @@ def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed
     assert "squareplus-fast,test_accuracy,share of stretches,1," in (tmp_path / "out/summary.csv").read_text()
 
 
-def test_a_labelled_data_set_is_read_from_the_data_directory(installed, tmp_path):
+@pytest.fixture(scope="module")
+def asked(installed, tmp_path_factory):
+    """What is said where the package is installed: status and words of every line, and the kind, classes and number of
+    its labelled examples. In one process, for each would import PyTorch anew.
+    """
+    at = tmp_path_factory.mktemp("asked")
     rows = [f"so far {number}\t{number % 2}\n" for number in range(200)]
-    (tmp_path / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
-    code = (
-        "from pathlib import Path\n"
-        "from experiments.data.registry import load_data\n"
-        "examples = load_data('messages', Path('.'))\n"
-        "print(examples.kind, examples.classes, sum(examples.describe().splits.values()))\n"
-    )
-    assert python("-c", code, path=installed, at=tmp_path) == "text ('wanted', 'unwanted') 200\n"
-    lines = ["data --data-dir .".split(), "run convergence --preset smoke --data messages --data-dir .".split()]
-    said = python("-c", MAIN.format(lines), path=installed, at=tmp_path, ok=False)
+    (at / "messages.tsv").write_text("message\tis_unwanted\n" + "".join(rows))
+    lines = [*SHOWN, *WRONG, DATA, BYTES]
+    return json.loads(python("-c", ASKED, json.dumps(lines), path=installed, at=at).splitlines()[0])
+
+
+def test_a_labelled_data_set_is_read_from_the_data_directory(asked):
+    assert asked["examples"] == ["text", ["wanted", "unwanted"], 200]
+    status, said = asked["said"][DATA]
+    assert status == 0
     assert "scp me@example.org:messages.tsv ./messages.tsv" in said
+    status, said = asked["said"][BYTES]
+    assert status == 2
     assert "--data messages is labelled texts; give --tokenizer wordpiece" in said
 
 
@@ -165,22 +207,15 @@ def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
     assert "squareplus-rope-after" in suite("run", "convergence", "--preset", "smoke", "--dry-run", *words, at=sources)
 
 
-def test_the_page_shows_commands_that_are_understood(installed, tmp_path):
-    commands = re.findall(r"^    linear-rope (run .*?)(?: +#.*)?$", PAGE.read_text(), re.MULTILINE)
-    lines = [[*command.split(), "--dry-run"] for command in commands if "--plugin squareplus" not in command]
-    assert len(lines) >= 4
-    python("-c", MAIN.format(lines), path=installed, at=tmp_path)
+def test_the_page_shows_commands_that_are_understood(asked):
+    assert len(SHOWN) >= 4
+    assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
 
 
-def test_a_wrong_name_lists_what_there_is_with_that_of_the_package(installed, tmp_path):
-    wrong = {
-        "--data countin": "did you mean 'counting'? choose from stdlib, ",
-        "--variants windowd-none": "did you mean 'windowed-none'? choose from softmax-none, ",
-        "--launcher one-by-on": "did you mean 'one-by-one'? choose from local, ",
-    }
-    lines = [f"run convergence --preset smoke {words}".split() for words in wrong] + [["run", "gan"]]
-    said = python("-c", MAIN.format(lines), path=installed, at=tmp_path, ok=False)
-    for sentence in (*wrong.values(), "did you mean 'gain'? choose from convergence, "):
+def test_a_wrong_name_lists_what_there_is_with_that_of_the_package(asked):
+    for line, sentence in WRONG.items():
+        status, said = asked["said"][line]
+        assert status == 2
         assert sentence in said
 
 

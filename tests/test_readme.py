@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,23 @@ FINDINGS = {
 }
 CONVERGENCE = PAGES[PROJECT / "docs/findings/convergence.md"]
 SPEED = PAGES[PROJECT / "docs/speed.md"]
+# Whose examples run where they are installed.
+OTHER_LIBRARIES = ("performer_pytorch", "transformers", "x_transformers", "torchtune")
+
+
+def marks(block):
+    absent = [
+        name
+        for name in OTHER_LIBRARIES
+        if re.search(rf"^(from|import) {name}\b", block, flags=re.MULTILINE) and find_spec(name) is None
+    ]
+    if absent:
+        return [pytest.mark.skip(reason=f"{', '.join(absent)} is not installed")]
+    return [pytest.mark.slow, pytest.mark.full] if "compare(" in block else []
+
+
 BLOCKS = [
-    pytest.param(
-        block, id=f"{path.name}-{number}", marks=[pytest.mark.slow, pytest.mark.full] if "compare(" in block else []
-    )
+    pytest.param(block, id=f"{path.name}-{number}", marks=marks(block))
     for path, text in PAGES.items()
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 ]

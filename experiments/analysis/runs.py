@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.analysis.statistics import run_states
+from experiments.analysis.statistics import estimate, run_states
 from experiments.config import recorded_steps
 from experiments.records.schema import Comparison
 
@@ -17,21 +17,24 @@ class NotRecorded(Exception):
 
 
 class RunRecord:
-    """The recorded numbers of one finished run."""
+    """The recorded numbers of one finished run; each curve is worked out once, as many claims ask for the same."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self._rows = rows
+        self._curves: dict[str, pd.Series[float]] = {}
 
     def curve(self, metric: str) -> "pd.Series[float]":
         """A metric by step, ascending; its name begins with its split: ``validation_bits_per_byte``.
 
         Raises NotRecorded if there is none.
         """
-        split, _, name = metric.partition("_")
-        rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
-        if rows.empty:
-            raise NotRecorded(metric)
-        return rows.set_index("step")["value"].sort_index()
+        if metric not in self._curves:
+            split, _, name = metric.partition("_")
+            rows = self._rows[(self._rows["split"] == split) & (self._rows["metric"] == name)]
+            if rows.empty:
+                raise NotRecorded(metric)
+            self._curves[metric] = rows.set_index("step")["value"].sort_index()
+        return self._curves[metric]
 
     def last(self, metric: str) -> float:
         """A metric at the last step that has it. Raises NotRecorded if there is none."""
@@ -88,6 +91,28 @@ class Runs:
                 fate = ("unfinished", told) if told else fate
             fates[place] = fate
         return fates
+
+    @cached_property
+    def unlearnt(self) -> dict[str, str]:
+        """By variant that is not clearly better than the comparison's floor, a sentence that says so.
+
+        Clearly is by the 95 % interval of its test figure's mean, of fewer than three seeds by the mean.
+        """
+        objective, floor = self._comparison.objective, self._comparison.floor
+        if floor is None:
+            return {}
+        sign, found = 1 if objective.better == "higher" else -1, {}
+        for variant in self._comparison.variants:
+            runs = [(variant.name, seed) for seed in self._comparison.seeds]
+            last = [self.numbers[run].last(f"test_{objective.metric}") for run in runs if self.fates[run][0] == "done"]
+            mine = estimate([sign * value for value in last])
+            reached = mine.low if mine.has_interval else mine.mean
+            if mine.n and not reached > sign * floor:
+                words = objective.metric.replace("_", " ")
+                found[variant.name] = (
+                    f"{variant.name} has {words} {sign * mine.mean:.3f}, and to know nothing {floor:.3f}"
+                )
+        return found
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int], RunRecord]:

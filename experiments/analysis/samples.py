@@ -5,7 +5,7 @@ seeds at which a variant failed or is unfinished.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,6 +34,10 @@ class Sample:
     """what a reader has to know of the values, a sentence each"""
     pooled: Spread | None = None
     """the spread of such a value, estimated from more than this sample; the sample is judged by it, too"""
+    about: tuple[str, ...] = ()
+    """the variants that are compared"""
+    unlearnt: Mapping[str, str] = field(default_factory=dict)
+    """a sentence on each of these that is not clearly better than an answer that knows nothing of the input"""
     unjudged: str = ""
     """why the values, though all may be there, allow no verdict; empty if they do"""
 
@@ -110,7 +114,8 @@ def by_seed(
             if found is not None:
                 values[seed] = found
         told = tuple(f"{len(seeds)} of {len(values)} seeds {note}" for note, seeds in notes.items())
-        return Sample(values, len(comparison.seeds), tuple(lost), notes=told)
+        unlearnt = {each: runs.unlearnt[each] for each in variants if each in runs.unlearnt}
+        return Sample(values, len(comparison.seeds), tuple(lost), notes=told, about=variants, unlearnt=unlearnt)
 
     return sample
 

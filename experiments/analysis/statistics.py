@@ -134,9 +134,11 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     """
     by_run = curves.set_index(["variant", "seed"])
     curves = by_run[by_run.index.isin(finished)].reset_index().sort_values("step", kind="stable")
-    grouped: Any = curves.groupby(["split", "metric", "variant", "seed"])
-    recorded = {place: rows.set_index("step")["value"] for place, rows in grouped}
     units = compared(comparison, curves)
+    # Of many layers' statistics, say, there is nothing to summarise.
+    wanted = curves[curves["metric"].isin([*units, "tokens_per_second"])]
+    grouped: Any = wanted.groupby(["split", "metric", "variant", "seed"])
+    recorded = {place: rows.set_index("step")["value"] for place, rows in grouped}
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
     main = next(iter(units))
     sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
@@ -179,7 +181,7 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
 def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
     """The metrics that are summarised, with their units: the loss where it is recorded, and the primary one."""
     primary = comparison.objective
-    recorded = primary.metric == LOSS or LOSS in set(curves["metric"])
+    recorded = primary.metric == LOSS or bool((curves["metric"] == LOSS).any())
     return ({LOSS: NEXT_BYTE.unit} if recorded else {}) | {primary.metric: primary.unit}
 
 
@@ -219,6 +221,7 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     curves = read_curves(root, comparison) if curves is None else curves
     states = run_states(root, comparison, curves)
     values = finished_values(root, comparison, curves)
+    metrics = compared(comparison, curves)
     rows = []
     for variant in comparison.variants:
         mine = values[values["variant"] == variant.name]
@@ -229,7 +232,7 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
         told = {"variant": variant.name, "reasons": _reasons(others)} | counts
         units = {
             name: unit
-            for metric, unit in compared(comparison, curves).items()
+            for metric, unit in metrics.items()
             for name in (
                 *(f"test_{metric}", f"validation_{metric}"),
                 *(contrast for contrast, _ in contrasts(variant, comparison, metric)),

@@ -150,8 +150,9 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
     if sample is None or sample.unfinished or sample.lost:
         return None, ""
     values = list(sample.values.values())
-    if sample.unjudged:
-        return None, sample.unjudged
+    told = "; ".join(sample.unlearnt.values())
+    if sample.unjudged or (told and len(sample.unlearnt) == len(sample.about)):
+        return None, sample.unjudged or f"nothing was learnt that could be compared: {told}"
     if len(values) < SMALLEST_SAMPLE:
         return None, f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count":
@@ -162,7 +163,10 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
         return certainties(values, claim.region, claim.margin), ""
     if not claim.resolution and min(values) == max(values):
         return None, "all values are equal"
-    return p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled), ""
+    inside, outside = p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
+    if told and inside < outside and claim.region[0] < 0 < claim.region[1]:
+        return None, f"one is as good as the other, and nothing was learnt: {told}"
+    return (inside, outside), ""
 
 
 def _too_few_differed(sample: Sample) -> str:

@@ -18,7 +18,7 @@ from experiments.errors import EXIT_FAILED
 from experiments.options import DoctorOptions
 
 REQUIREMENTS = (
-    "torch einops numpy pandas scipy matplotlib Jinja2 rich pooch psutil safetensors filelock requests msgspec "
+    "torch einops numpy pandas scipy matplotlib Jinja2 rich plotext pooch psutil safetensors filelock requests msgspec "
     "performer-pytorch pillow bokeh"
 ).split()
 """the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""

@@ -20,11 +20,13 @@ from experiments.launch.registry import LAUNCHERS
 from experiments.options import RunOptions
 from experiments.records.schema import Comparison, Origin
 from experiments.studies.registry import STUDIES
+from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.determinism import nondeterministic_operations
 from experiments.training.loop import RunFailed, make_optimizer, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.variants import Variant, get_variant, modules_of
+from linear_rope.functional import native
 
 MEASURING_SECONDS = 3
 """after this, variants of a kernel and position that were measured are taken to be as fast"""
@@ -34,21 +36,34 @@ def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
     """The code from outside that takes part in a comparison now; it is added to what the comparison names."""
     modules = {*options.plugin, STUDIES.origin(comparison.study), LAUNCHERS.origin(options.launcher)}
     modules.add(DATA_SETS.origin(comparison.config.get("data", "")))
+    modules.update(TRACKERS.origin(name) for name in parse_trackers(options.tracker))
     modules.update(*(modules_of(variant.name, variant.kernel, variant.position) for variant in comparison.variants))
     found = [Origin(**origin) for origin in origins(module for module in modules if module)]
     comparison.plugins = [*comparison.plugins, *(origin for origin in found if origin not in comparison.plugins)]
     return found
 
 
-def print_head(console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int) -> None:
+def print_head(
+    console: Console, comparison: Comparison, corpus: Data, device: torch.device, workers: int | None
+) -> None:
+    """``workers`` is None if the launcher knows how many runs there is room for."""
     config = comparison.config
+    at_a_time = "as many at a time as there is room for" if workers is None else f"{workers} at a time"
     console.print(f"data: {corpus.name}, {corpus.source}. {corpus.note}", soft_wrap=True)
     console.print(
         f"{len(comparison.variants)} variants x {len(comparison.seeds)} seeds, {config['steps']:,} steps of "
-        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {workers} at a time on "
-        f"{comparison.machine['device']}; linear attention: the chunked form in pure PyTorch, on {device.type}",
+        f"{comparison.read_in(1)} ({comparison.read_in(config['steps'])} a run), {at_a_time} on "
+        f"{comparison.machine['device']}; causal linear attention: {_kernel(device)}",
         soft_wrap=True,
     )
+
+
+def _kernel(device: torch.device) -> str:
+    """What computes causal linear attention in float32 on a device."""
+    if native.takes(torch.float32, device):
+        return native.description()
+    why_not = f" (native kernel: {native.description()})" if device.type == "cpu" else ""
+    return f"the chunked form in PyTorch{why_not}"
 
 
 def print_plan(
@@ -58,7 +73,7 @@ def print_plan(
     config: Config,
     objective: Objective,
     device: torch.device,
-    workers: int,
+    workers: int | None,
 ) -> None:
     print_head(console, comparison, objective.corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
@@ -86,9 +101,10 @@ def print_plan(
             "is its first seed",
             soft_wrap=True,
         )
+    at_once = 1 if workers is None else min(workers, runs)
     console.print(
-        f"{runs} runs, {tokens:,} tokens; estimated time with {workers} at a "
-        f"time: {duration(total / min(workers, runs))}. No comparison was written."
+        f"{runs} runs, {tokens:,} tokens; estimated time with {workers or 'one'} at a "
+        f"time: {duration(total / at_once)}. No comparison was written."
     )
 
 

@@ -2,13 +2,15 @@
 
 from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
-from experiments.launch.registry import LAUNCHERS
+from experiments.launch.parts import parse_part
+from experiments.launch.registry import check_resources
 from experiments.options import ALL, RunOptions, parse
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
+from experiments.trackers.registry import parse_trackers
 from experiments.variants import parse_variants
 
-MOST_SEEDS, MOST_WORKERS = 1000, 4096
+MOST_SEEDS, MOST_WORKERS, MOST_PROCESSES = 1000, 4096, 4096
 
 
 def run(options: RunOptions) -> int:
@@ -16,9 +18,15 @@ def run(options: RunOptions) -> int:
 
     Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
     """
-    for name, value, most in (("--seeds", options.seeds, MOST_SEEDS), ("--workers", options.workers, MOST_WORKERS)):
+    for name, value, most in (
+        ("--seeds", options.seeds, MOST_SEEDS),
+        ("--workers", options.workers, MOST_WORKERS),
+        ("--nproc", options.nproc, MOST_PROCESSES),
+    ):
         if value is not None:
             check_range(name, value, 1, most)
+    if options.shard and options.nproc == 1:
+        raise ValueError("--shard is given, and --nproc is 1; give --nproc 2 or more, or leave --shard out")
     if not options.run_timeout > 0:
         raise ValueError(f"--run-timeout is {options.run_timeout}; give a positive number of seconds")
     if options.study == ALL:
@@ -26,7 +34,10 @@ def run(options: RunOptions) -> int:
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
-    LAUNCHERS[options.launcher]
+    parse_trackers(options.tracker)
+    check_resources(options.launcher, options.resources)
+    if options.part is not None:
+        parse_part(options.part)
     config = resolved_config(options)
     if options.variants is not None:
         parse_variants(options.variants)

@@ -15,7 +15,19 @@ from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.options import RunOptions, as_words, given_options
 from experiments.studies.registry import STUDIES
 
-EVERYWHERE = ("--preset", "--data-dir", "--device", "--workers", "--run-timeout", "--launcher", "--dry-run", "--plugin")
+EVERYWHERE = (
+    "--preset",
+    "--data-dir",
+    "--device",
+    "--workers",
+    "--nproc",
+    "--shard",
+    "--run-timeout",
+    "--launcher",
+    "--resources",
+    "--dry-run",
+    "--plugin",
+)
 """options of ``run all``; they go to every run"""
 RUNS = Path("results/runs")
 

@@ -43,7 +43,7 @@ def run_data_sets(
         if run_one(words):
             failed.append(name)
     console.rule()
-    if there and not options.dry_run:
+    if there and not options.dry_run and options.part is None:
         console.print(f"report of all: {write_overview(root, STUDIES, lambda _: None)}", soft_wrap=True)
     for name in missing:
         console.print(f"{name} was left out, because it is not here; the command `data` tells how to get it")

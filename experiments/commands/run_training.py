@@ -1,7 +1,9 @@
 """The run command for a study that trains: from its options to a comparison on disk."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,20 +16,24 @@ from experiments.config import Config
 from experiments.console import available_cores, command_line, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
+from experiments.launch.companions import check_can_share
 from experiments.launch.launcher import Launcher, Run
+from experiments.launch.parts import Part, parse_part, without_part
 from experiments.launch.progress import Display
-from experiments.launch.registry import LAUNCHERS
+from experiments.launch.registry import is_elsewhere, make_launcher
+from experiments.launch.resources import Resources
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
 from experiments.launch.runs import Failure, Training, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records import store
 from experiments.records.files import remove_leftovers
-from experiments.records.lock import check_free, only_one_run
-from experiments.records.record import is_finished, run_directory, write_record
-from experiments.records.schema import Comparison, UnrecordedRun, VariantRecord
+from experiments.records.lock import check_free, for_a_moment, one_part, only_one_run
+from experiments.records.record import is_finished, read_comparison, run_directory, write_record
+from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
+from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective
@@ -38,7 +44,7 @@ from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_
 def run_training(study: Study, options: RunOptions, config: Config) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
-    Raises ValueError for wrong use; then nothing was written.
+    Of a part it only trains. Raises ValueError for wrong use; then nothing was written.
     """
     seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
@@ -46,13 +52,22 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     root = options.directory
     device = models.resolve_device(options.device)
     workers = options.workers
-    if workers is None:
-        workers = 1 if device.type == "cuda" else max(1, available_cores() // config.threads)
-    launcher = LAUNCHERS[options.launcher](workers=workers, run_timeout=options.run_timeout)
+    if workers is None and not is_elsewhere(options.launcher):
+        workers = 1 if device.type == "cuda" else max(1, available_cores() // (config.threads * options.nproc))
+    launcher = make_launcher(
+        options.launcher,
+        workers=workers,
+        run_timeout=options.run_timeout,
+        resources=options.resources,
+        default=Resources(cpu=config.threads * options.nproc, gpu=options.nproc if device.type == "cuda" else 0),
+    )
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
-    if device.type == "cpu":
-        models.check_memory(max(configs.values(), key=lambda variant: variant.dim), min(workers, seeds * len(variants)))
+    for one in configs.values():
+        check_can_share(one.batch_size, options.nproc)
+    if device.type == "cpu" and not is_elsewhere(options.launcher):
+        at_once = min(workers or 1, seeds * len(variants))
+        models.check_memory(max(configs.values(), key=lambda variant: variant.dim), at_once)
     corpus = load_data(config.data, options.data_dir, options.data_file, may_download=not options.dry_run)
     objective = make_objective(corpus, config, root)
     parameters = {
@@ -66,7 +81,8 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     reusable = {} if options.reuse is None else trained_runs(options.reuse, passed_over)
 
     console = make_console()
-    comparison = store.new_comparison(root, options.study, options.preset, command_line(options.words), device)
+    command = command_line(without_part(options.words))
+    comparison = store.new_comparison(root, options.study, options.preset, command, device)
     comparison.config = dataclasses.asdict(config)
     comparison.variants = [_describe(variant, configs[variant.name], parameters[variant.name]) for variant in variants]
     comparison.seeds = list(range(seeds))
@@ -74,6 +90,13 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     comparison.objective = objective.describe()
     windows = {"validation": config.evaluation_windows, "test": config.test_windows}
     comparison.evaluated_windows = {split: len(objective.windows(split, most)[0]) for split, most in windows.items()}
+    comparison.floors = objective.floors(config.test_windows)
+    comparison.initial_weights = {
+        f"{variant.name}/seed{seed}": sha256
+        for variant in variants
+        for seed in comparison.seeds
+        if (sha256 := objective.initial_weights(variant, seed))
+    }
     comparison.learning_rates = rates
     comparison.notes += passed_over
     # What cannot be merged is refused before anything is written.
@@ -83,62 +106,155 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
     store.make_directory(root)
+    part = None if options.part is None else parse_part(options.part)
+    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part)
+    if part is not None:
+        return _train_part(trainer, comparison, part, workers)
     with only_one_run(root, console):
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
         print_head(console, comparison, objective.corpus, device, workers)
         with store.failing_after_it_began(root):
-            return _train_and_report(console, study, root, comparison, options, objective, device, launcher, reusable)
+            return _train_and_report(trainer, study, comparison)
 
 
-def _train_and_report(
-    console: Console,
-    study: Study,
-    root: Path,
-    comparison: Comparison,
-    options: RunOptions,
-    objective: Objective,
-    device: torch.device,
-    launcher: Launcher,
-    reusable: dict[str, Trained],
-) -> int:
+@dataclass
+class _Trainer:
+    """Trains the runs of a comparison, or of its trials of learning rates."""
+
+    console: Console
+    root: Path
+    config: Config
+    options: RunOptions
+    objective: Objective
+    device: torch.device
+    launcher: Launcher
+    reusable: dict[str, Trained]
+    part: Part | None
+    plugins: list[Origin] = field(default_factory=list)
+
+    def begin(self, comparison: Comparison) -> None:
+        """Write what the runs are of, and what of it cannot be repeated exactly."""
+        self.plugins = note_plugins(comparison, self.options)
+        self.config = Config(**comparison.config)
+        write_record(self.root / "comparison.json", comparison)
+
+    def note_nondeterministic(self, comparison: Comparison) -> None:
+        if self.device.type == "cuda" and not all(
+            is_finished(self.root, *run, self.config.steps) for run in comparison.runs
+        ):
+            comparison.nondeterministic = nondeterministic(comparison, self.config, self.objective, self.device)
+            write_record(self.root / "comparison.json", comparison)
+
+    def train(self, at: Path, what: Comparison, comparison: Comparison, but: Sequence[str] = ()) -> dict[Run, Failure]:
+        """Train what is missing of a comparison, but for some variants; what is to be noted is ``comparison``'s."""
+        settings = {variant.name: variant.settings for variant in what.variants}
+        options, sha256 = self.options, self.objective.corpus.sha256
+        data = options.data_dir, options.data_file, sha256
+        training = Training(
+            at,
+            self.config,
+            *data,
+            self.device.type,
+            settings,
+            nproc=options.nproc,
+            shard=options.shard,
+            plugins=self.plugins,
+            initial_weights=what.initial_weights,
+            trackers=parse_trackers(options.tracker),
+            part=self.part,
+        )
+        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
+        runs = [run for run in (self.part.share(runs) if self.part else runs) if run.variant not in but]
+        with for_a_moment(self.root) if self.part else nullcontext():
+            self.objective.save(at)
+            taken = take_over(training, runs, self.reusable)
+            for run, there in taken.items():
+                self.console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
+            sentence = other_code(taken, "runs" if at == self.root else "trials of learning rates")
+            store.add_notes(comparison, [] if sentence is None else [sentence])
+            if self.part and sentence:
+                on_disk = read_comparison(self.root)
+                store.add_notes(on_disk, [sentence])
+                write_record(self.root / "comparison.json", on_disk)
+        done = sum(map(training.is_finished, runs))
+        if done:
+            self.console.print(f"{done} of {len(runs)} runs are done already")
+        if not runs:
+            return {}
+        with Display(self.console, runs, done, self.config.steps) as display:
+            return train_runs(training, runs, self.launcher, display)
+
+    def reuse_trials(self, comparison: Comparison) -> None:
+        """A variant's best trial is its first seed."""
+        if (self.root / tuning.DIRECTORY).is_dir():
+            self.reusable = trained_runs(self.root / tuning.DIRECTORY, comparison.notes) | self.reusable
+
+    def tell(self, failures: dict[tuple[Path, Run], Failure]) -> None:
+        for (at, run), failure in failures.items():
+            self.console.print(f"{failure.ended.state}: {run}: {failure.reason}", soft_wrap=True)
+            self.console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
+        if failures:
+            self.console.print("the same command tries what failed again")
+
+
+def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: int | None) -> int:
+    """Train a part of a comparison, while others may train theirs. Returns the exit status."""
+    root, console = trainer.root, trainer.console
+    failures: dict[tuple[Path, Run], Failure] = {}
+    with ExitStack() as held:
+        with for_a_moment(root):
+            held.enter_context(one_part(root, *part))
+            comparison = store.merge_with_existing(root, comparison)
+            print_head(console, comparison, trainer.objective.corpus, trainer.device, workers)
+            trainer.begin(comparison)
+            trainer.note_nondeterministic(comparison)
+            if untuned(comparison):
+                store.make_directory(root / tuning.DIRECTORY)
+                write_record(root / tuning.DIRECTORY / "comparison.json", tuning.trials(comparison))
+        held.enter_context(store.failing_after_it_began(root))
+        if waiting := untuned(comparison):
+            tuned = [variant for variant in comparison.variants if variant not in waiting]
+            trials, but = tuning.trials(comparison), tuning.trials(replace(comparison, variants=tuned)).variants
+            ended = trainer.train(root / tuning.DIRECTORY, trials, comparison, [variant.name for variant in but])
+            failures |= {(root / tuning.DIRECTORY, run): failure for run, failure in ended.items()}
+            with for_a_moment(root):
+                comparison = read_comparison(root)  # others may have found some rates meanwhile
+                _choose_rates(console, root, comparison)
+        trainer.reuse_trials(comparison)
+        waiting = untuned(comparison)
+        ended = trainer.train(root, comparison, comparison, [variant.name for variant in waiting])
+        failures |= {(root, run): failure for run, failure in ended.items()}
+    trainer.tell(failures)
+    if waiting:
+        console.print(
+            f"{part} has tried its learning rates, and {len(waiting)} variants have none yet; give the same command "
+            "again when all parts have ended",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True
+        )
+    return EXIT_FAILED if failures else 0
+
+
+def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
+    root, console, objective = trainer.root, trainer.console, trainer.objective
     remove_leftovers(root)
     remove_unfinished_reports(root)
     comparison.unrecorded = []
-    plugins = note_plugins(comparison, options)
-    write_record(root / "comparison.json", comparison)
-    config = Config(**comparison.config)
-
-    def train(at: Path, what: Comparison) -> dict[Run, Failure]:
-        """Train what is missing of a comparison."""
-        objective.save(at)
-        settings = {variant.name: variant.settings for variant in what.variants}
-        data = options.data_dir, options.data_file, objective.corpus.sha256
-        training = Training(at, config, *data, device.type, settings, plugins)
-        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        taken = take_over(training, runs, reusable)
-        for run, there in taken.items():
-            console.print(f"{run}: taken over from {there.root} ({there.run})", soft_wrap=True)
-        sentence = other_code(taken, "runs" if at == root else "trials of learning rates")
-        store.add_notes(comparison, [] if sentence is None else [sentence])
-        done = sum(map(training.is_finished, runs))
-        if done:
-            console.print(f"{done} of {len(runs)} runs are done already")
-        with Display(console, runs, done, config.steps) as display:
-            return train_runs(training, runs, launcher, display)
-
+    trainer.begin(comparison)
+    config = trainer.config
     for note in (*comparison.notes, *_short_of_the_peak(config)):
         console.print(f"note: {note}", soft_wrap=True)
-    failures = _tune(console, root, comparison, train)
-    runs = list(comparison.runs)
-    if device.type == "cuda" and not all(is_finished(root, *run, config.steps) for run in runs):
-        comparison.nondeterministic = nondeterministic(comparison, config, objective, device)
-        write_record(root / "comparison.json", comparison)
-    if (root / tuning.DIRECTORY).is_dir():
-        reusable = trained_runs(root / tuning.DIRECTORY, comparison.notes) | reusable
+    failures = _tune(trainer, comparison)
+    trainer.note_nondeterministic(comparison)
+    trainer.reuse_trials(comparison)
     waiting = untuned(comparison)
     ready = [variant for variant in comparison.variants if variant not in waiting]
     if ready:
-        failures |= {(root, run): failure for run, failure in train(root, replace(comparison, variants=ready)).items()}
+        ended = trainer.train(root, replace(comparison, variants=ready), comparison)
+        failures |= {(root, run): failure for run, failure in ended.items()}
     comparison.unrecorded = [
         UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
         for (at, run), failure in failures.items()
@@ -152,11 +268,7 @@ def _train_and_report(
     write_record(root / "comparison.json", comparison)
     report = write_report(root, study)
     console.print(result_table(root))
-    for (at, run), failure in failures.items():
-        console.print(f"{failure.ended.state}: {run}: {failure.reason}", soft_wrap=True)
-        console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
-    if failures:
-        console.print("the same command tries what failed again")
+    trainer.tell(failures)
     console.print(f"report: {report}", soft_wrap=True)
     return EXIT_FAILED if failures else 0
 
@@ -170,27 +282,31 @@ def _short_of_the_peak(config: Config) -> list[str]:
     ]
 
 
-def _tune(
-    console: Console, root: Path, comparison: Comparison, train: Callable[[Path, Comparison], dict[Run, Failure]]
-) -> dict[tuple[Path, Run], Failure]:
-    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
+def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Failure]:
+    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run."""
+    variants = untuned(comparison)
+    if not variants:
+        return {}
+    root, at = trainer.root, trainer.root / tuning.DIRECTORY
+    rates = ", ".join(map(str, comparison.learning_rates))
+    trainer.console.print(f"learning rates: {len(variants)} variants at {rates}, seed {tuning.SEED}", soft_wrap=True)
+    store.make_directory(at)
+    write_record(at / "comparison.json", tuning.trials(comparison))
+    failures = trainer.train(at, tuning.trials(replace(comparison, variants=variants)), comparison)
+    _choose_rates(trainer.console, root, comparison)
+    return {(at, run): failure for run, failure in failures.items()}
+
+
+def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
+    """Choose the learning rate of every variant whose trials have ended.
 
     A rate at which a variant diverges is not its best. If it does at all of them, it keeps the comparison's. Either way
     the rate is recorded with the variant, so that all its runs have the same, now and when the comparison goes on. A
     variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
-    variants = untuned(comparison)
-    if not variants:
-        return {}
-    at = root / tuning.DIRECTORY
-    rates = ", ".join(map(str, comparison.learning_rates))
-    console.print(f"learning rates: {len(variants)} variants at {rates}, seed {tuning.SEED}", soft_wrap=True)
-    store.make_directory(at)
-    write_record(at / "comparison.json", tuning.trials(comparison))
-    failures = train(at, tuning.trials(replace(comparison, variants=variants)))
-    for variant in variants:
+    for variant in untuned(comparison):
         if not tuning.have_ended(root, comparison, variant.name):
-            console.print(f"  {variant.name}: not yet, for a trial failed", soft_wrap=True)
+            console.print(f"  {variant.name}: not yet, for a trial failed or was not made", soft_wrap=True)
             continue
         rate = tuning.choose(root, comparison, variant.name)
         remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
@@ -198,11 +314,10 @@ def _tune(
         variant.settings = variant.settings | {"learning_rate": rate}
         console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)
-    return {(at, run): failure for run, failure in failures.items()}
 
 
 def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
-    """As count_parameters; from models of one and two layers, because all layers have equally many."""
+    """As count_parameters; from models of one and two layers, because the second adds what each further one adds."""
     # Only what changes the number: of hundreds of variants most differ in something else.
     fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
     features = 2 if fewer else config.num_features
@@ -211,7 +326,8 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
     sizes = Config(**kept, num_features=features)
     by_layers = [dataclasses.replace(sizes, layers=layers) for layers in (1, 2)]
     one, two = (_count(variant.kernel, variant.position, sizes, objective) for sizes in by_layers)
-    return one[0] + (config.layers - 1) * (two[0] - one[0]), one[1]
+    total, tables = (first + (config.layers - 1) * (second - first) for first, second in zip(one, two, strict=True))
+    return total, tables
 
 
 @lru_cache(maxsize=1024)

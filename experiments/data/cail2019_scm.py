@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 URL = "https://cail.oss-cn-qingdao.aliyuncs.com/cail2019/CAIL2019-SCM.zip"
 FILES = {"train": ("train.json",), "validation": ("valid.json", "dev.json"), "test": ("test.json",)}
 TRIPLETS = {"train": 5_102, "validation": 1_500, "test": 1_536}
+SAMPLE_SHA256 = "b801caa50f7bc718224092476961c2d317c6cc6400b13dcfeab7f96688c87b6d"
 SAMPLE = Download(
     url="https://raw.githubusercontent.com/china-ai-law-challenge/CAIL2019/010ebcedb4a1faf0ae25576254d134fa518e4830/"
     "scm/baseline/tf_idf/input.txt",
-    known_hash="sha256:b801caa50f7bc718224092476961c2d317c6cc6400b13dcfeab7f96688c87b6d",
+    known_hash=f"sha256:{SAMPLE_SHA256}",
     file_name="cail2019-scm-input.txt",
     places=("cail2019_scm/input.txt", "cail2019_scm/input.txt.gz"),
 )
@@ -109,7 +110,9 @@ def load(data_dir: Path | None, _: object = None, *, triplets: dict[str, int] = 
     return examples_of("cail2019-scm", [mixed(frame) for frame in frames], source, note, classes=NEARER)
 
 
-def load_sample(data_dir: Path | None, _: object = None, *, triplets: int = SAMPLE_TRIPLETS) -> Examples:
+def load_sample(
+    data_dir: Path | None, _: object = None, *, triplets: int = SAMPLE_TRIPLETS, sha256: str | None = SAMPLE_SHA256
+) -> Examples:
     """500 triplets of the contest's own repository, without labels: B is taken for the nearer text.
 
     The contest promised that of its training data; that this file is such data is inferred, because others trained
@@ -118,7 +121,9 @@ def load_sample(data_dir: Path | None, _: object = None, *, triplets: int = SAMP
     Raises ValueError if the file cannot be had or is not as it should be.
     """
     (path,), source = fetch_all(data_dir, [SAMPLE])
-    frame = swapped(read(Table(path, "--data cail2019-scm-sample"), triplets, labelled=False))
+    table = Table(path, "--data cail2019-scm-sample")
+    frame = swapped(read(table, triplets, labelled=False))
+    table.check(sha256)
     note = (
         "A sample of CAIL2019-SCM: 500 triplets without labels, in which B is taken for the nearer "
         "text and exchanged with C in half of them; split 80/10/10 by the sha256 of A. Many texts are B or C in "

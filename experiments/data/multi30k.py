@@ -1,5 +1,6 @@
 """Descriptions of 31,014 pictures in English, translated into German (Elliott et al. 2016), and newer test splits."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,21 @@ SHA256 = {
     "test_2018_flickr.de": "ddd0130c7d97482dc5197a02141dae8dd79f20f03586c480d675c09a32daf608",
 }
 """of the packed files"""
+CONTENT = {
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+    "test_2017_flickr.en": "ce1450ddc5ab0834502579d77a170849952e15a2938b34cc503bdc25ebb4fb98",
+    "test_2017_flickr.de": "c3078bc3b36808bf9d20eb2347ed6137016179ef59ec0d2b9b8ecc3fb2880081",
+    "test_2017_mscoco.en": "43051fdfa86fd5395182e718a94ca67b1b227b9f7c79596ff0f6b813216981d2",
+    "test_2017_mscoco.de": "58277df3c75f92f7145a11b910b553d1cf82c439249d4dc237c899609eafac22",
+    "test_2018_flickr.en": "4e585c2dd525911a6ea7730e9d0b516239af3f1b1ffae6a2130223cfb639f25e",
+    "test_2018_flickr.de": "39fcc8b3331d76fb42d648d019c6898b0d5e58baac87bc2a0bb93f44ec8db207",
+}
+"""sha256 of what is packed in them"""
 PAIRS = {
     "train": 29_000,
     "val": 1_014,
@@ -56,8 +72,17 @@ def downloads(test: str) -> list[Download]:
     ]
 
 
-def load(name: str, data_dir: Path | None, _: object = None, *, pairs: dict[str, int] = PAIRS) -> Examples:
-    """Task 1 of Multi30k, English to German, as its authors typed it; ``pairs`` is the number of each split.
+def load(
+    name: str,
+    data_dir: Path | None,
+    _: object = None,
+    *,
+    pairs: Mapping[str, int] = PAIRS,
+    sha256: Mapping[str, str] = CONTENT,
+) -> Examples:
+    """Task 1 of Multi30k, English to German, as its authors typed it.
+
+    ``pairs`` is the number of each split, ``sha256`` that of the content of each file that is to be checked.
 
     Raises ValueError if a file cannot be had, or is not as it should be.
     """
@@ -68,6 +93,8 @@ def load(name: str, data_dir: Path | None, _: object = None, *, pairs: dict[str,
         read_parallel(*tables[2 * number : 2 * number + 2], rows=pairs[split])
         for number, split in enumerate(("train", "val", test))
     ]
+    for table in tables:
+        table.check(sha256.get(table.path.name.removesuffix(".gz").removeprefix("multi30k-")))
     return examples_of(name, frames, source, f"Multi30k, English to German, not tokenised; test is {test}.")
 
 

@@ -3,6 +3,7 @@
 Rows are numbered as an editor does: from 1, a header included.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ class Table:
         file = f"{self.path}, {self.member}" if self.member else str(self.path)
         where = file if row is None else f"{file}, row {row}"
         return ValueError(f"{self.origin}: {where}: {what}; replace or remove it")
+
+    def check(self, sha256: str | None) -> None:
+        """Raises ValueError if the content, unpacked, has another sha256; None: it is not known."""
+        content = read_content(self.path, origin=self.origin, member=self.member)
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            raise self.wrong(f"it is damaged or another file (the sha256 of its content is not {sha256})")
 
     def lines(self) -> list[str]:
         """Its lines, ended by a line feed alone: texts hold other characters that Python takes for ends of lines.
@@ -113,10 +120,11 @@ def read_parallel(source: Table, target: Table, *, rows: int | None = None) -> "
     import pandas as pd
 
     sources, targets = source.lines(), target.lines()
+    for table, lines in ((source, sources), (target, targets)):
+        if rows not in (None, len(lines)):
+            raise table.wrong(f"it has {len(lines):,} lines, expected {rows:,}")
     if len(sources) != len(targets):
         raise target.wrong(f"it has {len(targets):,} lines, and {source.path} {len(sources):,}; they must be equal")
-    if rows not in (None, len(sources)):
-        raise source.wrong(f"it has {len(sources):,} lines, expected {rows:,}")
     frame = pd.DataFrame({"source": pd.Series(sources, dtype=str), "target": pd.Series(targets, dtype=str)})
     frame = frame.apply(lambda column: column.str.strip())
     return frame[(frame["source"] != "") & (frame["target"] != "")]

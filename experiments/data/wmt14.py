@@ -3,6 +3,7 @@
 The training data are Europarl v7, Common Crawl and News Commentary v9; validation is newstest2013, test newstest2014.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.data.corpus import DataSet
@@ -83,7 +84,13 @@ def load(data_dir: Path | None, _: object = None, *, sentences: dict[str, int] =
     return examples_of("wmt14", frames, in_data_directory(data_dir, files.values()), note)
 
 
-def load_sample(data_dir: Path | None, _: object = None, *, pairs: dict[str, int] = SAMPLE_PAIRS) -> Examples:
+def load_sample(
+    data_dir: Path | None,
+    _: object = None,
+    *,
+    pairs: Mapping[str, int] = SAMPLE_PAIRS,
+    sha256: Mapping[str, str] = SAMPLE,
+) -> Examples:
     """The sample that OpenNMT-py came with, tokenised, with the escapes of its tokenizer undone (``&apos;`` is ').
 
     They are no part of the text, and a model would spend several bytes on each. The spaces around punctuation are left:
@@ -97,6 +104,8 @@ def load_sample(data_dir: Path | None, _: object = None, *, pairs: dict[str, int
         read_parallel(*tables[2 * number : 2 * number + 2], rows=rows).map(unescaped)
         for number, rows in enumerate(pairs.values())
     ]
+    for table in tables:
+        table.check(sha256.get(table.path.name.partition(".")[0].removeprefix("wmt14-sample-")))
     note = (
         "A sample of WMT 2014, English to German: 10,000 pairs, tokenised, its escapes undone; test is 2,737 pairs of "
         "newstest2014. Figures are not comparable with published ones."

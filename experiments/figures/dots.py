@@ -13,7 +13,9 @@ from experiments.figures.panels import grid_of, head, mean_with_interval, wrappe
 from experiments.figures.style import MUTED, by_kernel, is_narrow, kernel_colour, label, variant_style
 from experiments.records.schema import Comparison
 
-ROW_INCHES = 0.42
+ROW_INCHES, CLOSE_ROW_INCHES = 0.42, 0.3
+MANY_ROWS = 18
+"""from which on they are close"""
 SEED_OFFSET = 0.24
 """seeds are drawn this part of a row below the mean, so that neither hides the other"""
 EQUAL_OFFSET = 0.1
@@ -39,7 +41,8 @@ class Rows:
         ]
 
     def figure(self, columns: int, what: str) -> tuple[Figure, list[Axes]]:
-        size = (8.6 / columns, 1.5 + ROW_INCHES * (1 - self.heights[-1]))
+        inches = CLOSE_ROW_INCHES if len(self.heights) >= MANY_ROWS else ROW_INCHES
+        size = (8.6 / columns, 1.5 + inches * (1 - self.heights[-1]))
         figure, (panels,) = grid_of(1, columns, size, sharey=True, tallest=inf)
         panels[0].set_yticks(self.heights, self.labels)
         panels[0].set_ylim(self.heights[-1] - 0.7, 0.7)

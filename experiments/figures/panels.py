@@ -16,7 +16,9 @@ from experiments.records.schema import Comparison, VariantRecord
 Inches = tuple[float, float]
 Group = TypeVar("Group")
 LINE = 0.17
-"""inches: a line of a legend on a narrow screen"""
+"""inches: a line of a legend"""
+ROOMY = 6
+"""lines of a legend beneath a panel for which a figure has room"""
 TALLEST = 2.0
 """inches: a panel of curves on a narrow screen, if there are several"""
 
@@ -102,6 +104,9 @@ def legends_beneath(figure: Figure, panels: Iterable[Axes], **options: Any) -> N
     """
     shown = [(axes, _labelled(axes)) for axes in panels]
     common = set.intersection(*(set(found) for _, found in shown)) if len(shown) > 1 else set()
+    if not is_narrow():  # else panels shrink, and to nothing in the end
+        longest = max(sum(text.count("\n") + 1 for text in found.keys() - common) for _, found in shown)
+        _make_room(figure, max(0, longest - ROOMY))
     for place, (axes, found) in enumerate(shown):
         own = [handle for text, handle in found.items() if text not in common]
         if own and (is_narrow() or found.keys() not in [later.keys() for _, later in shown[place + 1 :]]):

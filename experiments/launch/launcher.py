@@ -80,7 +80,11 @@ Event = Started | Advanced | Ended
 
 
 class Launcher(Protocol):
-    """Made with keywords ``workers``, the runs at a time, and ``run_timeout``, the seconds a run may be silent."""
+    """Made with keywords ``workers``, the runs at a time, and ``run_timeout``, the seconds a run may be silent.
+
+    One whose class says ``elsewhere = True`` has its runs on other machines. It is also made with ``resources``, what a
+    run needs there, and without ``workers``, unless they were given: it knows how many there is room for.
+    """
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """Run every job; of each there is one Started, any number of Advanced and one Ended.

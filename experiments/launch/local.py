@@ -16,6 +16,9 @@ from experiments.launch.launcher import Advanced, Ended, Event, Job, Started, ho
 from experiments.launch.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected
 from experiments.launch.worker import Message, work
 
+PRELOADED = ["experiments.training.loop", "experiments.training.chosen_objective", "experiments.data.registry"]
+PRELOADED += ["torch._dynamo"]  # which PyTorch's optimizers import in their first step: seconds of every run
+"""modules that the fork server imports, once for all runs"""
 LONGEST_PAUSE = 5
 """seconds; the loop that listens to the runs comes round in half a second, unless its process was stopped"""
 KILL_SECONDS = 5
@@ -75,7 +78,7 @@ class Local:
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """As Launcher.run says."""
         if self._forks:
-            self._context.set_forkserver_preload(["experiments.training.loop", "experiments.data.registry"])
+            self._context.set_forkserver_preload(PRELOADED)
             resource_tracker.ensure_running()  # before signals are blocked: it unblocks them when it starts
         queue, running = list(jobs), list[_Running]()
         with stop_signals_are_collected() as stop:

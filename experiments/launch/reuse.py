@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from experiments.launch.launcher import Run
 from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
-from experiments.records.files import read_file, sync_directory, write_atomically
+from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory
 from experiments.records.schema import Origin
 from experiments.records.store import CONTINUED, DEFAULTS
-from experiments.training.checkpoint import LARGEST_CHECKPOINT, checkpoint_path, read_checkpoint
+from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
@@ -55,14 +55,21 @@ def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _trained_runs_of(root: Path) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    machine = comparison.machine.get("device") == "cpu", comparison.versions.get("torch"), _hashes(comparison.plugins)
+    machine = (
+        comparison.machine.get("device") == "cpu",
+        comparison.versions.get("torch"),
+        _kernel(comparison.versions),
+        _hashes(comparison.plugins),
+    )
     for run in (Run(*place) for place in comparison.runs):
         made_with = run_config(root, *run)
         steps = None if made_with is None else made_with.config.get("steps")
         if made_with is None or not isinstance(steps, int) or not is_variant(run.variant):
             continue
         if is_finished(root, *run, steps) and _weights(root, run, steps).is_dir():
-            identity = _identity(run, made_with.config, made_with.data_sha256, machine)
+            identity = _identity(
+                run, made_with.config, made_with.data_sha256, made_with.initial_weights_sha256, machine
+            )
             found[identity] = Trained(root, run, comparison.git.commit, comparison.git.code_sha256)
     return found
 
@@ -76,10 +83,12 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    machine = training.device == "cpu", environment.versions()["torch"], _hashes(training.plugins)
+    versions = environment.versions()
+    machine = training.device == "cpu", versions["torch"], _kernel(versions), _hashes(training.plugins)
     for run in runs:
         config = asdict(training.config_of(run.variant))
-        there = trained.get(_identity(run, config, training.data_sha256, machine))
+        begins_with = training.initial_weights_of(run)
+        there = trained.get(_identity(run, config, training.data_sha256, begins_with, machine))
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
@@ -130,12 +139,28 @@ def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
 
 
+def _kernel(versions: dict[str, Any]) -> str | None:
+    """The kernel in C++ that computed causal linear attention on a CPU; None for the form in PyTorch."""
+    kernel = str(versions.get("native kernel", ""))
+    return kernel if kernel.startswith("C++") else None
+
+
 def _hashes(plugins: Iterable[Origin]) -> list[tuple[str, str]]:
     return sorted((origin.module, origin.sha256) for origin in plugins)
 
 
-def _identity(run: Run, config: dict[str, Any], data_sha256: str, machine: tuple[bool, str | None, object]) -> str:
-    """What changes the bits of a run; of a machine: is it a CPU, which PyTorch, the sha256 of plugins by module."""
+def _identity(
+    run: Run,
+    config: dict[str, Any],
+    data_sha256: str,
+    initial_weights_sha256: str,
+    machine: tuple[object, ...],
+) -> str:
+    """What changes the bits of a run; of a machine: is it a CPU, which PyTorch and kernel, the sha256 of plugins.
+
+    Of the weights that it begins with it is what they are, and not the directory that they are in.
+    """
     variant = get_variant(run.variant)
-    parts = [variant.kernel, variant.position, DEFAULTS | config, run.seed, data_sha256, machine]
+    known = DEFAULTS | config | ({"initial_weights": ""} if initial_weights_sha256 else {})
+    parts = [variant.kernel, variant.position, known, run.seed, data_sha256, initial_weights_sha256, machine]
     return json.dumps(parts, sort_keys=True)

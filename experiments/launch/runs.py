@@ -6,7 +6,7 @@ Whatever ends a run, the others go on, and its status.json says what happened.
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from msgspec import Struct, to_builtins
 from experiments.config import Config
 from experiments.data.files import resolve_data_dir
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
+from experiments.launch.parts import Part
 from experiments.launch.progress import Display
 from experiments.records.files import create, write_atomically
 from experiments.records.record import is_finished, read_record, run_directory, write_record
@@ -32,8 +33,14 @@ class JobRecord(Struct, kw_only=True):
     data_dir: str | None
     data_file: str | None
     device: str
+    nproc: int = 1
+    """processes that train it together, where torchrun has not started so many"""
+    shard: bool = False
+    """whether they share out the weights"""
     plugins: list[str]
     """modules to import first, in which the variant or the data set may be"""
+    trackers: list[str] = []
+    """what shows its numbers elsewhere, too"""
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,23 @@ class Training:
     device: str
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """by variant, what its configuration has besides; steps and data are the same for all"""
+    nproc: int = 1
+    """processes that train one run together"""
+    shard: bool = False
+    """whether they share out the weights"""
     plugins: Sequence[Origin] = ()
     """the code from outside that takes part"""
+    initial_weights: Mapping[str, str] = field(default_factory=dict)
+    """``Comparison.initial_weights``"""
+    trackers: Sequence[str] = ()
+    part: Part | None = None
+    """of its runs, those that are trained here; others are trained in the same directory"""
 
     def config_of(self, variant: str) -> Config:
         return replace(self.config, **self.settings.get(variant, {}))
+
+    def initial_weights_of(self, run: Run) -> str:
+        return self.initial_weights.get(f"{run.variant}/seed{run.seed}", "")
 
     def job(self, run: Run) -> Job:
         return Job(run, Path(os.path.abspath(run_directory(self.root, *run))))
@@ -89,7 +108,7 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
             failures[ended.run] = failure
         show(failure.ended if failure else ended)
 
-    with _room_for_the_end(training.root):
+    with _room_for_the_end(training.root, training.part):
         waiting: dict[Run, Job] = {}
         for run in runs:
             try:
@@ -122,17 +141,35 @@ def _prepared(training: Training, run: Run) -> Job:
         for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
     plugins = [origin.module for origin in training.plugins]
-    needed = JobRecord(data_dir=data_dir, data_file=data_file, device=training.device, plugins=plugins)
-    # In ASCII, which holds any path: a name need not be text.
-    write_atomically(job.directory / "job.json", json.dumps(to_builtins(needed), indent=2) + "\n")
+    needed = JobRecord(
+        data_dir=data_dir,
+        data_file=data_file,
+        device=training.device,
+        nproc=training.nproc,
+        shard=training.shard,
+        plugins=plugins,
+        trackers=list(training.trackers),
+    )
+    write_job(job, needed)
     write_status(job.directory, "queued")
     return job
 
 
+def write_job(job: Job, needed: JobRecord) -> None:
+    """Write a run's job.json. Raises OSError if it cannot be written."""
+    # In ASCII, which holds any path: a name need not be text.
+    write_atomically(job.directory / "job.json", json.dumps(to_builtins(needed), indent=2) + "\n")
+
+
 def write_run_config(training: Training, run: Run) -> None:
     """Write a run's config.json. Raises OSError if it cannot be written."""
-    config = asdict(training.config_of(run.variant))
-    record = RunConfig(variant=run.variant, seed=run.seed, data_sha256=training.data_sha256, config=config)
+    record = RunConfig(
+        variant=run.variant,
+        seed=run.seed,
+        data_sha256=training.data_sha256,
+        config=asdict(training.config_of(run.variant)),
+        initial_weights_sha256=training.initial_weights_of(run),
+    )
     write_record(training.job(run).directory / "config.json", record)
 
 
@@ -163,9 +200,9 @@ def _record(job: Job, ended: Ended) -> Failure | None:
 
 
 @contextmanager
-def _room_for_the_end(root: Path) -> Iterator[None]:
+def _room_for_the_end(root: Path, part: Part | None) -> Iterator[None]:
     """Hold some of the disk while runs train, so that on a full one there is room to write down what failed."""
-    reserve = root / ".reserve"
+    reserve = root / (".reserve" if part is None else f".reserve-{part.number}-of-{part.of}.tmp")
 
     def release() -> None:
         with suppress(OSError):

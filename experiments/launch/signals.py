@@ -1,7 +1,10 @@
 """What SIGINT and SIGTERM do: the run stops where it can go on later, and says how."""
 
+import ctypes
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +12,8 @@ from types import FrameType
 from typing import NamedTuple
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SET_PARENT_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)"""
 
 
 class Stopped(BaseException):
@@ -63,6 +68,24 @@ def stop_signals_are_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_when_orphaned(stop: list[int]) -> None:
+    """Write SIGTERM down in ``stop`` when the process that multiprocessing started this one for has ended (Linux).
+
+    Its parent may be a fork server, which ends with that process; one that was killed alone stops nothing.
+    """
+    starter = multiprocessing.parent_process()
+    if starter is None or not sys.platform.startswith("linux"):
+        return
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if not starter.is_alive():
+            stop.append(signal.SIGTERM)
+
+    signal.signal(signal.SIGHUP, look)
+    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGHUP, 0, 0, 0)
+    look(signal.SIGHUP, None)  # it may have ended before
 
 
 @contextmanager

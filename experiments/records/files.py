@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 LARGEST_RECORD = 2**30
 """bytes of a file that is read whole; the largest of a comparison, a long run's metrics, has some megabytes"""
+LARGEST_CHECKPOINT = 2**40
+"""bytes of one file of a checkpoint"""
 
 _INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

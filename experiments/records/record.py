@@ -131,11 +131,25 @@ class MetricsLog:
 
     So a run that resumes from a checkpoint older than its last row repeats the steps, and only the rows after that
     row are new. The repeated ones must equal the recorded ones, as they do on the CPU; ``note`` is told if not.
+
+    One that does not write, of a process beside the one that does, knows the rows too. ``check`` is called before a row
+    is written, and raises if it must not be; ``follow`` is told every row that was written, once it is on the disk.
     """
 
-    def __init__(self, path: Path, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(
+        self,
+        path: Path,
+        note: Callable[[str], None],
+        writes: bool = True,
+        follow: Callable[[MetricsRow], None] = lambda row: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._note, self._follow, self._check = note, follow, check
         self._differed = False
+        self._file = None
+        if not writes:
+            self._written = {(row.step, row.split): row for row in read_metrics(path)}
+            return
         content = read_file(path, "remove the run's directory and run again") if is_there(path) else None
         if content is not None and not path.exists():
             write_atomically(path, content)  # it was kept packed
@@ -160,7 +174,12 @@ class MetricsLog:
         if self.has(step, split):
             self._compare(self._written[step, split], {"tokens": tokens, **metrics})
             return
+        row = MetricsRow(step, tokens, split, metrics)
+        if self._file is None:
+            self._written[step, split] = row
+            return
         line = json.dumps({"step": step, "tokens": tokens, "split": split, **metrics}, allow_nan=False).encode() + b"\n"
+        self._check()
         end = os.fstat(self._file.fileno()).st_size
         try:
             while line:
@@ -169,7 +188,8 @@ class MetricsLog:
         except OSError:
             os.truncate(self._file.fileno(), end)
             raise
-        self._written[step, split] = MetricsRow(step, tokens, split, metrics)
+        self._written[step, split] = row
+        self._follow(row)
 
     def _compare(self, row: MetricsRow, found: dict[str, float]) -> None:
         before = {**row.metrics, "tokens": row.tokens}
@@ -186,4 +206,5 @@ class MetricsLog:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

@@ -156,6 +156,10 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     plugins: list[Origin] = []
     objective: ObjectiveRecord = NEXT_BYTE
     """of a record from before there were objectives: what its data were trained for"""
+    initial_weights: dict[str, str] = {}
+    """by run (``<variant>/seed<k>``), the sha256 of the weights that another comparison trained and it begins with"""
+    floors: dict[str, Number] = {}
+    """by metric, what an answer has on the test windows that knows nothing of the input: see ``Objective.floors``"""
 
     def __post_init__(self) -> None:
         if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
@@ -172,6 +176,15 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
                 raise ValueError(f"config.{name} is {value!r}; with variants it is a whole number, 1 or more")
         if not (self.seeds and self.data and "validation" in self.evaluated_windows):
             raise ValueError("with variants there are seeds, data and evaluated_windows.validation")
+
+    def initial_weights_of(self, variant: str, seed: int) -> str:
+        """The sha256 of what a run begins with; empty if it begins anew."""
+        return self.initial_weights.get(f"{variant}/seed{seed}", "")
+
+    @property
+    def floor(self) -> float | None:
+        """Of the metric by which variants are compared; None: not known."""
+        return self.floors.get(self.objective.metric)
 
     @property
     def tokens_per_step(self) -> int:
@@ -200,13 +213,15 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
         return ((variant.name, seed) for variant in self.variants for seed in self.seeds)
 
 
-class RunConfig(Struct, kw_only=True):
+class RunConfig(Struct, kw_only=True, omit_defaults=True):
     """A run's config.json: what it is trained with, and the sha256 of its data."""
 
     variant: str
     seed: Natural
     data_sha256: str
     config: dict[str, Any]
+    initial_weights_sha256: str = ""
+    """of the file of weights that it begins with, where another comparison trained them"""
 
 
 class Status(Struct, kw_only=True):

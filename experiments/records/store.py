@@ -102,6 +102,13 @@ def _differing_data(there: str, now: str) -> list[str]:
     return [told] if there != now else []
 
 
+def _other_weights(run: str, there: str, now: str) -> list[str]:
+    if there == now:
+        return []
+    words = [f"sha256 {each[:12]}..." if each else "none of another comparison" for each in (there, now)]
+    return ["the encoder that {} begins with ({} there, {} now)".format(run, *words)]
+
+
 def refuse_if_differing(root: Path, differing: list[str]) -> None:
     """Raises ValueError that names what differs, if anything does."""
     if differing:
@@ -124,6 +131,8 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
         differing.append("what is trained ({} there, {} now)".format(*kinds))
     refuse_if_differing(root, differing)
+    for run, sha256 in comparison.initial_weights.items():
+        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
     unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
@@ -135,7 +144,14 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         refuse_if_differing(root / variant.name, differing_settings(settings, variant.settings))
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
-    merged = replace(there, variants=list(recorded.values()), seeds=seeds)
+    initial_weights = there.initial_weights | comparison.initial_weights
+    merged = replace(
+        there,
+        variants=list(recorded.values()),
+        seeds=seeds,
+        floors=comparison.floors,
+        initial_weights=initial_weights,
+    )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
     devices = [record.machine.get("device") for record in (there, comparison)]
@@ -153,6 +169,8 @@ def check_runs(root: Path, comparison: Comparison) -> None:
         if made_with is not None:
             differing = differing_settings(made_with.config, comparison.config | settings[run[0]])
             differing += _differing_data(made_with.data_sha256, comparison.data[0].sha256)
+            begins_with = made_with.initial_weights_sha256, comparison.initial_weights_of(*run)
+            differing += _other_weights(f"{run[0]}/seed{run[1]}", *begins_with)
             refuse_if_differing(directory, differing)
         elif is_there(directory / "metrics.jsonl"):
             raise ValueError(f"{directory} has records and no config.json; put it back, or remove the directory")

@@ -105,6 +105,12 @@ def in_words(variant: VariantRecord) -> str:
     return f"{kernel} with {listed([words + side, *settings])}"
 
 
+def in_figures(value: float, comparison: Comparison) -> str:
+    """A value of the primary metric with its unit; a share of something in percent of it."""
+    share, of, what = comparison.objective.unit.partition("share of ")
+    return f"{100 * value:.3g} % of {what}" if of and not share else f"{value:.3g} {comparison.objective.unit}"
+
+
 def _setting_in_words(setting: str, value: object) -> str:
     named = ADDED.get(setting, {})
     return named.get(value, named.get("any", f"{setting} {value}"))
@@ -199,7 +205,7 @@ def best(found: Findings) -> str:
     nearest = next(
         (variant for variant in ranking if (variant.kernel == "softmax") != (first.kernel == "softmax")), None
     )
-    said = f"{in_words(first)} ends {better}, at {found.final(first.name).mean:.3g} {objective.unit}"
+    said = f"{in_words(first)} ends {better}, at {in_figures(found.final(first.name).mean, found.comparison)}"
     if nearest is not None:
         kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"
         apart = abs(found.final(nearest.name).mean - found.final(first.name).mean)

@@ -1,5 +1,6 @@
 """What a report, the overview and the page of claims say of a comparison, read once from its files."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,12 +9,13 @@ import pandas as pd
 from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
+from experiments.analysis.runs import Runs
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs
-from experiments.report.answer import Findings, answer
+from experiments.report.answer import Findings, answer, in_figures, in_words, listed
 from experiments.study import Study, resolve
 from experiments.training.tuning import check_trials
 
@@ -43,8 +45,27 @@ class Evidence(NamedTuple):
         if planned and not finished:
             return "No run has finished yet."
         found = Findings(self.comparison, self.summary, {row.claim.key: row for row in self.rows}, self.root)
-        said: str = resolve(self.study.answer or answer)(found)
+        unlearnt = Runs(self.root, self.comparison, self.curves).unlearnt
+        said = ""
+        if len(unlearnt) < len(found.finished) or not unlearnt:
+            said = resolve(self.study.answer or answer)(found)
+        said = " ".join(filter(None, [said, below_the_floor(found, unlearnt)]))
         return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
+
+
+def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
+    """Which variants have learnt nothing that can be told; empty if all have."""
+    comparison = found.comparison
+    if not unlearnt or comparison.floor is None:
+        return ""
+    names = [in_words(variant) for variant in found.finished if variant.name in unlearnt]
+    than = f"better than an answer that knows nothing of the input ({in_figures(comparison.floor, comparison)})"
+    if len(names) == len(found.finished):
+        best = in_figures(found.final(found.finished[0].name).mean, comparison)
+        return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
+    if len(names) > 2:
+        return f"{len(names)} of {len(found.finished)} variants are not clearly {than}."
+    return f"Not clearly {than}: {listed(names)}."
 
 
 def read_evidence(root: Path, study: Study) -> Evidence:

@@ -45,6 +45,7 @@ def comparisons_in(directory: Path) -> list[Path]:
 def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[[str], None]) -> Path:
     """Rebuild the report of every comparison in a directory, and the index.html over them; return its path.
 
+    The tables of a study over several comparisons are on that page and, in Markdown, in ``<study>.md`` beside it.
     ``say`` is told of each report that was written. Raises ValueError as ``write_report`` does; reports that were
     finished before stay.
     """
@@ -60,9 +61,20 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
         say(str(root / "report.html"))
         cards.append(_card(evidence, main))
         of_study.setdefault(evidence.study.name, []).append(root)
-    over = [(studies[name].overview, roots) for name, roots in of_study.items()]
-    tables = [entry for part, roots in over if part is not None for entry in resolve(part)(roots)]
-    shown = [{"title": each.title, "caption": each.caption, "table": rows_of(each.table)} for each in tables]
+    shown: list[dict[str, Any]] = []
+    for name, roots in of_study.items():
+        study = studies[name]
+        entries = [] if study.overview is None else resolve(study.overview)(roots)
+        tables = [{"title": each.title, "caption": each.caption, "table": rows_of(each.table)} for each in entries]
+        shown += tables
+        if tables:
+            page = directory / f"{name}.md"
+            if page.is_symlink():
+                check_link(page, directory)
+            words = {each: study.said(getattr(study, each)) for each in ("question", "method", "not_shown")}
+            of_each = [(card.name, card.answer) for card in cards if card.name in {root.name for root in roots}]
+            write_atomically(page, template("study.md").render(**words, tables=tables, comparisons=of_each))
+            say(str(page))
     content = {"name": directory.resolve().name, "cards": cards, "size": (WIDTH, HEIGHT), "tables": shown}
     write_atomically(index, template("index.html").render(content))
     return index

@@ -77,7 +77,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "setting": setting(comparison, study.measured),
             "comparison": comparison,
             "table": rows_of(main),
-            "below": f"{how_to_read(main, summary)} {study.said(study.table_note)}".strip(),
+            "below": f"{how_to_read(main, summary, comparison)} {study.said(study.table_note)}".strip(),
             "groups": _first_of_kernels(comparison),
             "queued": queued,
             "unfinished": unfinished,

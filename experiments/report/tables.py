@@ -82,9 +82,11 @@ def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def how_to_read(table: pd.DataFrame, summary: pd.DataFrame) -> str:
+def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> str:
     """What the numbers of a main table are, as far as it has them."""
     says = ["n counts finished seeds."]
+    if comparison.floor is not None:
+        says.append(f"Floor, an answer that knows nothing of the input: {comparison.floor:.3f}.")
     if summary["low"].notna().any():
         says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
     if "minus baseline" in table:

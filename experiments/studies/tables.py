@@ -14,7 +14,7 @@ from experiments.records.csv_files import REMEDY, TEXT, Column, read_csv, to_csv
 from experiments.records.files import is_there, write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.training.models import Trained
-from experiments.training.trained_models import trained_models
+from experiments.training.trained_models import finished_runs, trained_models
 
 RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
 
@@ -60,18 +60,30 @@ class Table:
     ) -> list[str]:
         """Write what ``parts(variant, seed, model)`` makes of every trained model, but for those two columns.
 
-        Returns sentences: those that are among the parts, and one for each model that is not there to be ``measured``.
+        The rows of a finished run whose weights are gone stay as they were. Returns sentences: those that are among
+        the parts, and one for each run that has neither weights to be ``measured`` nor such rows.
         """
-        notes: list[str] = []
-        tables = []
-        for name, seed, model in trained_models(root, comparison, objective, measured, notes):
+        notes, rows = list[str](), self._rows_by_run(root)
+        found = {run: rows.get(run) for run in finished_runs(root, comparison)}
+        before = [run for run, part in found.items() if part is not None]
+        for name, seed, model in trained_models(root, comparison, objective, measured, notes, before):
+            found[name, seed] = None
             for part in parts(name, seed, model):
                 if isinstance(part, str):
                     notes.append(part)
                 else:
-                    tables.append(part.assign(variant=name, seed=seed)[self.columns])
-        self.write(root, *tables)
+                    mine = part.assign(variant=name, seed=seed)[self.columns]
+                    found[name, seed] = pd.concat([found[name, seed], mine])
+        self.write(root, *(part for part in found.values() if part is not None))
         return list(dict.fromkeys(notes))
+
+    def _rows_by_run(self, root: Path) -> dict[Any, pd.DataFrame]:
+        """What the file holds, by variant and seed; nothing if there is none or it is damaged."""
+        try:
+            table = self.read(root)
+        except ValueError:
+            return {}
+        return {} if table is None else dict(list(table.groupby(["variant", "seed"])))
 
     def by_draw(
         self, planned: int | Callable[..., int], unit: str = "draws"

@@ -20,13 +20,11 @@ from msgspec import Struct
 from safetensors.torch import load, save
 from torch import nn
 
-from experiments.records.files import read_file, sync_directory, write_atomically
+from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
 from experiments.records.record import read_record, write_record
 
 KEPT = 2
 """the newest, and the one before it in case it is damaged"""
-LARGEST_CHECKPOINT = 2**40
-"""bytes of one of its files"""
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.pt"
 
 
@@ -36,6 +34,8 @@ class Checkpoint(NamedTuple):
     step: int
     model: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
+    weights_sha256: str
+    """of the file of ``model``"""
 
 
 class _Manifest(Struct):
@@ -49,9 +49,9 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def save_checkpoint(
-    directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, kept: int = KEPT, every: int = 1
+    directory: Path, step: int, model: dict[str, Any], optimizer: dict[str, Any], kept: int = KEPT, every: int = 1
 ) -> None:
-    """Write the checkpoint of ``step`` into ``directory``, then remove all but it and the one before.
+    """Write the state dicts of ``step`` into ``directory``, then remove all but it and the one before.
 
     The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing.
 
@@ -60,8 +60,8 @@ def save_checkpoint(
     for leftover in directory.glob(".step*.tmp"):
         shutil.rmtree(leftover)
     buffer = io.BytesIO()
-    torch.save(optimizer.state_dict(), buffer)
-    weights = save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+    torch.save(optimizer, buffer)
+    weights = save({name: tensor.contiguous() for name, tensor in model.items()})
     contents = {WEIGHTS: weights, OPTIMIZER: buffer.getvalue()}
     manifest = _Manifest(step, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
     final, temporary = checkpoint_path(directory, step), directory / f".step{step:08d}.tmp"
@@ -142,14 +142,6 @@ def averaged_weights(
     return newest | {name: (total / found).to(newest[name].dtype) for name, total in sums.items()}, found
 
 
-def newest_checkpoint(directory: Path) -> Checkpoint | None:
-    """The newest undamaged checkpoint of a run's directory of checkpoints, of whatever model."""
-    for path in reversed(_checkpoints(directory)):
-        with suppress(ValueError, OSError):
-            return read_checkpoint(path)
-    return None
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a directory. Raises ValueError or OSError if it is not whole."""
     manifest = read_record(path / "manifest.json", _Manifest)
@@ -161,7 +153,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not match its checksum")
     try:
         optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
-        return Checkpoint(manifest.step, load(contents[WEIGHTS]), optimizer)
+        return Checkpoint(manifest.step, load(contents[WEIGHTS]), optimizer, manifest.sha256[WEIGHTS])
     except Exception as error:  # the parsers of these formats have no common one for bytes that are none of theirs
         raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
 

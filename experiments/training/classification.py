@@ -23,7 +23,7 @@ from experiments.data.synthetic import SPLITS
 from experiments.records.schema import ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained
-from experiments.training.objectives import Batch, Metric
+from experiments.training.objectives import Batch, Metric, at_least_single
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from experiments.variants import Variant
@@ -140,6 +140,9 @@ class Classification(FromExamples):
             assert isinstance(model, Classifier)
             self.pretrained.load_into(model.encoder, variant, seed)
 
+    def initial_weights(self, variant: Variant, seed: int) -> str:
+        return "" if self.pretrained is None else self.pretrained.sha256(variant, seed)
+
     def describe(self) -> ObjectiveRecord:
         texts = len(self.examples.texts("train").columns)
         return msgspec.structs.replace(super().describe(), classes=list(self.examples.classes), texts=texts)
@@ -185,7 +188,7 @@ class Classification(FromExamples):
         """(B, choices, N) → logits (B, classes), or scores (B,)."""
         flat = tokens.flatten(0, 1)
         flat = flat[:, : int((flat != PAD_ID).sum(1).max())]
-        found = model(flat, flat == PAD_ID).float()
+        found = at_least_single(model(flat, flat == PAD_ID))
         if self.is_score:
             return found.squeeze(-1)
         return found.view(len(tokens), -1)
@@ -212,6 +215,18 @@ class Classification(FromExamples):
         said = found if self.is_score else found.argmax(-1)
         loss = self._loss(found, labels).item() * len(labels)
         return {"loss": loss, "said": said.tolist(), "labels": labels.tolist()}
+
+    def floors(self, windows: int) -> dict[str, float]:
+        """Of the best constant answer: the same class to all, or the same score."""
+        labels = self._labels["test"][self.chosen("test", windows)].tolist()
+        constants = [0] if self.is_score else range(len(self.examples.classes))
+        metric = self.primary.name
+        return {
+            metric: max(
+                self.metrics({"loss": 0.0, "said": [each] * len(labels), "labels": labels})[metric]
+                for each in constants
+            )
+        }
 
     def metrics(self, sums: dict[str, Any]) -> dict[str, float]:
         said, labels = np.array(sums["said"]), np.array(sums["labels"])

@@ -2,9 +2,7 @@
 
 import shutil
 from pathlib import Path
-
-import torch
-from torch import nn
+from typing import Any
 
 from experiments.records.record import MetricsLog
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint, save_checkpoint
@@ -31,19 +29,18 @@ class Best:
         better = min if self._metric.better == "lower" else max
         return better((step for step in sorted(found) if 0 < step <= last), key=found.__getitem__)
 
-    def keep(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Keep the weights of this step, which was evaluated, if it is the best one."""
-        if step and self.step(step) == step:
-            save_checkpoint(self._directory, step, model, optimizer)
+    def is_at(self, step: int) -> bool:
+        """Whether this step, which was evaluated, is the best one so far."""
+        return step > 0 and self.step(step) == step
 
-    def restore(self, model: nn.Module, last: int) -> int:
-        """Give a model the best weights up to step ``last``; returns their step.
+    def keep(self, step: int, model: dict[str, Any], optimizer: dict[str, Any]) -> None:
+        """Keep the state dicts of this step."""
+        save_checkpoint(self._directory, step, model, optimizer)
 
-        Raises ValueError or OSError if they are damaged or gone.
-        """
+    def kept(self, last: int) -> tuple[int, dict[str, Any]]:
+        """The best step up to step ``last``, and its weights. Raises ValueError or OSError: damaged or gone."""
         step = self.step(last)
-        model.load_state_dict(read_checkpoint(checkpoint_path(self._directory, step)).model)
-        return step
+        return step, read_checkpoint(checkpoint_path(self._directory, step)).model
 
     def remove(self) -> None:
         """Remove what was kept."""

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from experiments.config import Config, budget_steps, recorded_steps
 from experiments.records.record import MetricsLog
-from experiments.records.schema import Split
+from experiments.records.schema import MetricsRow, Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.training.early_stopping import Best
 from experiments.training.models import build_model
 from experiments.training.objectives import Batch, Objective
+from experiments.training.prefetch import Batches
+from experiments.training.processes import ALONE, Processes
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
@@ -68,11 +70,16 @@ def train_run(
     progress: Progress = lambda step, loss, rate: None,
     should_stop: Callable[[], bool] = lambda: False,
     note: Callable[[str], None] = lambda sentence: None,
+    follow: Callable[[MetricsRow], None] = lambda row: None,
+    check: Callable[[], None] = lambda: None,
+    processes: Processes = ALONE,
 ) -> None:
     """Train from the newest checkpoint, or from the start, to the end; metrics go to ``directory``/metrics.jsonl.
 
     ``should_stop`` is asked before every step and every batch of an evaluation; ``note`` is told, in a sentence, what
-    went on besides: damaged files that were passed over, the step it was resumed at.
+    went on besides: damaged files that were passed over, the step it was resumed at; ``follow`` every new row of
+    metrics. ``check`` is called before anything is written, and raises if it must not be. Of several ``processes`` each
+    calls this; the first one writes the files, and says when to stop.
 
     Raises:
         RunFailed: a loss or a gradient is not finite; the update of that step was not made.
@@ -83,67 +90,85 @@ def train_run(
     model = build_model(variant, config, seed, objective)
     objective.prepare(model, variant, seed)
     model = model.to(device)
+    # What is evaluated and saved is the model itself, which has the same parameters.
+    trained = compiled(processes.trained(model), config)
     optimizer = make_optimizer(model, config)
-    log = MetricsLog(directory / "metrics.jsonl", note)
-    step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note)
+    log = MetricsLog(directory / "metrics.jsonl", note, processes.is_first, follow, check)
+    step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note, processes)
+    processes.wait()  # until all have read what the first one will write
     # Of a run stopped before its first step there is to be a checkpoint too.
     saved_step = step or None
     kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
     best = Best(directory / "checkpoint", log, objective.primary)
-    with log:
+    with log, Batches(lambda step: objective.batch(seed, step), device) as batches:
+
+        def save() -> None:
+            states = processes.states(model, optimizer)
+            if processes.is_first:
+                check()
+                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints)
 
         def stop_if_asked() -> None:
-            if should_stop():
+            if processes.first_says(should_stop()):
                 if step != saved_step:
-                    save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
+                    save()
                 raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: Split, windows: int) -> None:
-            values = evaluate(model, objective, split, windows, config, between_batches=stop_if_asked)
+            # Processes do not come to the end of a batch together, so several stop after the evaluation.
+            between = stop_if_asked if processes.count == 1 else should_stop
+            values = evaluate(model, objective, split, windows, config, between, processes)
             check_finite(values, split, step)
             if split == "validation" and config.diagnose_windows:
                 inputs = objective.diagnosed(split, config.diagnose_windows)
                 values |= {} if inputs is None else attention_statistics(model, inputs.to(device))
             log.append(step, step * config.tokens_per_step, split, values)
-            if split == "validation" and config.tested == "best":
-                best.keep(step, model, optimizer)
+            if split == "validation" and config.tested == "best" and best.is_at(step):
+                states = processes.states(model, optimizer)
+                if processes.is_first:
+                    check()
+                    best.keep(step, *states)
 
         def test_the_best() -> None:
             """Test the best weights, which then are the run's final ones."""
+            processes.wait()  # until they are kept
             if best.are_kept:
                 try:
-                    early = best.restore(model, step)
+                    early, weights = best.kept(step)
                 except (ValueError, OSError) as error:
                     raise RunFailed(
                         f"the weights of its best evaluation are gone ({error}); remove its directory"
                     ) from None
+                processes.load_weights(model, weights)
                 note(f"tested with the weights of step {early:,}, the best on the validation split")
-                save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
+                save()
             log_evaluation("test", config.test_windows)
-            best.remove()
+            if processes.is_first:
+                best.remove()
 
         def update(step: int, end: int) -> tuple[float, float, float, Batch]:
             """Loss, gradient norm, learning rate and batch of one step of a run that ends at step ``end``."""
             learning_rate = learning_rate_at(step, config, end)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
-            torch.manual_seed(seed * 1_000_003 + step)
-            batch = on_device(objective.batch(seed, step), device)
-            return *training_step(model, optimizer, objective, batch, config, step), learning_rate, batch
+            torch.manual_seed(seed * 1_000_003 + step + (processes.rank << 40))
+            batch = batches.at(step)
+            own = on_device(processes.rows(batch), device)
+            return *training_step(trained, optimizer, objective, own, config, step, processes), learning_rate, batch
 
         def test_as_if_it_ended_at(end: int) -> None:
             """Train a copy to step ``end`` and test it; the run itself stays where it is."""
             kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
             try:
                 for at in range(step, end):
-                    if should_stop():
+                    if processes.first_says(should_stop()):
                         break
                     loss, _, _, _ = update(at, end)
                     progress(step, loss, 0.0)
                 else:
-                    values = evaluate(model, objective, "test", config.test_windows, config)
+                    values = evaluate(model, objective, "test", config.test_windows, config, processes=processes)
                     check_finite(values, "test", end)
                     log.append(end, end * config.tokens_per_step, "test", values)
             finally:
@@ -177,7 +202,7 @@ def train_run(
                 })  # fmt: skip
                 trained_seconds, trained_tokens = 0.0, 0
             if step % config.checkpoint_every == 0 or step == config.steps:
-                save_checkpoint(directory / "checkpoint", step, model, optimizer, *kept_checkpoints)
+                save()
                 saved_step = step
         if config.tested == "last":
             log_evaluation("validation", config.evaluation_windows)
@@ -209,7 +234,12 @@ def last_whole_step(log: MetricsLog, config: Config) -> int:
 
 
 def resume(
-    directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer, last_step: int, note: Callable[[str], None]
+    directory: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    last_step: int,
+    note: Callable[[str], None],
+    processes: Processes = ALONE,
 ) -> int:
     """Bring model and optimizer to the newest undamaged checkpoint up to ``last_step``; returns its step, or 0."""
     checkpoint, passed_over = load_newest_checkpoint(directory, model, last_step)
@@ -219,33 +249,45 @@ def resume(
         if passed_over:
             note("no checkpoint is left to go on from, so training began again at step 0")
         return 0
-    model.load_state_dict(checkpoint.model)
-    optimizer.load_state_dict(checkpoint.optimizer)
+    processes.load_weights(model, checkpoint.model)
+    processes.load_optimizer(optimizer, checkpoint.optimizer)
     note(f"resumed at step {checkpoint.step}")
     return checkpoint.step
 
 
 def training_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, batch: Batch, config: Config, step: int
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    objective: Objective,
+    batch: Batch,
+    config: Config,
+    step: int,
+    processes: Processes = ALONE,
 ) -> tuple[float, float]:
-    """One update on a batch that is on the model's device.
+    """One update on a batch, or one's own rows of it, on the model's device.
 
-    Returns the loss in nats and the gradient's norm before clipping. Raises RunFailed if either is not finite; then no
-    weight was changed.
+    Returns the loss of the whole batch in nats and the gradient's norm before clipping. Raises RunFailed if either is
+    not finite; then no weight was changed.
     """
     model.train()
     optimizer.zero_grad(set_to_none=True)
     with autocast(config, batch[0].device):
         loss = objective.loss(model, batch)
-    value = loss.item()
+    loss, value = processes.shared_loss(loss, lambda: objective.scored(batch))
     if not math.isfinite(value):
         raise RunFailed(f"{DIVERGED}: the loss is {value} at step {step}")
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip).item()
+    norm = processes.norm(torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip))
     if not math.isfinite(norm):
         raise RunFailed(f"{DIVERGED}: the gradient norm is {norm} at step {step} (loss {value:.4g})")
     optimizer.step()
     return value, norm
+
+
+def compiled(model: nn.Module, config: Config) -> nn.Module:
+    """The model under ``torch.compile``, if the configuration has that; it compiles in its first step."""
+    # The type of a compiled module is unknown to PyTorch's own stubs.
+    return torch.compile(model) if config.compile == "yes" else model  # type: ignore[return-value]
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
@@ -254,7 +296,7 @@ def autocast(config: Config, device: torch.device) -> torch.autocast:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    return tuple(tensor.to(device) for tensor in batch)
+    return tuple(tensor.to(device, non_blocking=True) for tensor in batch)
 
 
 @torch.no_grad()
@@ -264,16 +306,20 @@ def evaluate(
     split: str,
     windows: int,
     config: Config,
-    between_batches: Callable[[], None] = lambda: None,
+    between_batches: Callable[[], object] = lambda: None,
+    processes: Processes = ALONE,
 ) -> dict[str, float]:
     """The objective's metrics of a model, over at most so many windows of a split."""
     model.eval()
     device = next(model.parameters()).device
-    sums: dict[str, Any] = {}
-    for batch in zip(*(tensor.split(config.batch_size) for tensor in objective.windows(split, windows)), strict=True):
+    batches = [*zip(*(tensor.split(config.batch_size) for tensor in objective.windows(split, windows)), strict=True)]
+    tallies = []
+    for batch in processes.part(batches):
         between_batches()
         with autocast(config, device):
-            counted = objective.tally(model, on_device(batch, device))
+            tallies.append(objective.tally(model, on_device(batch, device)))
+    sums: dict[str, Any] = {}
+    for counted in processes.gathered(tallies):
         sums = {name: sums[name] + value if name in sums else value for name, value in counted.items()}
     return objective.metrics(sums)
 
@@ -300,12 +346,13 @@ def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
 
 
 def make_optimizer(model: nn.Module, config: Config) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices, not on biases and norms."""
+    """AdamW with weight decay on matrices, not on biases and norms; on CUDA in one kernel."""
+    fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
     groups = [
         {"params": [p for p in model.parameters() if (p.dim() >= 2) == is_matrix], "weight_decay": decay}
         for is_matrix, decay in ((True, config.weight_decay), (False, 0.0))
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=fused or None)
 
 
 def fall_begins(end: int) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
 from experiments.training.models import Trained
-from experiments.training.objectives import Batch, Metric, NextToken, evenly_spaced
+from experiments.training.objectives import Batch, Metric, NextToken, at_least_single, evenly_spaced, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
 from linear_rope.model import MakeAttention, ModelConfig
@@ -80,7 +80,7 @@ class MaskedToken(NextToken):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, targets = batch
         at = targets != NOT_SCORED
-        return F.cross_entropy(model(inputs, at).float(), targets[at])
+        return F.cross_entropy(at_least_single(model(inputs, at)), targets[at])
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {"nats_per_masked_token": loss}
@@ -88,13 +88,18 @@ class MaskedToken(NextToken):
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         inputs, targets = batch
         at = targets != NOT_SCORED
-        logits, wanted = model(inputs, at).float(), targets[at]
+        logits, wanted = at_least_single(model(inputs, at)), targets[at]
         right = int((logits.argmax(-1) == wanted).sum())
         return {"nats": F.cross_entropy(logits, wanted, reduction="sum").item(), "hidden": len(wanted), "right": right}
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of hidden tokens that have the largest logit."""
         return {"nats_per_masked_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
+
+    def floors(self, windows: int) -> dict[str, float]:
+        targets = self.windows("test", windows)[1].numpy()
+        hidden = targets[targets != NOT_SCORED]
+        return {self.primary.name: unigram_loss(self.splits["train"], hidden, self.vocabulary)}
 
 
 def lines(content: Bytes) -> list[str]:

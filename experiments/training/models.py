@@ -96,7 +96,8 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
     )
     if attention is None:
         model_config = replace(model_config, mlp_width=mlp_width(model_config))
-    return objective.model(model_config, attention)
+    model = objective.model(model_config, attention)
+    return model.double() if config.precision == "float64" else model
 
 
 @cache

@@ -24,6 +24,9 @@ from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
 from experiments.variants import Variant
 
+PIECE = 2**22
+"""tokens that are counted at once"""
+
 Batch = tuple[Tensor, ...]
 """tensors whose first dimension counts the examples"""
 
@@ -52,6 +55,13 @@ class Objective(Trained, ABC):
     def prepare(self, model: nn.Module, variant: Variant, seed: int) -> None:
         """Give a new model what it begins with besides its first weights; such as those of another run."""
 
+    def initial_weights(self, variant: Variant, seed: int) -> str:
+        """The sha256 of the weights of another run that ``prepare`` gives; empty if there are none.
+
+        Raises ValueError if they ought to be there and are not.
+        """
+        return ""
+
     @abstractmethod
     def batch(self, seed: int, step: int) -> Batch:
         """The training batch of an optimiser step: a pure function of ``seed`` and ``step``, both at least 0.
@@ -66,6 +76,10 @@ class Objective(Trained, ABC):
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """What training lowers: a scalar in nats. All is on the model's device."""
+
+    def scored(self, batch: Batch) -> int:
+        """How many targets ``loss`` is the mean over, for processes that share a batch."""
+        return int((batch[-1] != NOT_SCORED).sum())
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         """The metrics of a training record, besides the loss of the batch."""
@@ -86,6 +100,13 @@ class Objective(Trained, ABC):
     def diagnosed(self, split: str, count: int) -> Tensor | None:
         """What a model reads when its attention is measured: (count or fewer, N) int64; None: it is not measured."""
         return None
+
+    def floors(self, windows: int) -> dict[str, float]:
+        """By metric, what the best answer that knows nothing of the input has on ``windows`` of the test split.
+
+        A variant that does not beat it has learnt nothing. Nothing where no such answer is known.
+        """
+        return {}
 
     def describe(self) -> ObjectiveRecord:
         """What the record of a comparison keeps of it."""
@@ -110,9 +131,22 @@ def bits_per_byte(nats_per_byte: float) -> float:
     return nats_per_byte / math.log(2)
 
 
+def at_least_single(logits: Tensor) -> Tensor:
+    """Logits in float32, or in float64 if they are that."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy in nats per scored target; logits (B, N, vocabulary), targets (B, N)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED)
+
+
+def unigram_loss(train: np.ndarray, targets: np.ndarray, vocabulary: int) -> float:
+    """Mean loss in nats of targets that are each given their frequency in ``train``; counts are one more than seen."""
+    counts = np.ones(vocabulary)
+    for start in range(0, len(train), PIECE):  # because each piece is counted as int64
+        counts += np.bincount(train[start : start + PIECE], minlength=vocabulary)
+    return float(-np.log(counts / counts.sum())[targets].mean())
 
 
 class NextToken(Objective):
@@ -155,14 +189,14 @@ class NextToken(Objective):
         return inputs_and_targets(evenly_spaced(self.splits[split], self.length, count))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return mean_loss(model(batch[0]).float(), batch[1])
+        return mean_loss(at_least_single(model(batch[0])), batch[1])
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(loss)}
 
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         inputs, targets = batch
-        logits = model(inputs).float()
+        logits = at_least_single(model(inputs))
         # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
         windows = (targets != NOT_SCORED).sum().item() / targets.shape[1]
         return {"nats": mean_loss(logits, targets).item() * windows, "windows": windows} | self._count(logits, targets)
@@ -172,6 +206,14 @@ class NextToken(Objective):
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(sums["nats"] / sums["windows"])}
+
+    def floors(self, windows: int) -> dict[str, float]:
+        """Of the unigram model: each token has its frequency in the training split."""
+        targets = self.windows("test", windows)[1]
+        whole = targets.numel() / self.length
+        nats = unigram_loss(self.splits["train"], targets.numpy(), self.vocabulary) * whole
+        sums = {"nats": nats, "windows": whole} | self._count(torch.empty(0), targets)
+        return {self.primary.name: self.metrics(sums)[self.primary.name]}
 
     def diagnosed(self, split: str, count: int) -> Tensor:
         return self.windows(split, count)[0]
@@ -246,6 +288,9 @@ class GeneratedSequences(NextToken):
 
     def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         return {"right": int((logits.argmax(-1) == targets).sum())}
+
+    def floors(self, windows: int) -> dict[str, float]:
+        return {}  # what a task's answers begin with is for its own study to say
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of scored targets that have the largest logit."""

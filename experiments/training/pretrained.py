@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+from typing import Any
 
 from torch import nn
 
-from experiments.records.record import read_comparison, run_directory
+from experiments.console import program
+from experiments.errors import why
+from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison
-from experiments.training.checkpoint import newest_checkpoint
+from experiments.training.checkpoint import Checkpoint, checkpoint_path, read_checkpoint
 from experiments.training.masked import MaskedToken
 from experiments.training.subwords import FILE
 from experiments.training.text_tokens import TextTokenizer
@@ -28,11 +32,16 @@ class Pretrained:
     @classmethod
     def read(cls, directory: Path) -> "Pretrained":
         """Raises ValueError if it is no such comparison."""
+        if not (directory / "comparison.json").exists():
+            raise ValueError(
+                f"--initial-weights is {directory}, where no comparison is; `{program()} run mlm --out "
+                f"{quote(str(directory))}`, with the same --preset, trains the encoders"
+            )
         comparison = read_comparison(directory)
         if comparison.objective.name != MaskedToken.name:
             raise ValueError(
                 f"--initial-weights is {directory}, which was trained for the {comparison.objective.name}; give a "
-                "comparison of masked tokens (python -m experiments run mlm)"
+                f"comparison of masked tokens ({program()} run mlm)"
             )
         return cls(directory, comparison)
 
@@ -45,18 +54,10 @@ class Pretrained:
 
         Raises ValueError if there are none, or they are of another shape.
         """
-        wanted = _of_the_model(variant)
-        same = [one.name for one in self.comparison.variants if _of_the_model(get_variant(one.name)) == wanted]
-        checkpoint = None
-        if same and seed in self.comparison.seeds:
-            checkpoint = newest_checkpoint(run_directory(self.directory, same[0], seed) / "checkpoint")
-        if checkpoint is None:
-            raise ValueError(
-                f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}; train it there "
-                "first"
-            )
         weights = {
-            name.removeprefix(PREFIX): tensor for name, tensor in checkpoint.model.items() if name.startswith(PREFIX)
+            name.removeprefix(PREFIX): tensor
+            for name, tensor in self._final(variant, seed).model.items()
+            if name.startswith(PREFIX)
         }
         here = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
         if here != {name: tensor.shape for name, tensor in weights.items()}:
@@ -66,7 +67,32 @@ class Pretrained:
             )
         encoder.load_state_dict(weights)
 
+    def sha256(self, variant: Variant, seed: int) -> str:
+        """Of the file of weights that ``load_into`` takes. Raises ValueError if there is none."""
+        return self._final(variant, seed).weights_sha256
 
-def _of_the_model(variant: Variant) -> tuple[object, ...]:
+    def _final(self, variant: Variant, seed: int) -> Checkpoint:
+        """What a finished run of this variant and seed left. Raises ValueError if there is none, or it is damaged."""
+        wanted = _of_the_model(variant)
+        same = [one.name for one in self.comparison.variants if _of_the_model(get_variant(one.name)) == wanted]
+        which = f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}"
+        if not same or seed not in self.comparison.seeds:
+            settings = (f"@{setting}={value}" for setting, value in wanted[-1].items())
+            name = same[0] if same else "".join([variant.name.partition("@")[0], *settings])
+            sizes = f"--seeds {max(seed + 1, len(self.comparison.seeds))} --variants {quote(name)}"
+            raise ValueError(f"{which}; `{self.comparison.command} {sizes}` trains it")
+        if run_status(self.directory, same[0], seed).state != "done":
+            raise ValueError(f"{which} yet; `{self.comparison.command}` finishes what is missing")
+        steps = int(self.comparison.config["steps"])
+        path = checkpoint_path(run_directory(self.directory, same[0], seed) / "checkpoint", steps)
+        try:
+            return read_checkpoint(path)
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"{which}: {path} is damaged ({why(error)}); remove that run's directory and run mlm again"
+            ) from None
+
+
+def _of_the_model(variant: Variant) -> tuple[str, str, dict[str, Any]]:
     settings = {name: value for name, value in variant.settings.items() if name not in NOT_OF_THE_MODEL}
     return variant.kernel, variant.position, settings

@@ -17,7 +17,7 @@ from experiments.data.examples import SPLITS, Examples
 from experiments.training.checkpoint import averaged_weights
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained
-from experiments.training.objectives import Batch, Metric
+from experiments.training.objectives import Batch, Metric, at_least_single, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from linear_rope.model import EncoderDecoder, MakeAttention, ModelConfig
 
@@ -92,6 +92,9 @@ class Translation(FromExamples):
         logits, wanted = self._predict(model, batch)
         return F.cross_entropy(logits, wanted, label_smoothing=self.label_smoothing)
 
+    def scored(self, batch: Batch) -> int:
+        return int((batch[1][:, 1:] != PAD_ID).sum())
+
     def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (tokens, vocabulary) of all tokens of the targets but the first, and those tokens."""
         source, target = batch
@@ -99,7 +102,7 @@ class Translation(FromExamples):
         source, target = (x[:, : int((x != PAD_ID).sum(1).max())] for x in (source, target))
         wanted = target[:, 1:]
         there = wanted != PAD_ID
-        return model(source, target[:, :-1], source == PAD_ID, there).float(), wanted[there]
+        return at_least_single(model(source, target[:, :-1], source == PAD_ID, there)), wanted[there]
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {} if self.label_smoothing else {"nats_per_token": loss}
@@ -114,6 +117,17 @@ class Translation(FromExamples):
         ones.
         """
         return {"nats_per_token": sums["nats"] / sums["tokens"], "accuracy": sums["right"] / sums["tokens"]}
+
+    def floors(self, windows: int) -> dict[str, float]:
+        """Of the unigram model; and the BLEU of texts that are not translated (that of nothing at all is 0)."""
+        chosen = self.chosen("test", windows)
+        train, test = (
+            np.concatenate([self._tokens[split][index][1][1:] for index in numbers])
+            for split, numbers in (("train", range(len(self.examples.train))), ("test", chosen))
+        )
+        rows = self.examples.test.iloc[chosen]
+        bleu, _ = corpus_bleu(rows["source"].tolist(), rows["target"].tolist())
+        return {self.primary.name: unigram_loss(train, test, self.vocabulary), "bleu": bleu}
 
 
 def source_of(text: Ids, length: int) -> Ids:

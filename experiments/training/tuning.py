@@ -53,14 +53,24 @@ def trial_name(variant: str, rate: float) -> str:
 
 def trials(comparison: Comparison) -> Comparison:
     """The comparison in which every variant whose name does not fix its rate is trained at every rate of the grid."""
-    variants = []
+    variants, initial_weights = [], dict[str, str]()
     for variant in comparison.variants:
+        begins_with = comparison.initial_weights_of(variant.name, SEED)
         for rate in () if "learning_rate" in get_variant(variant.name).settings else comparison.learning_rates:
             name, baseline = trial_name(variant.name, rate), trial_name(variant.baseline, rate)
             settings = variant.settings | {"learning_rate": rate}
             variants.append(replace(variant, name=name, baseline=baseline, settings=settings))
+            initial_weights |= {f"{name}/seed{SEED}": begins_with} if begins_with else {}
     name = f"{comparison.name}, learning rates"
-    return replace(comparison, name=name, notes=[], learning_rates=[], seeds=[SEED], variants=variants)
+    return replace(
+        comparison,
+        name=name,
+        notes=[],
+        learning_rates=[],
+        seeds=[SEED],
+        variants=variants,
+        initial_weights=initial_weights,
+    )
 
 
 def check_trials(root: Path, comparison: Comparison) -> None:
@@ -76,7 +86,7 @@ def untuned(comparison: Comparison) -> list[VariantRecord]:
 
 
 def choose(root: Path, comparison: Comparison, variant: str) -> float | None:
-    """The rate whose trial ended with the best validation figure; None if no trial of the variant is done."""
+    """The rate whose trial has the best validation figure; None if no trial of the variant is done."""
     found = {rate: value for rate, value in trial_figures(root, comparison, variant).items() if math.isfinite(value)}
     best = min if comparison.objective.better == "lower" else max
     return best(found, key=found.__getitem__) if found else None
@@ -92,15 +102,26 @@ def have_ended(root: Path, comparison: Comparison, variant: str) -> bool:
 
 
 def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[float, float]:
-    """By rate of the grid, the primary metric that the variant's trial ended with on the validation split, or NaN."""
+    """By rate of the grid, the primary metric on the validation split of the weights that the trial tests, or NaN."""
     figures = dict.fromkeys(comparison.learning_rates, math.nan)
     for rate in figures:
         run = root / DIRECTORY, trial_name(variant, rate), SEED
         if run_status(*run).state == "done":
-            for row in read_metrics(run_directory(*run) / "metrics.jsonl"):
-                if (row.step, row.split) == (comparison.config["steps"], "validation"):
-                    figures[rate] = row.metrics.get(comparison.objective.metric, math.nan)
+            figures[rate] = _tested_figure(comparison, run_directory(*run))
     return figures
+
+
+def _tested_figure(comparison: Comparison, run: Path) -> float:
+    name, steps = comparison.objective.metric, comparison.config["steps"]
+    by_step = {
+        row.step: row.metrics[name]
+        for row in read_metrics(run / "metrics.jsonl")
+        if row.split == "validation" and name in row.metrics
+    }
+    if comparison.config.get("tested") != "best":
+        return by_step.get(steps, math.nan)
+    best = min if comparison.objective.better == "lower" else max
+    return best((value for step, value in by_step.items() if step), default=math.nan)
 
 
 def rates_table(root: Path, comparison: Comparison) -> pd.DataFrame | None:

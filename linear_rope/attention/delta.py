@@ -38,7 +38,8 @@ class GatedDelta(RoPEAttention):
 
     Queries and keys have length 1, RoPE rotates them after that, and every head's output is divided by its root mean
     square. With ``decay="none"`` it is the delta rule itself (arXiv 2406.06484). What :meth:`attention_weights` gives
-    is before the division.
+    is before the division. Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
+    another number of chunks, and ``torch.export`` takes one length.
 
     Args:
         dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as in

@@ -11,7 +11,8 @@ from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.linear_attention import linear_attention, prepare, with_state
+from linear_rope.functional.linear_attention import both_ways, prepare, with_state
+from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
 from linear_rope.functional.terms import attention_output, full_precision
@@ -133,21 +134,10 @@ class LinearRoPEAttention(RoPEAttention):
             self.feature_map.maybe_redraw()
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
-        return linear_attention(
-            projected.q,
-            projected.k,
-            projected.v,
-            feature_map=self.feature_map,
-            rope=self.rope,
-            denominator=self.denominator,
-            causal=self.causal,
-            key_padding_mask=key_padding_mask,
-            positions=positions,
-            rope_base=self.rope_base,
-            rope_scaling=self.rope_scaling,
-            log_decay=projected.log_decay,
-            angles=projected.angles,
-        )
+        with full_precision(projected.q.device):
+            inputs = self._inputs(projected, key_padding_mask, positions)
+            y = causal_operator(inputs.call()).output if self.causal else both_ways(inputs)
+        return y.to(projected.v.dtype)
 
     def _inputs(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Inputs:
         return prepare(

@@ -9,7 +9,7 @@ from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
 from linear_rope.positions.decay import Decay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling
-from linear_rope.positions.selective import SelectiveAngles, SelectiveRotation
+from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
 
 
@@ -115,6 +115,8 @@ class RoPEAttention(nn.Module):
             )
         self.rotation = SelectiveAngles(settings, self.dim, self.heads, width, self.rope_base)
         self.rotation_convolution = ShortConvolution(self.heads * width // 2, 4, causal=self.causal)
+        if self.rotation.is_paper:
+            nn.init.normal_(self.rotation_convolution.weight, std=INITIAL_STD)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -125,9 +127,15 @@ class RoPEAttention(nn.Module):
     def _begin(self) -> None:
         """What a subclass does at the start of every forward pass."""
 
-    def _along_one_sequence(self) -> bool:
-        """Whether something says how the tokens of one sequence stand to each other, and nothing of two."""
-        return any(part is not None for part in (self.decay, self.rotation, self.local, self.short))
+    def _along_one_sequence(self) -> list[str]:
+        """The arguments that say how the tokens of one sequence stand to each other, and nothing of two."""
+        parts = {
+            "decay": self.decay,
+            "rope_angles": self.rotation,
+            "local_conv": self.local,
+            "short_conv": self.short,
+        }
+        return [name for name, part in parts.items() if part is not None]
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         """→ (B, H, N, Dv), for values of any width."""
@@ -147,7 +155,7 @@ class RoPEAttention(nn.Module):
             context: (B, K, dim), or None for self-attention.
             key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds.
             positions: (N,) or (B, N), counted from 0, or a pair of these for queries and keys. Default: the count of
-                unpadded tokens before each one.
+                unpadded tokens before each one. Selective angles, decays and convolutions do not read them.
 
         Returns:
             (B, N, dim); zeros (plus the output bias) for a token that sees no key.
@@ -167,8 +175,8 @@ class RoPEAttention(nn.Module):
         check_padding_mask(key_padding_mask, *source.shape[:2])
         if context is not None and self._along_one_sequence():
             raise ValueError(
-                "context was given, but decay, selective angles, convolutions, xpos and score_positions go along one "
-                "sequence; make the attention without them"
+                f"context was given, but the attention has {' and '.join(self._along_one_sequence())}, of the order "
+                "along one sequence; make it without"
             )
         projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
@@ -260,9 +268,10 @@ class RoPEAttention(nn.Module):
         angles = None
         if self.rotation is not None and self.rotation_convolution is not None:
             inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
-            convolved = inputs + self.rotation_convolution(inputs, key_padding_mask, speeds)
+            convolved = self.rotation_convolution(inputs, key_padding_mask, speeds)
+            speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
             speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
-            angles, phase = self.rotation(x, convolved, key_padding_mask, phase)
+            angles, phase = self.rotation(x, speed, key_padding_mask, phase)
         log_decay = None if self.decay is None else self.decay(x)
         q, k, v = map(self._in_heads, (q, k, v))
         return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))

@@ -132,8 +132,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
         )
 
-    def _along_one_sequence(self) -> bool:
-        return super()._along_one_sequence() or self.score_positions is not None
+    def _along_one_sequence(self) -> list[str]:
+        own = [] if self.score_positions is None else ["score_positions"]
+        return super()._along_one_sequence() + own
 
     def _rotate(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None

@@ -48,7 +48,8 @@ class WindowedFavor(RoPEAttention):
     """Causal attention that is softmax over the last ``window`` tokens and FAVOR+ over those before, with one sum of
     weights; RoPE rotates queries and keys before both.
 
-    Padding is left out: the window counts unpadded tokens.
+    Padding is left out: the window counts unpadded tokens. Shorter and longer sequences than the window are different
+    programs: ``torch.compile`` makes more than one graph, and ``torch.export`` takes one length.
 
     Args:
         dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv: as in

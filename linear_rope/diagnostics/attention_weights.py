@@ -120,7 +120,7 @@ def attention_matrices(
             denominator=attention.denominator,
             causal=attention.causal,
             key_padding_mask=key_padding_mask,
-            positions=(q_positions, k_positions),
+            positions=None if angles is not None else (q_positions, k_positions),
             rope_base=attention.rope_base,
             rope_scaling=None if attention.rope == "before" else attention.rope_scaling,
             log_decay=projected.log_decay,

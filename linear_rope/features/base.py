@@ -5,14 +5,10 @@ The exponentials of FAVOR+ overflow or vanish, so a map returns its features in 
 by that of other positions: nothing leaks from the future, and one token mapped alone gives what it gives in a batch.
 """
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-
-# take(name, shape, like) is uninitialised memory for ``out=``; a name is one piece of memory.
-Take = Callable[[str, Sequence[int], Tensor], Tensor]
 
 
 class Features(NamedTuple):
@@ -28,10 +24,10 @@ class Features(NamedTuple):
 
 
 class Formula(Protocol):
-    """A map and its derivative, written by hand: the causal operator maps a stretch at a time, in memory used again."""
+    """A map and its derivative, written by hand: the causal operator maps a stretch at a time."""
 
-    def features(self, x: Tensor, name: str, take: Take) -> Features:
-        """Map ``x`` (..., D), contiguous, into the buffer ``name``."""
+    def features(self, x: Tensor) -> Features:
+        """Map ``x`` (..., D), contiguous."""
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         """The gradient of ``x`` from that of the values and, where there is one, of the scale, which is

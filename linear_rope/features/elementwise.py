@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, FormulaCall, Take
-from linear_rope.features.pairs import of_pairs, pairs, unpaired
+from linear_rope.features.base import FeatureMap, Features, FormulaCall
+from linear_rope.features.pairs import of_pairs, pairs
 
 # elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
 # make, and the gradients that are divided by it, are ordinary float32 numbers.
@@ -43,10 +43,9 @@ class EluFormula:
     def __init__(self, paired: float) -> None:
         self.paired = bool(paired)
 
-    def features(self, x: Tensor, name: str, take: Take) -> Features:
-        out = take(unpaired(name) if self.paired else name, x.shape, x)
-        values = torch.clamp(x, SMALLEST_EXPONENT, 0, out=out).exp_().add_(x.relu())
-        return Features(pairs(values, name, take) if self.paired else values, None)
+    def features(self, x: Tensor) -> Features:
+        values = torch.clamp(x, SMALLEST_EXPONENT, 0).exp_().add_(x.relu())
+        return Features(pairs(values) if self.paired else values, None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         if self.paired:
@@ -56,6 +55,10 @@ class EluFormula:
 
 class ReluFeatures(FeatureMap):
     """φ(x) = relu(x) + ε; M = D. ε keeps a denominator away from zero and a gradient defined.
+
+    Outputs are finite, not small. Without RoPE, or with RoPE before the map, they are means of the values. With RoPE
+    after the map (and the unrotated denominator) an output can be |φ(q)| / ε times the largest value, where no key is
+    positive where the query is; it is no more than that, because φ(q)ᵀφ(k) ≥ ε |φ(k)|.
 
     Args:
         head_dim: D; None takes any.
@@ -79,8 +82,8 @@ class ReluFormula:
     def __init__(self, eps: float) -> None:
         self.eps = eps
 
-    def features(self, x: Tensor, name: str, take: Take) -> Features:
-        return Features(torch.clamp(x, min=0, out=take(name, x.shape, x)).add_(self.eps), None)
+    def features(self, x: Tensor) -> Features:
+        return Features(torch.clamp(x, min=0).add_(self.eps), None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         return grad_values.mul_(x > 0)
@@ -106,7 +109,7 @@ class GivenFeatures(FeatureMap):
 class GivenFormula:
     """:class:`GivenFeatures` by hand."""
 
-    def features(self, x: Tensor, name: str, take: Take) -> Features:
+    def features(self, x: Tensor) -> Features:
         return Features(x, None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, FormulaCall, Take
-from linear_rope.features.pairs import of_pairs, pairs, unpaired
+from linear_rope.features.base import FeatureMap, Features, FormulaCall
+from linear_rope.features.pairs import of_pairs, pairs
 from linear_rope.tracing import in_backward_pass
 
 
@@ -78,19 +78,7 @@ class FavorPlus(FeatureMap):
         self.register_buffer("omega", self._draw(0))
 
     def features(self, x: Tensor) -> Features:
-        assert self.head_dim is not None
-        assert self.num_features is not None
-        # Queries and keys each carry half of softmax's 1/√D.
-        scaled = x * self.head_dim**-0.25
-        projected = scaled @ self.omega.to(x.dtype).T
-        if self.hyperbolic:
-            projected = torch.cat((projected, -projected), dim=-1)
-        largest = projected.amax(-1, keepdim=True)
-        half_norm = scaled.square().sum(-1, keepdim=True) / 2
-        values = (projected - largest).exp() + self.eps
-        if self.paired:
-            values = values.repeat_interleave(2, dim=-1)
-        return Features(values, largest - half_norm - math.log(self.num_features) / 2)
+        return favor_features(x, self.omega, self.eps, hyperbolic=self.hyperbolic, paired=self.paired)
 
     def formula(self) -> FormulaCall | None:
         # A subclass may map in another way.
@@ -137,6 +125,21 @@ class FavorPlus(FeatureMap):
         return gaussian_rows(rows, self.head_dim, orthogonal=self.orthogonal, generator=generator).float()
 
 
+def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = False, paired: bool = False) -> Features:
+    """φ(x) of :class:`FavorPlus` for random features ``omega`` (rows, D), differentiated by autograd."""
+    # Queries and keys each carry half of softmax's 1/√D.
+    scaled = x * x.shape[-1] ** -0.25
+    projected = scaled @ omega.to(x.dtype).T
+    if hyperbolic:
+        projected = torch.cat((projected, -projected), dim=-1)
+    largest = projected.amax(-1, keepdim=True)
+    half_norm = scaled.square().sum(-1, keepdim=True) / 2
+    values = (projected - largest).exp() + eps
+    if paired:
+        values = values.repeat_interleave(2, dim=-1)
+    return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
+
+
 class FavorFormula:
     """:class:`FavorPlus` by hand: with h = ωx' and m = max h, values exp(h − m) + ε and a scale m − |x'|²/2 − ln M / 2.
 
@@ -152,19 +155,17 @@ class FavorFormula:
         self.scale = omega.shape[-1] ** -0.5
         self.projection = omega * omega.shape[-1] ** -0.25
 
-    def features(self, x: Tensor, name: str, take: Take) -> Features:
+    def features(self, x: Tensor) -> Features:
         rows = x.view(-1, x.shape[-1])
         projection = self.projection
         if self.hyperbolic:
             projection = torch.cat((projection, -projection))
-        shape = (*x.shape[:-1], projection.shape[0])
-        out = take(unpaired(name) if self.paired else name, shape, x)
-        values = torch.mm(rows, projection.T, out=out.view(rows.shape[0], -1)).view(shape)
+        values = torch.mm(rows, projection.T).view(*x.shape[:-1], -1)
         largest = values.amax(-1, keepdim=True)
         values.sub_(largest).exp_().add_(self.eps)
         half_norm = x.square().sum(-1, keepdim=True) * (self.scale / 2)
         if self.paired:
-            values = pairs(values, name, take)
+            values = pairs(values)
         return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:

@@ -15,12 +15,21 @@ def bidirectional(terms: Terms) -> Sums:
     return read_state(terms, sum_keys(terms))
 
 
-def sum_keys(terms: Terms) -> State:
-    """The state after all keys, in one matrix product; what a recurrence over them ends with."""
+def sum_keys(terms: Terms, log_kept: Tensor | None = None) -> State:
+    """The state after all keys, in one matrix product; what a recurrence over them ends with.
+
+    Args:
+        log_kept: (B, H, K), the logarithm of what is left of each key; None for all of it.
+    """
     k, denominator_k, stabiliser = terms.k, terms.denominator_k, None
+    exponent = log_kept
     if terms.key_scale is not None:
-        stabiliser = terms.key_scale.detach().amax(-1, keepdim=True)
-        factor = (terms.key_scale - stabiliser).exp().unsqueeze(-1)
+        exponent = terms.key_scale if log_kept is None else terms.key_scale + log_kept
+        # Finite also where no key is left, so that nothing is −∞ − (−∞).
+        stabiliser = exponent.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(k.dtype).min)
+        exponent = exponent - stabiliser
+    if exponent is not None:
+        factor = exponent.exp().to(k.dtype).unsqueeze(-1)
         k = k * factor
         denominator_k = None if denominator_k is None else denominator_k * factor
     normaliser = None
@@ -43,9 +52,14 @@ class Attended(NamedTuple):
     scale: Tensor | None
 
 
-def two_passes(terms: Terms, attend: Callable[[Terms], Attended]) -> Tensor:
-    """The output with decay, by |L_i − L_j|: the keys up to each query, then those after it, from the end."""
-    first, second = attend(terms), attend(_from_the_end(terms))
+def two_passes(
+    terms: Terms, attend: Callable[[Terms], Attended], attend_from_the_end: Callable[[Terms], Attended] | None = None
+) -> Tensor:
+    """The output with decay, by |L_i − L_j|: the keys up to each query, then those after it, from the end.
+
+    The second pass is ``attend``'s too, unless another is given.
+    """
+    first, second = attend(terms), (attend_from_the_end or attend)(_from_the_end(terms))
     second = Attended(*(None if x is None else x.flip(2) for x in second))  # type: ignore[arg-type]
     if first.total is None or second.total is None:
         return first.output + second.output
@@ -71,11 +85,15 @@ def _from_the_end(terms: Terms) -> Terms:
     of_keys = {"k": terms.k, "denominator_k": terms.denominator_k, "v": terms.v, "log_decay": terms.log_decay}
     key_scale, smallest = terms.key_scale, torch.finfo(terms.k.dtype).min
     if key_scale is None:
-        kept = terms.log_decay.exp().to(terms.k.dtype).unsqueeze(-1)
-        of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
+        kept = terms.log_decay.exp()
     else:
-        key_scale = (key_scale + terms.log_decay).clamp(min=smallest)
+        key_scale = key_scale + terms.log_decay
+        # A key behind a reset is none: where no query sees another, its scale, however small, would be the largest.
+        kept = key_scale > smallest
+        key_scale = key_scale.clamp(min=smallest)
         key_scale = torch.cat((torch.full_like(key_scale[..., :1], smallest), key_scale.flip(2)[:, :, :-1]), dim=2)
+    kept = kept.to(terms.k.dtype).unsqueeze(-1)
+    of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
     later = {name: None if x is None else _later(x) for name, x in of_keys.items()}
     of_queries = {
         name: None if x is None else x.flip(2)

@@ -14,7 +14,8 @@ class Call(NamedTuple):
     """One call of the operator; B batch, H heads, N positions, D and Dv widths, M features.
 
     Attributes:
-        q, k: (B, H, N, D) what the formula maps.
+        q, k: (B, H, N, D) what the formula maps. Where it is not causal there can be another number of keys, and all
+            that belongs to keys has it.
         v: (B, H, N, Dv).
         denominator_q, denominator_k: (B, H, N, M) of the denominator, where q and k are features that were rotated.
         query_scale, key_scale: (B, H, N) logarithms of the scales of given features.
@@ -24,6 +25,8 @@ class Call(NamedTuple):
         memory, normaliser, stabiliser: the state before the first position, as in State.
         constant, numbers, formula: of a FormulaCall.
         denominator: "unrotated", "rotated" or "none".
+        causal: False where every query sees every key; then there is no decay and no state before, and the
+            implementation is the native one.
         implementation: "chunked", "native" or "auto".
     """
 
@@ -45,6 +48,7 @@ class Call(NamedTuple):
     numbers: Sequence[float]
     formula: str
     denominator: str
+    causal: bool = True
     implementation: str = "auto"
 
     @property
@@ -125,7 +129,7 @@ def empty_result(call: Call, **kept: Tensor) -> Result:
         # In this layout merging the heads copies nothing.
         output=new(batch, length, heads, width).transpose(1, 2),
         total=new(batch, heads, length, exists=call.has_total),
-        scale=new(batch, heads, length, exists=call.has_scale, dtype=call.exact),
+        scale=new(batch, heads, length, exists=call.has_scale and call.causal, dtype=call.exact),
         memory=new(batch, heads, features, width),
         normaliser=new(batch, heads, features, exists=call.has_total),
         stabiliser=new(batch, heads, 1, exists=call.has_scale, dtype=call.exact),

@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import Formula, Take
+from linear_rope.features.base import Formula
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients, put_exponents
 from linear_rope.functional.call import empty_result as any_result
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
 from linear_rope.functional.recurrent import State
 from linear_rope.functional.terms import Sums, Terms, output_gain
-from linear_rope.functional.workspace import borrowed
 from linear_rope.positions.rotary import rotate
 
 # Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
@@ -38,7 +37,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     if not keep:
         return any_result(call)
     batch, heads, length, _ = call.q.shape
-    # An upper bound that a compiler can reckon with: it would make an axis of one a case of its own.
+    # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
     later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
 
     def new(*shape: int, exists: bool = True, dtype: torch.dtype = call.dtype) -> Tensor:
@@ -56,27 +55,24 @@ def empty_result(call: Call, *, keep: bool) -> Result:
 def attend(call: Call, *, keep: bool) -> Result:
     """Forward; ``keep`` what :func:`differentiate` needs."""
     result, formula = empty_result(call, keep=keep), call.make_formula()
-    with borrowed(call.q.device) as take:
-        for batch, heads in _groups(call):
-            state = _state_at(call, batch, heads)
-            for number, positions in enumerate(blocks(call.q.shape[2])):
-                at = Region(batch, heads, positions)
-                if keep and number and state is not None:
-                    _put_state(
-                        (result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads)
-                    )
-                terms, _ = _terms(call, formula, at, take)
-                sums, state, weights = block_sums(terms, state, take)
-                gain = output_gain(sums, terms.query_scale)
-                torch.mul(sums.numerator, 1 if gain is None else gain, out=result.output[at])
-                if sums.denominator is not None:
-                    result.total[at] = sums.denominator
-                if sums.scale is not None:
-                    result.scale[at] = sums.scale
-                if keep:
-                    _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
-            assert state is not None
-            _put_state((result.memory, result.normaliser, result.stabiliser), state, (batch, heads))
+    for batch, heads in _groups(call):
+        state = _state_at(call, batch, heads)
+        for number, positions in enumerate(blocks(call.q.shape[2])):
+            at = Region(batch, heads, positions)
+            if keep and number and state is not None:
+                _put_state((result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads))
+            terms, _ = _terms(call, formula, at)
+            sums, state, weights = block_sums(terms, state)
+            gain = output_gain(sums, terms.query_scale)
+            torch.mul(sums.numerator, 1 if gain is None else gain, out=result.output[at])
+            if sums.denominator is not None:
+                result.total[at] = sums.denominator
+            if sums.scale is not None:
+                result.scale[at] = sums.scale
+            if keep:
+                _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
+        assert state is not None
+        _put_state((result.memory, result.normaliser, result.stabiliser), state, (batch, heads))
     return result
 
 
@@ -95,36 +91,35 @@ def differentiate(
     exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
     back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
     stretches = list(enumerate(blocks(call.q.shape[2])))
-    with borrowed(call.q.device) as take:
-        for batch, heads in _groups(call):
-            after = None
-            if grad_memory is not None:
-                after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
-            for number, positions in reversed(stretches):
-                at = Region(batch, heads, positions)
-                state = _state_before(call, result, number, batch, heads)
-                terms, mapped = _terms(call, formula, at, take)
-                total = result.total[at] if terms.has_denominator else None
-                output, grad_sums = result.output[at], grad_output[at].to(call.dtype)
-                scale = result.scale[at] if result.scale.numel() else None
-                gain = output_gain(Sums(output, total, scale), terms.query_scale)
-                if gain is not None:
-                    grad_sums = grad_sums * gain
-                of_total = None
-                if terms.has_denominator:
-                    of_total = -(grad_sums * output).sum(-1)
-                    if grad_total is not None:
-                        of_total += grad_total[at]
-                weights = _weights_at(result.weights, at).flatten(0, 2)
-                of_terms, after = block_gradients(terms, weights, state, grad_sums, of_total, after, take)
-                if exponents is not None:
-                    exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
-                _put_inputs(gradients, back, formula, mapped, of_terms, at)
-            assert after is not None
-            if gradients.memory is not None:
-                gradients.memory[batch, heads] = after.memory
-            if gradients.normaliser is not None and after.normaliser is not None:
-                gradients.normaliser[batch, heads] = after.normaliser
+    for batch, heads in _groups(call):
+        after = None
+        if grad_memory is not None:
+            after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
+        for number, positions in reversed(stretches):
+            at = Region(batch, heads, positions)
+            state = _state_before(call, result, number, batch, heads)
+            terms, mapped = _terms(call, formula, at)
+            total = result.total[at] if terms.has_denominator else None
+            output, grad_sums = result.output[at], grad_output[at].to(call.dtype)
+            scale = result.scale[at] if result.scale.numel() else None
+            gain = output_gain(Sums(output, total, scale), terms.query_scale)
+            if gain is not None:
+                grad_sums = grad_sums * gain
+            of_total = None
+            if terms.has_denominator:
+                of_total = -(grad_sums * output).sum(-1)
+                if grad_total is not None:
+                    of_total += grad_total[at]
+            weights = _weights_at(result.weights, at).flatten(0, 2)
+            of_terms, after = block_gradients(terms, weights, state, grad_sums, of_total, after)
+            if exponents is not None:
+                exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
+            _put_inputs(gradients, back, formula, mapped, of_terms, at)
+        assert after is not None
+        if gradients.memory is not None:
+            gradients.memory[batch, heads] = after.memory
+        if gradients.normaliser is not None and after.normaliser is not None:
+            gradients.normaliser[batch, heads] = after.normaliser
     if exponents is not None:
         put_exponents(gradients, call, result, exponents[0], exponents[1], grad_memory, grad_normaliser)
     return gradients
@@ -139,10 +134,10 @@ class _Mapped(NamedTuple):
     k: Tensor
 
 
-def _terms(call: Call, formula: Formula, at: Region, take: Take) -> tuple[Terms, _Mapped]:
-    """What is summed over a block, in buffers."""
+def _terms(call: Call, formula: Formula, at: Region) -> tuple[Terms, _Mapped]:
+    """What is summed over a block."""
     q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
-    (q_values, query_scale), (k_values, key_scale) = formula.features(q, "q", take), formula.features(k, "k", take)
+    (q_values, query_scale), (k_values, key_scale) = formula.features(q), formula.features(k)
     query_scale = _scale_at(call.query_scale, query_scale, at)
     key_scale = _scale_at(call.key_scale, key_scale, at)
     padding = _padding_at(call, at)
@@ -155,8 +150,8 @@ def _terms(call: Call, formula: Formula, at: Region, take: Take) -> tuple[Terms,
     if call.q_rotation is not None and call.k_rotation is not None:
         if call.denominator == "unrotated":
             denominator_q, denominator_k = q_values, k_values
-        q_values = _rotated(q_values, call.q_rotation, at, take("rotated q", q_values.shape, q))
-        k_values = _rotated(k_values, call.k_rotation, at, take("rotated k", k_values.shape, k))
+        q_values = _rotated(q_values, call.q_rotation, at)
+        k_values = _rotated(k_values, call.k_rotation, at)
     terms = Terms(
         q=q_values,
         k=k_values,
@@ -196,8 +191,8 @@ def _put_inputs(
     """
     grad_q, grad_k, padding = of.q, of.k, _padding_at(back, at)
     if back.q_rotation is not None and back.k_rotation is not None:
-        grad_q = _rotated(grad_q, back.q_rotation, at, grad_q)
-        grad_k = _rotated(grad_k, back.k_rotation, at, grad_k)
+        grad_q = _rotated(grad_q, back.q_rotation, at)
+        grad_k = _rotated(grad_k, back.k_rotation, at)
     if of.denominator_q is not None and of.denominator_k is not None:
         if gradients.denominator_q is not None and gradients.denominator_k is not None:
             gradients.denominator_q[at], gradients.denominator_k[at] = of.denominator_q, of.denominator_k
@@ -211,10 +206,10 @@ def _put_inputs(
     gradients.v[at] = of.v
 
 
-def _rotated(x: Tensor, rotation: Tensor, at: Region, out: Tensor) -> Tensor:
+def _rotated(x: Tensor, rotation: Tensor, at: Region) -> Tensor:
     # One for all sequences, or one each.
     batch = slice(None) if rotation.shape[0] == 1 else at.batch
-    return rotate(x, rotation[batch, :, at.positions], out=out)
+    return rotate(x, rotation[batch, :, at.positions])
 
 
 def _inverse(rotation: Tensor | None) -> Tensor | None:

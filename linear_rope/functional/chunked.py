@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import Take
 from linear_rope.functional.normaliser import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
 from linear_rope.functional.normaliser import normaliser_gradients, normaliser_sums
 from linear_rope.functional.recurrent import State
@@ -49,11 +48,11 @@ def blocks(length: int) -> list[slice]:
     return stretches if whole == length else [*stretches, slice(whole, length)]
 
 
-def block_sums(terms: Terms, state: State | None, take: Take) -> tuple[Sums, State, Tensor]:
+def block_sums(terms: Terms, state: State | None) -> tuple[Sums, State, Tensor]:
     """Sum over the keys of a block and those in ``state``; L is a multiple of C, or the only chunk is shorter.
 
     Returns:
-        The sums, the state after the block, and the weights inside chunks (G, C, C); fresh memory, not buffers.
+        The sums, the state after the block, and the weights inside chunks (G, C, C).
     """
     batch, heads, length, features = terms.q.shape
     size = min(CHUNK_SIZE, length)
@@ -64,9 +63,8 @@ def block_sums(terms: Terms, state: State | None, take: Take) -> tuple[Sums, Sta
 
     weights = torch.bmm(q, k.mT).mul_(factors.pairs)
     carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
-    increments = _increments(k, v, factors, take)
-    states = states_before(increments, factors, carried, take("states", increments.shape, k))
-    states = states.view(-1, features, width)
+    increments = _increments(k, v, factors)
+    states = states_before(increments, factors, carried).view(-1, features, width)
     memory = state_after(increments, factors, carried).view(batch, heads, features, width)
     sums = torch.bmm(weights, v)
     sums = sums.baddbmm_(q, states) if factors.query is None else sums.addcmul_(torch.bmm(q, states), factors.query)
@@ -81,7 +79,7 @@ def block_sums(terms: Terms, state: State | None, take: Take) -> tuple[Sums, Sta
         factors = chunk_factors(scales, length, size, terms.q)
         carried = None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1)
         denominator, normaliser = normaliser_sums(
-            _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried, take
+            _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried
         )
         denominator = denominator.view(batch, heads, length)
         normaliser = normaliser.view(batch, heads, features)
@@ -100,7 +98,6 @@ def block_gradients(
     grad_numerator: Tensor,
     grad_denominator: Tensor | None,
     grad_after: State | None,
-    take: Take,
 ) -> tuple[TermGradients, State]:
     """The gradients of a block's terms and of the state before it, from those of its sums and the state after it."""
     batch, heads, length, features = terms.q.shape
@@ -117,22 +114,16 @@ def block_gradients(
     grad_read = grad_sums if factors.query is None else grad_sums * factors.query
     scaled_v = v if factors.key is None else v * factors.key
     carried = None if state is None else _memory(terms, state).reshape(batch * heads, -1)
-    increments = _increments(k, v, factors, take)
-    states = states_before(increments, factors, carried, take("states", increments.shape, k))
-    states = states.view(-1, features, width)
+    increments = _increments(k, v, factors)
+    states = states_before(increments, factors, carried).view(-1, features, width)
     grad_memory = None if grad_after is None else _memory(terms, grad_after).reshape(batch * heads, -1)
 
     grad_weights = torch.bmm(grad_sums, v.mT).mul_(factors.pairs)
-    shape = (q.shape[0], features, width)
-    grad_states = torch.bmm(q.mT, grad_read, out=take("grad states", shape, q)).view(
-        batch * heads, -1, features * width
-    )
-    # The increments are in the states by now.
-    out = take("increments", grad_states.shape, q)
-    grad_increments = increment_gradients(grad_states, factors, grad_memory, out).view(shape)
+    grad_states = torch.bmm(q.mT, grad_read).view(batch * heads, -1, features * width)
+    grad_increments = increment_gradients(grad_states, factors, grad_memory).view(-1, features, width)
     grad_memory = state_gradient(grad_states, factors, grad_memory).view(batch, heads, features, width)
-    grad_q = torch.bmm(grad_weights, k, out=take("grad q", q.shape, q)).baddbmm_(grad_read, states.mT)
-    grad_k = torch.bmm(grad_weights.mT, q, out=take("grad k", k.shape, k)).baddbmm_(scaled_v, grad_increments.mT)
+    grad_q = torch.bmm(grad_weights, k).baddbmm_(grad_read, states.mT)
+    grad_k = torch.bmm(grad_weights.mT, q).baddbmm_(scaled_v, grad_increments.mT)
     grad_v = torch.bmm(k, grad_increments)
     if factors.key is not None:
         grad_v.mul_(factors.key)
@@ -154,7 +145,6 @@ def block_gradients(
             None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1),
             grad_denominator.reshape(-1, size),
             carried,
-            take,
         )
         grad_denominator_q = grad_denominator_q.view(terms.q.shape)
         grad_denominator_k = grad_denominator_k.view(terms.k.shape)
@@ -171,12 +161,10 @@ def _scale(terms: Terms, scales: Scales | None) -> Tensor | None:
     return scale.view(terms.key_scale.shape)
 
 
-def _increments(k: Tensor, v: Tensor, factors: ChunkFactors, take: Take) -> Tensor:
+def _increments(k: Tensor, v: Tensor, factors: ChunkFactors) -> Tensor:
     """What each chunk adds to the memory, (S, n, M·D)."""
-    shape = (k.shape[0], k.shape[-1], v.shape[-1])
     scaled_v = v if factors.key is None else v * factors.key
-    increments = torch.bmm(k.mT, scaled_v, out=take("increments", shape, k))
-    return increments.view(-1, factors.carry.shape[-1], shape[1] * shape[2])
+    return torch.bmm(k.mT, scaled_v).view(-1, factors.carry.shape[-1], k.shape[-1] * v.shape[-1])
 
 
 def _shares_weights(terms: Terms) -> bool:

@@ -11,6 +11,8 @@ system, and with them it is linear attention without a denominator.
 import torch
 from torch import Tensor
 
+from linear_rope.functional.decay import faded
+
 CHUNK_SIZE = 64
 
 
@@ -46,14 +48,12 @@ def _chunk(
     before = torch.ones(length, length, dtype=torch.bool, device=q.device).tril(-1)
     pairs = to_end = from_start = None
     if log_decay is not None:
-        # A sum of −∞ minus another is no number; where a reset lies between the pair nothing is left.
-        resets = log_decay.isneginf().cumsum(-1)
-        faded = log_decay.double().masked_fill(log_decay.isneginf(), 0).cumsum(-1)
-        same = resets.unsqueeze(-1) == resets.unsqueeze(-2)
-        between = (faded.unsqueeze(-1) - faded.unsqueeze(-2)).masked_fill(before.mT, 0)
+        sums, segment = faded(log_decay)
+        same = segment.unsqueeze(-1) == segment.unsqueeze(-2)
+        between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).masked_fill(before.mT, 0)
         pairs = between.exp().masked_fill(~same, 0).to(q.dtype)
         to_end = pairs[..., -1, :].unsqueeze(-1)
-        from_start = faded.exp().masked_fill(resets > 0, 0).to(q.dtype).unsqueeze(-1)
+        from_start = sums.exp().masked_fill(segment > 0, 0).to(q.dtype).unsqueeze(-1)
 
     def faded_by(x: Tensor, factor: Tensor | None) -> Tensor:
         return x if factor is None else x * factor

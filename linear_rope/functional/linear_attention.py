@@ -1,12 +1,17 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from linear_rope.checks import check_base, check_choice, check_padding_mask
+from linear_rope.checks import check_base, check_choice
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
+from linear_rope.functional import native
+from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
+from linear_rope.functional.call import Call
 from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
@@ -16,6 +21,7 @@ from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
+from linear_rope.tracing import is_watched
 
 IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent")
 
@@ -64,26 +70,28 @@ def linear_attention(
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`.
         log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞ forgets what came
-            before token t. It counts as 0 at padding.
+            before token t. It counts as 0 at padding. Its values are checked on a CPU, where nothing traces the call:
+            a GPU would have to be waited for.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
-            the last two may be 1.
+            the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
-            for float32 on a CPU), "recurrent" (a loop over positions with a state of constant size), or "auto",
-            which is "native" where :func:`linear_rope.kernels` has it, and else "chunked". These two keep nothing as
-            wide as the features of the built-in maps for their backward pass, if causal, and can be differentiated
-            once, in reverse; the others as one likes.
+            on a CPU, for every dtype), "recurrent" (a loop over positions with a state of constant size), or "auto",
+            which is "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if
+            causal, keep nothing as wide as the features of the built-in maps for their backward pass and can be
+            differentiated once, in reverse; the others as often as one likes. Without causal, "native" leaves to
+            "chunked" what compilers and function transforms follow, and computes each of the two directions of a decay
+            after a map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
 
     Raises:
-        ValueError: shapes, masks, positions or names that do not fit; the message says what would.
+        ValueError: shapes, masks, positions, decays, angles or names that do not fit; the message says what would.
     """
-    _check_tensors(q, k, v, causal, key_padding_mask)
-    if not isinstance(feature_map, FeatureMap):
-        raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
+    check_arguments(q, k, v, feature_map, causal, key_padding_mask)
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
+    check_angles_alone(angles, positions, rope_scaling)
     with full_precision(q.device):
         inputs = prepare(
             q,
@@ -99,10 +107,11 @@ def linear_attention(
             log_decay=log_decay,
             angles=angles,
         )
+        check_decay_values(inputs.log_decay)
         if implementation in ("auto", "chunked", "native"):
             if causal:
                 return causal_operator(inputs.call(), implementation).output.to(v.dtype)
-            return _both_ways(inputs, implementation).to(v.dtype)
+            return both_ways(inputs, implementation).to(v.dtype)
         terms = inputs.terms()
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
             return two_passes(terms, _attend_recurrently).to(v.dtype)
@@ -110,26 +119,37 @@ def linear_attention(
         return attention_output(sums, terms.query_scale).to(v.dtype)
 
 
-def with_state(inputs: Inputs, before: State | None = None) -> tuple[Tensor, State]:
+def with_state(inputs: Inputs, before: State | None = None, implementation: str = "auto") -> tuple[Tensor, State]:
     """The causal output after the state ``before``, and the state after the last position."""
-    call = inputs.call()
-    if before is not None:
-        call = call._replace(memory=before.memory, normaliser=before.normaliser, stabiliser=before.stabiliser)
-    result = causal_operator(call)
+    result = causal_operator(_after(before, inputs.call()), implementation)
     normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
 
 
-def _both_ways(inputs: Inputs, implementation: str) -> Tensor:
+def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
+    """The output where every query sees every key."""
+    # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
+    is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
+    if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
+        return causal_operator(inputs.call()._replace(causal=False), implementation).output
     terms = inputs.terms()
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
+    return two_passes(terms, one_pass(inputs.denominator, None, implementation))
+
+
+def one_pass(denominator: Denominator, before: State | None, implementation: str) -> Callable[[Terms], Attended]:
+    """A causal pass over terms after the state ``before``."""
 
     def attend(terms: Terms) -> Attended:
-        result = causal_operator(call_of_terms(terms, inputs.denominator), implementation)
+        result = causal_operator(_after(before, call_of_terms(terms, denominator)), implementation)
         return Attended(result.output, *(x if x.numel() else None for x in (result.total, result.scale)))
 
-    return two_passes(terms, attend)
+    return attend
+
+
+def _after(before: State | None, call: Call) -> Call:
+    return call if before is None else call._replace(**before._asdict())
 
 
 def _attend_recurrently(terms: Terms) -> Attended:
@@ -171,7 +191,7 @@ def prepare(
         tempered = rope == "before" and isinstance(feature_map, FavorPlus)
         magnitude = rope_scaling.magnitude if rope_scaling and tempered else 1.0
         if angles is not None:
-            q_rotation = k_rotation = _given_rotation(angles, q, width, dtype, magnitude)
+            q_rotation = k_rotation = _given_rotation(angles, q, k, width, dtype)
         else:
             q_rotation, k_rotation = rotations(
                 q,
@@ -199,18 +219,24 @@ def prepare(
     return Inputs(q, k, v, feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation, log_decay)
 
 
-def _given_rotation(angles: Tensor, q: Tensor, width: int, dtype: torch.dtype, magnitude: float) -> Tensor:
+def _given_rotation(angles: Tensor, q: Tensor, k: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     batch, heads, length, _ = q.shape
+    if k.shape[2] != length:
+        raise ValueError(
+            f"angles was given, but there are {length} queries and {k.shape[2]} keys, which cannot turn alike; give "
+            "positions, a pair"
+        )
     if (
         not isinstance(angles, Tensor)
         or angles.dim() != 4
         or angles.shape[2:] != (length, width // 2)
-        or any(given not in (1, needed) for given, needed in zip(angles.shape, (batch, heads), strict=False))
+        or any(given not in (1, needed) for given, needed in zip(angles.shape[:2], (batch, heads), strict=True))
     ):
         came = tuple(angles.shape) if isinstance(angles, Tensor) else type(angles).__name__
         raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
-    turn = rotation_of(angles).to(dtype)
-    return turn if magnitude == 1 else turn * magnitude
+    if not angles.is_floating_point():
+        raise ValueError(f"angles has dtype {angles.dtype}; give floating-point radians")
+    return rotation_of(angles).to(dtype)
 
 
 def _check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:
@@ -231,30 +257,3 @@ def _check_even(width: int, what: str, rope: str, argument: str) -> None:
         raise ValueError(
             f'rope="{rope}" rotates pairs, but {what} is {width}; give an even {argument}, such as {width + 1}'
         )
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_padding_mask: Tensor | None) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.dim() != 4:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, heads, length, width)")
-        if not x.is_floating_point():
-            raise ValueError(f"{name} has dtype {x.dtype}; give a floating-point tensor")
-        if x.device != q.device:
-            raise ValueError(f"q is on {q.device} and {name} on {x.device}; move them to one device")
-        if x.shape[2] == 0:
-            raise ValueError(f"{name} has length 0; give at least one position")
-        if x.shape[3] == 0:
-            raise ValueError(f"{name} has width 0; give at least one channel")
-    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
-        raise ValueError(
-            f"q has shape {tuple(q.shape)} and k {tuple(k.shape)}; their batch, heads and width must be equal"
-        )
-    if k.shape[:3] != v.shape[:3]:
-        raise ValueError(
-            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; their batch, heads and length must be equal"
-        )
-    if causal and q.shape[2] != k.shape[2]:
-        raise ValueError(
-            f"causal=True needs as many keys as queries; there are {q.shape[2]} queries, {k.shape[2]} keys"
-        )
-    check_padding_mask(key_padding_mask, k.shape[0], k.shape[2])

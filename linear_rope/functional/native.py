@@ -1,4 +1,4 @@
-"""The causal form in C++ (cpp/), on a CPU: the same call, result and gradients as causal.py's."""
+"""Linear attention in C++ (cpp/), on a CPU: of causal calls the same result and gradients as causal.py's."""
 
 import ctypes
 import os
@@ -42,7 +42,7 @@ def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
 
 class _Call(ctypes.Structure):
     _fields_ = (
-        *_fields(ctypes.c_long, "size batch heads length width values features"),
+        *_fields(ctypes.c_long, "size batch heads length keys width values features"),
         *_fields(ctypes.c_long, "formula hyperbolic paired denominator"),
         ("eps", ctypes.c_double),
         *_fields(_Rows, "q k v denominator_q denominator_k"),
@@ -112,15 +112,17 @@ def takes(dtype: torch.dtype, device: torch.device) -> bool:
 
 def empty_result(call: Call, *, keep: bool) -> Result:
     """Memory for a result, with that for :func:`differentiate` if ``keep``: states, as native.cpp lays them out."""
-    if not keep:
+    if not keep or not call.causal:
         return any_result(call)
+    return any_result(call, memories=torch.empty(_saved_shape(call), dtype=call.dtype, device=call.q.device))
+
+
+def _saved_shape(call: Call) -> tuple[int, ...]:
     batch, heads, length, _ = call.q.shape
     features = _padded(call.features)
     state = features * _padded(call.v.shape[-1]) + features + PANEL
-    stretches = length // (CHUNK * SAVED) + 1  # one too many at times, which a compiler can reckon with
-    return any_result(
-        call, memories=torch.empty(stretches, batch, heads, state, dtype=call.dtype, device=call.q.device)
-    )
+    # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
+    return length // (CHUNK * SAVED) + 2, batch, heads, state
 
 
 def _padded(count: int) -> int:
@@ -128,14 +130,21 @@ def _padded(count: int) -> int:
 
 
 class _Arguments:
-    """A _Call under construction, and the tensors that it points to."""
+    """A _Call under construction, and the tensors that it points to.
+
+    Here alone is checked what pointers need: every tensor's shape, dtype, device and strides.
+    """
 
     def __init__(self, call: Call) -> None:
-        self.dtype = call.dtype
+        self.call = call
         self.c = _Call(size=ctypes.sizeof(_Call))
         self.kept: list[Tensor] = []
         batch, heads, length, width = call.q.shape
-        self.set(batch=batch, heads=heads, length=length, width=width, values=call.v.shape[-1], features=call.features)
+        self.queries, self.keys = (batch, heads, length), (batch, heads, length if call.causal else call.k.shape[2])
+        self.values, self.features = call.v.shape[-1], call.features
+        self.memory = (batch, heads, self.features, self.values)
+        self.set(batch=batch, heads=heads, length=length, keys=self.keys[2], width=width)
+        self.set(values=self.values, features=self.features)
         numbers = list(call.numbers)
         if call.formula == "favor+":
             hyperbolic, paired, eps = numbers
@@ -151,55 +160,71 @@ class _Arguments:
             threads=torch.get_num_threads(),
             parallel=_parallel(),
         )
-        for name in ("q", "k", "v", "denominator_q", "denominator_k"):
-            self.rows(name, getattr(call, name))
-        for name in ("query_scale", "key_scale", "log_decay", "stabiliser"):
-            self.flat(name, getattr(call, name), torch.float64)
-        for name in ("memory", "normaliser"):
-            self.flat(name, getattr(call, name), self.dtype)
-        self.flat("padding", call.padding, torch.bool)
-        for name in ("q_rotation", "k_rotation"):
+        self.rows("q", call.q, *self.queries, width)
+        self.rows("k", call.k, *self.keys, width)
+        self.rows("v", call.v, *self.keys, self.values)
+        self.rows("denominator_q", call.denominator_q, *self.queries, self.features)
+        self.rows("denominator_k", call.denominator_k, *self.keys, self.features)
+        self.flat("query_scale", call.query_scale, torch.float64, *self.queries)
+        self.flat("key_scale", call.key_scale, torch.float64, *self.keys)
+        self.flat("log_decay", call.log_decay, torch.float64, *self.queries)
+        self.flat("padding", call.padding, torch.bool, batch, 1, self.keys[2], 1)
+        self.state(call.memory, call.normaliser, call.stabiliser)
+        for name, count in (("q_rotation", length), ("k_rotation", self.keys[2])):
             rotation = getattr(call, name)
             if rotation is not None:
-                self.flat(name, rotation, self.dtype)
-                self.set(**{f"{name}_batch": 0 if rotation.shape[0] == 1 else length * call.features})
+                one = rotation.shape[0] == 1
+                self.flat(name, rotation, call.dtype, 1 if one else batch, 1, count, self.features / 2, 2)
+                self.set(**{f"{name}_batch": 0 if one else count * self.features})
         if call.constant is not None:
-            constant = call.constant.to(self.dtype)
-            self.flat("projection", constant * constant.shape[-1] ** -0.25, self.dtype)
+            rows = self.features // (2 if hyperbolic or paired else 1)
+            self.flat("projection", call.constant.to(call.dtype) * width**-0.25, call.dtype, rows, width)
+
+    def state(self, memory: Tensor | None, normaliser: Tensor | None, stabiliser: Tensor | None) -> None:
+        """The sums before the first position, or after the last."""
+        dtype = self.call.dtype
+        self.flat("memory", memory, dtype, *self.memory)
+        self.flat("normaliser", normaliser, dtype, *self.memory[:3])
+        self.flat("stabiliser", stabiliser, torch.float64, *self.memory[:2], 1)
 
     def set(self, **values: Any) -> None:
         for name, value in values.items():
             setattr(self.c, name, value)
 
-    def flat(self, name: str, x: Tensor | None, dtype: torch.dtype) -> None:
+    def flat(self, name: str, x: Tensor | None, dtype: torch.dtype, *shape: float) -> None:
         if x is not None:
-            x = x.to(dtype).contiguous()
-            self.kept.append(x)
-            setattr(self.c, name, x.data_ptr())
+            _check(name, x, shape)
+            self.out(name, x.to(dtype).contiguous())
 
-    def rows(self, name: str, x: Tensor | None) -> None:
+    def rows(self, name: str, x: Tensor | None, *shape: float) -> None:
         if x is not None:
-            x = x.to(self.dtype)
-            x = x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
-            self.kept.append(x)
-            setattr(self.c, name, _Rows(x.data_ptr(), *x.stride()[:3]))
+            _check(name, x, shape)
+            x = x.to(self.call.dtype)
+            self.out_rows(name, x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
 
     def out(self, name: str, x: Tensor) -> Tensor:
-        """A tensor that is written to."""
+        """A contiguous tensor of this file's own, which is written to."""
         self.kept.append(x)
         setattr(self.c, name, x.data_ptr())
         return x
 
     def out_rows(self, name: str, x: Tensor) -> Tensor:
+        """Likewise one whose last axis is contiguous."""
         self.kept.append(x)
         setattr(self.c, name, _Rows(x.data_ptr(), *x.stride()[:3]))
         return x
 
     def run(self, function: str) -> None:
         native, _ = _loaded()
+        way = "" if self.call.causal else "both_ways_"
         assert native is not None
-        status = getattr(native, f"linear_rope_{function}_{TYPES[self.dtype]}")(ctypes.byref(self.c))
+        status = getattr(native, f"linear_rope_{way}{function}_{TYPES[self.call.dtype]}")(ctypes.byref(self.c))
         assert status == 0, "native.py and the compiled native.cpp are not of one version"
+
+
+def _check(name: str, x: Tensor, shape: tuple[float, ...]) -> None:
+    if x.shape != shape or x.device.type != "cpu":
+        raise ValueError(f"{name} is {tuple(x.shape)} on {x.device}; the native kernel needs {shape} on a CPU")
 
 
 def attend(call: Call, *, keep: bool) -> Result:
@@ -214,10 +239,10 @@ def attend(call: Call, *, keep: bool) -> Result:
         arguments.out("total", result.total)
         arguments.out("new_normaliser", result.normaliser)
     exact = []
-    if call.has_scale:
-        for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
+    for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
+        if to.numel():
             exact.append((to, arguments.out(name, torch.empty(to.shape, dtype=torch.float64))))
-    if keep:
+    if keep and call.causal:
         arguments.out("saved", result.memories)
     arguments.run("forward")
     for to, x in exact:
@@ -233,23 +258,30 @@ def differentiate(
     grad_memory: Tensor | None,
     grad_normaliser: Tensor | None,
 ) -> Gradients:
-    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    """Backward: from the gradients of the result's output, total, memory and normaliser; these two if causal."""
     gradients = empty_gradients(call)
     if not result.output.numel():
         return gradients
     arguments = _Arguments(call)
-    arguments.rows("output", result.output)
-    arguments.rows("grad_output", torch.zeros_like(result.output) if grad_output is None else grad_output)
-    arguments.flat("total", result.total, call.dtype)
-    arguments.flat("saved", result.memories, call.dtype)
-    for name, x in (("total", grad_total), ("new_memory", grad_memory), ("new_normaliser", grad_normaliser)):
-        arguments.flat(f"grad_{name}", x, call.dtype)
+    queries, keys, memory = arguments.queries, arguments.keys, arguments.memory
+    grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
+    for name, x in (("output", result.output), ("grad_output", grad_output)):
+        arguments.rows(name, x, *queries, arguments.values)
+    arguments.flat("total", result.total if call.has_total else None, call.dtype, *queries)
+    arguments.flat("grad_total", grad_total, call.dtype, *queries)
+    arguments.flat("grad_new_memory", grad_memory, call.dtype, *memory)
+    arguments.flat("grad_new_normaliser", grad_normaliser, call.dtype, *memory[:3])
+    if call.causal:
+        arguments.flat("saved", result.memories, call.dtype, *_saved_shape(call))
+    else:
+        arguments.state(*(x if x.numel() else None for x in (result.memory, result.normaliser, result.stabiliser)))
     copies = []
     for name in ("q", "k", "v", "denominator_q", "denominator_k"):
         to = getattr(gradients, name)
         if to is not None:
             fits = to.dtype == call.dtype and to.stride(-1) == 1
-            x = arguments.out_rows(f"grad_{name}", to if fits else torch.empty(to.shape, dtype=call.dtype))
+            x = to if fits else torch.empty(to.shape, dtype=call.dtype)
+            arguments.out_rows(f"grad_{name}", x)
             copies += [] if fits else [(to, x)]
     for name in ("memory", "normaliser"):
         to = getattr(gradients, name)
@@ -257,7 +289,10 @@ def differentiate(
             copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype))))
     exponents = []
     if call.has_exponents:
-        exponents = [arguments.out(name, torch.empty(call.q.shape[:3], dtype=call.dtype)) for name in ("of_q", "of_k")]
+        exponents = [
+            arguments.out(name, torch.empty(shape, dtype=call.dtype))
+            for name, shape in (("of_q", queries), ("of_k", keys))
+        ]
     arguments.run("backward")
     for to, x in copies:
         to.copy_(x)

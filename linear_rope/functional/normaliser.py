@@ -9,7 +9,6 @@ Axis names: S = B·H sequences and heads, n chunks a sequence, G = S·n, C chunk
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import Take
 from linear_rope.functional.stabiliser import (
     ChunkFactors,
     increment_gradients,
@@ -21,24 +20,20 @@ from linear_rope.functional.stabiliser import (
 CHUNK_SIZE = 16
 
 
-def normaliser_sums(
-    q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None, take: Take
-) -> tuple[Tensor, Tensor]:
+def normaliser_sums(q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sum over a block of chunks and the keys before it.
 
     Args:
         q, k: (G, C, M).
         factors: of these chunks.
         state: (S, M), Σ exp(g_j − c) k_j over the keys before the block; None for none.
-        take: where to work.
 
     Returns:
         (G, C) sums, and (S, M) the state after the block.
     """
-    product = take("product", q.shape, q)
-    increments = _increments(k, factors, product)
-    states = states_before(increments, factors, state, None)
-    read = torch.mul(q, states.view(-1, 1, q.shape[-1]), out=product).sum(-1)
+    increments = _increments(k, factors)
+    states = states_before(increments, factors, state)
+    read = (q * states.view(-1, 1, q.shape[-1])).sum(-1)
     if factors.query is not None:
         read = read * factors.query.squeeze(-1)
     sums = (torch.bmm(q, k.mT) * factors.pairs).sum(-1) + read
@@ -52,19 +47,17 @@ def normaliser_gradients(
     state: Tensor | None,
     grad_sums: Tensor,
     grad_after: Tensor | None,
-    take: Take,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of ``q``, ``k`` and the state before the block, from those of the sums and the state after it."""
-    product = take("product", q.shape, q)
-    states = states_before(_increments(k, factors, product), factors, state, None)
+    states = states_before(_increments(k, factors), factors, state)
     grad_sums = grad_sums.unsqueeze(-1)
     grad_read = grad_sums if factors.query is None else grad_sums * factors.query
     grad_weights = grad_sums * factors.pairs
-    grad_states = torch.mul(q, grad_read, out=product).sum(1).view_as(states)
-    grad_increments = increment_gradients(grad_states, factors, grad_after, None).view(-1, 1, k.shape[-1])
-    grad_q = torch.bmm(grad_weights, k, out=take("grad denominator q", q.shape, q))
+    grad_states = (q * grad_read).sum(1).view_as(states)
+    grad_increments = increment_gradients(grad_states, factors, grad_after).view(-1, 1, k.shape[-1])
+    grad_q = torch.bmm(grad_weights, k)
     grad_q.addcmul_(grad_read, states.view(-1, 1, q.shape[-1]))
-    grad_k = torch.bmm(grad_weights.mT, q, out=take("grad denominator k", k.shape, k))
+    grad_k = torch.bmm(grad_weights.mT, q)
     if factors.key is None:
         grad_k.add_(grad_increments)
     else:
@@ -72,7 +65,7 @@ def normaliser_gradients(
     return grad_q, grad_k, state_gradient(grad_states, factors, grad_after)
 
 
-def _increments(k: Tensor, factors: ChunkFactors, product: Tensor | None) -> Tensor:
+def _increments(k: Tensor, factors: ChunkFactors) -> Tensor:
     """What each chunk adds to the state, (S, n, M)."""
-    scaled = k if factors.key is None else torch.mul(k, factors.key, out=product)
+    scaled = k if factors.key is None else k * factors.key
     return scaled.sum(1).view(-1, factors.carry.shape[-1], k.shape[-1])

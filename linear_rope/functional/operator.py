@@ -1,4 +1,4 @@
-"""The causal form as one operator, which compilers, transforms and tracers see as a whole.
+"""Causal linear attention as one operator, which compilers, transforms and tracers see as a whole.
 
 ``torch.library`` gives it a shape without data and a rule for ``vmap``; its derivative is an operator too, so gradients
 can be batched and compiled, but not differentiated again.
@@ -26,7 +26,8 @@ def causal(call: Call, implementation: str = "auto") -> Result:
     Raises:
         ValueError: the implementation is "native" and cannot be had for this call.
     """
-    call = call._replace(implementation=implementation)
+    # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
+    call = Call(*tuple(call)[:-1], implementation)  # type: ignore[arg-type, call-arg]
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     if not keep and not is_watched() and type(call.q) in (Tensor, nn.Parameter):
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
@@ -48,7 +49,7 @@ def _implementation(call: Call) -> ModuleType:
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
-_CALL += ", float[] numbers, str formula, str denominator, str implementation"
+_CALL += ", float[] numbers, str formula, str denominator, bool causal, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
 _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
 
@@ -135,8 +136,9 @@ def _batched(
     return rule
 
 
-def _select(x: Any, axis: int | None, index: int) -> Any:
-    return x if axis is None else x.select(axis, index)
+def _select(x: Any, axis: Any, index: int) -> Any:
+    # The axis of a list of numbers is a list.
+    return x.select(axis, index) if isinstance(axis, int) else x
 
 
 _forward.register_vmap(_batched(_forward, (*Call._fields, "keep"), Result._fields))
@@ -192,6 +194,6 @@ class _CausalBackward(torch.autograd.Function):
 
 
 _ONCE = (
-    "causal linear attention can be differentiated once, chunked or native; for second derivatives give "
+    "linear attention in C++, and all that is causal, can be differentiated once; for second derivatives give "
     'implementation="reference"'
 )

@@ -128,9 +128,9 @@ class _Exponents(NamedTuple):
         return _Exponents(torch.cat((self.value, after.value), dim=1), segment)
 
 
-def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None, out: Tensor | None) -> Tensor:
+def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None) -> Tensor:
     """The state before each chunk, (S, n, W), from what chunks add (S, n, W) and the state before the block (S, W)."""
-    states = torch.bmm(factors.carry.expand(increments.shape[0], -1, -1), increments, out=out)
+    states = torch.bmm(factors.carry.expand(increments.shape[0], -1, -1), increments)
     return states if state is None else _add(states, state.unsqueeze(1), factors.before)
 
 
@@ -140,12 +140,10 @@ def state_after(increments: Tensor, factors: ChunkFactors, state: Tensor | None)
     return after if state is None else _add(after, state, factors.kept)
 
 
-def increment_gradients(
-    grad_states: Tensor, factors: ChunkFactors, grad_after: Tensor | None, out: Tensor | None
-) -> Tensor:
+def increment_gradients(grad_states: Tensor, factors: ChunkFactors, grad_after: Tensor | None) -> Tensor:
     """The gradient of what chunks add, from those of the states before chunks and of the state after the block."""
     transposed = factors.carry.mT.expand(grad_states.shape[0], -1, -1)
-    grads = torch.bmm(transposed, grad_states, out=out)
+    grads = torch.bmm(transposed, grad_states)
     if grad_after is None:
         return grads
     return _add(grads, grad_after.unsqueeze(1), None if factors.after is None else factors.after.mT)
@@ -159,7 +157,3 @@ def state_gradient(grad_states: Tensor, factors: ChunkFactors, grad_after: Tenso
 
 def _add(total: Tensor, x: Tensor, factor: Tensor | None) -> Tensor:
     return total.add_(x) if factor is None else total.addcmul_(x, factor)
-
-
-def _minus_infinity_above(size: int, diagonal: int, like: Tensor) -> Tensor:
-    return torch.full((size, size), -torch.inf, dtype=like.dtype, device=like.device).triu_(diagonal)

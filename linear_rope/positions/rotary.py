@@ -122,14 +122,13 @@ def rotation_of(angles: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
-def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: Tensor | None = None) -> Tensor:
+def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved") -> Tensor:
     """Rotate pairs of channels by given angles.
 
     Args:
         x: (..., N, width), float32 or float64.
         rotation: of :func:`rope_rotation`, of the dtype of ``x``; broadcastable to (..., N, width / 2, 2).
         layout: "interleaved" pairs channels (2i, 2i+1), as the paper does; "half" pairs (i, i + width/2).
-        out: a contiguous tensor of the shape of ``x`` for the result, for "interleaved" only; may be ``x``.
 
     Returns:
         (..., N, width).
@@ -137,9 +136,7 @@ def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved", out: 
     if layout == "interleaved" and not torch.compiler.is_compiling():
         # A pair is a complex number: one pass over memory instead of six. Compilers fuse the real form instead.
         turn = torch.view_as_complex(rotation.contiguous())
-        turned = torch.mul(_as_complex(x), turn, out=None if out is None else _as_complex(out))
-        return torch.view_as_real(turned).flatten(-2)
-    assert out is None
+        return torch.view_as_real(_as_complex(x) * turn).flatten(-2)
     cosine, sine = rotation.unbind(-1)
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1) if layout == "interleaved" else x.chunk(2, dim=-1)
     rotated = (first * cosine - second * sine, first * sine + second * cosine)

@@ -1,6 +1,12 @@
 """Selective RoPE: angles that the tokens decide (Movahedi et al. 2025, arXiv 2511.17388).
 
 The angle of pair i at position m is θ_i · Φ_{m,i} with Φ_m = Σ_{t≤m} f(x_t); f = 1 is RoPE.
+
+``init="paper"`` is the formula of that paper's code (github.com/timurcarstensen/selective-rope), without its learned θ
+and its other gates. What differs still: its defaults are rank 16 and a base of 500,000, which here have to be given,
+``SelectiveRotation(rank=16, init="paper")`` and ``rope_base=500_000``; weights begin normal with its variance, not
+uniform; and pairs are neighbouring channels, not channels of two halves. ``init="rope"`` is ours: training begins close
+to RoPE.
 """
 
 import math
@@ -24,14 +30,15 @@ class SelectiveRotation:
     """
 
     rank: int | None = 8
-    """of the projection from a token to all pairs of all heads; None projects each head's part of it by itself"""
+    """of the projection from a token to all pairs of all heads; None projects each head's part of it by itself, with
+    "paper" by columns of length one times a learned number a head"""
     bias: bool = False
-    """whether each pair has a learned constant speed of its own"""
+    """whether each pair has a learned constant speed b of its own; with "paper" it is exp(b), which begins at 1"""
     gate: bool = False
-    """whether f is multiplied by a head's σ(w·x_t + b)"""
+    """whether f is multiplied by a head's σ(w·x_t + b); with "paper" of the token's parts of length one"""
     init: Literal["rope", "paper"] = "rope"
-    """"rope" adds the projection to 1, so that training begins close to RoPE; "paper" is the projection alone, with
-    PyTorch's usual variance"""
+    """"rope" adds the projection, and a convolution of it that begins at zero, to 1: training begins close to RoPE.
+    "paper" is the convolution of the projection alone, with PyTorch's usual variance"""
 
     def __post_init__(self) -> None:
         if self.rank is not None and self.rank < 1:
@@ -55,48 +62,64 @@ class SelectiveAngles(nn.Module):
         if dim % heads:
             raise ValueError(f"selective angles need a dim that heads divides; dim is {dim}, heads {heads}")
         self.settings, self.heads, self.width, self.base = settings, heads, width, base
+        self.is_paper = settings.init == "paper"
         pairs, of_head, rank = width // 2, dim // heads, settings.rank
         shapes = [(rank, dim), (heads * pairs, rank)] if rank is not None else [(heads * pairs, of_head)]
         self.projections = nn.ParameterList(nn.Parameter(torch.empty(shape)) for shape in shapes)
         for weight in self.projections:
             nn.init.normal_(weight, std=INITIAL_STD)
+        # One more than this is the factor: models begin with vectors of zeros.
+        self.scale = nn.Parameter(torch.zeros(heads)) if rank is None and self.is_paper else None
         self.bias = nn.Parameter(torch.zeros(heads * pairs)) if settings.bias else None
         self.gate = nn.Parameter(nn.init.normal_(torch.empty(heads, dim), std=INITIAL_STD)) if settings.gate else None
         self.gate_bias = nn.Parameter(torch.zeros(heads)) if settings.gate else None
 
+    def _tokens(self, x: Tensor) -> Tensor:
+        """(B, N, dim) → (B, N, H, dim/H) of length one."""
+        return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (self.heads, -1)), dim=-1)
+
+    def _gain(self, weight: Tensor) -> float:
+        # Weights begin with a standard deviation of 0.02; PyTorch's is 1 / √(3 · inputs).
+        return (INITIAL_STD * math.sqrt(3 * weight.shape[1])) ** -1 if self.is_paper else 1.0
+
     def inputs(self, x: Tensor) -> Tensor:
         """What the convolution is applied to, (B, N, dim) → (B, N, H·width/2)."""
-        x = F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (self.heads, -1)), dim=-1)
-        # Weights begin with a standard deviation of 0.02; PyTorch's is 1 / √(3 · inputs).
-        gains = [
-            1.0 if self.settings.init == "rope" else (INITIAL_STD * math.sqrt(3 * w.shape[1])) ** -1
-            for w in self.projections
-        ]
+        x = self._tokens(x)
         if self.settings.rank is None:
             weight = self.projections[0].to(x.dtype).unflatten(0, (self.heads, -1))
-            return torch.einsum("bnhd,hpd->bnhp", x, weight).flatten(2) * gains[0]
+            if self.scale is not None:
+                weight = F.normalize(weight, dim=-1) * (1 + self.scale.to(x.dtype))[:, None, None]
+            return torch.einsum("bnhd,hpd->bnhp", x, weight).flatten(2)
         x = x.flatten(2)
-        for weight, gain in zip(self.projections, gains, strict=True):
-            x = F.linear(x, weight.to(x.dtype)) * gain
+        for weight in self.projections:
+            x = F.linear(x, weight.to(x.dtype)) * self._gain(weight)
         return x
 
+    def speeds(self, inputs: Tensor, convolved: Tensor, weight: Tensor) -> Tensor:
+        """f without bias and gate, from :meth:`inputs` and what a convolution of ``weight`` makes of them."""
+        return convolved * self._gain(weight) if self.is_paper else inputs + convolved
+
     def forward(
-        self, x: Tensor, convolved: Tensor, key_padding_mask: Tensor | None, before: Tensor | None
+        self, x: Tensor, speed: Tensor, key_padding_mask: Tensor | None, before: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The angles (B, H, N, width / 2), reduced to one turn, and Φ after the last token (B, H, width / 2), float64.
 
         Args:
             x: (B, N, dim) the tokens.
-            convolved: (B, N, H·width/2), of :meth:`inputs`.
+            speed: (B, N, H·width/2), of :meth:`speeds`.
             key_padding_mask: (B, N) bool, True at padding, which does not turn.
             before: Φ before the first token; default 0.
         """
-        speed = convolved if self.bias is None else convolved + self.bias.to(convolved.dtype)
-        if self.settings.init == "rope":
+        if self.bias is not None:
+            bias = self.bias.to(speed.dtype)
+            speed = speed + (bias.exp() if self.is_paper else bias)
+        if not self.is_paper:
             speed = speed + 1
         speed = speed.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         if self.gate is not None and self.gate_bias is not None:
-            logits = F.linear(x.to(speed.dtype), self.gate.to(speed.dtype), self.gate_bias.to(speed.dtype))
+            tokens = self._tokens(x).flatten(2) if self.is_paper else x
+            gate = self.gate.to(speed.dtype) * self._gain(self.gate)
+            logits = F.linear(tokens.to(speed.dtype), gate, self.gate_bias.to(speed.dtype))
             speed = speed * logits.sigmoid().mT.unsqueeze(-1)
         if key_padding_mask is not None:
             speed = speed.masked_fill(key_padding_mask[:, None, :, None], 0)

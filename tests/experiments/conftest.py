@@ -1,7 +1,7 @@
 """A made-up comparison directory, as the trainer would leave it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from experiments.records.files import write_json
 from experiments.records.record import run_directory
 from experiments.training.objectives import NextByte
 from experiments.variants import parse_variants
-from tests.made_up import comparison_fields
+from tests.made_up import comparison_fields, undrawn
 
 Loss = Callable[[str, int, int], float]
 
@@ -94,6 +94,13 @@ def next_byte() -> Callable[[Config], NextByte]:
 @pytest.fixture(scope="session")
 def make_comparison() -> Callable[..., Path]:
     return write_comparison
+
+
+@pytest.fixture
+def no_pictures() -> Iterator[None]:
+    """For what looks at a report's words and tables alone."""
+    with undrawn():
+        yield
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def test_a_trained_model_writes_the_same_text_twice(made):
     assert run.generate("The ", tokens=12) == text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_same_call_repeats_nothing(made, capsys):
     options = {"evaluate_every": 2, "log_every": 1, "checkpoint_every": 2, "steps": 4, "seeds": 2}
     compare("softmax-rope,elu+1-rope-after", preset="smoke", out=made, **options)

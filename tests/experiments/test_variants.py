@@ -33,12 +33,18 @@ def test_the_contract_names_exist():
     assert len(STUDIES["convergence"].variants) == 8
 
 
+@pytest.fixture(scope="module")
+def softmax(next_byte):
+    """The model that the others share their first weights with."""
+    return build_model(VARIANTS["softmax-none"], SMOKE, 3, next_byte(SMOKE))
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name, next_byte):
+def test_every_variant_builds_runs_and_has_a_baseline_and_shares_its_first_weights(name, softmax, next_byte):
     variant = VARIANTS[name]
     assert variant.baseline in VARIANTS
     assert variant.description
-    model, softmax = (build_model(each, SMOKE, 3, next_byte(SMOKE)) for each in (variant, VARIANTS["softmax-none"]))
+    model = build_model(variant, SMOKE, 3, next_byte(SMOKE))
     logits = model(torch.zeros(1, 9, dtype=torch.int64))
     assert logits.shape == (1, 9, 256)
     assert logits.isfinite().all()

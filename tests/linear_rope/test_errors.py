@@ -38,6 +38,10 @@ def attend(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32, **optio
     return linear_attention(q, k, v, **{"feature_map": FavorPlus(4, 6)} | options)
 
 
+def absent(index: int) -> list[Any]:
+    return [None if i == index else torch.zeros(QKV) for i in range(3)]
+
+
 def rotate(shape: tuple[int, ...], positions: Tensor, dtype: torch.dtype = torch.float32, **options: Any) -> Tensor:
     return apply_rope(torch.zeros(shape, dtype=dtype), positions, **options)
 
@@ -69,6 +73,10 @@ def model(**options: Any) -> CausalLM:
         (lambda: attend(QKV, (1, 2, 5, 6), QKV), ["q", "k", "(1, 2, 5, 6)", "equal"]),
         (lambda: attend(QKV, QKV, LONGER), ["k", "v", "(1, 2, 6, 4)", "equal"]),
         (lambda: attend(QKV, EMPTY, EMPTY), ["k", "length 0"]),
+        *(
+            (lambda index=index: linear_attention(*absent(index), feature_map=EluPlusOne()), [name, "NoneType"])
+            for index, name in enumerate(("q is", "k is", "v is"))
+        ),
         (lambda: attend(QKV, LONGER, LONGER, causal=True), ["causal", "5 queries", "6 keys"]),
         (lambda: attend(QKV, LONGER, LONGER, positions=torch.arange(5)), ["positions", "5", "6", "pair"]),
         (lambda: attend(positions=torch.arange(4)), ["positions", "(4,)", "(5,)"]),

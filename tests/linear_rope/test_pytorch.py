@@ -16,8 +16,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig
-from tests.linear_rope.tensors import assert_identical, assert_near, random
+from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from tests.linear_rope.tensors import FORMS, assert_identical, assert_near, random
 
 # Compilers take time for every operation: 70 positions are two chunks of different length, 20 are one.
 DIM, HEADS, LENGTH, SHORT = 8, 2, 70, 20
@@ -35,8 +35,8 @@ def make(**options: Any) -> LinearRoPEAttention:
     return LinearRoPEAttention(DIM, HEADS, **{"causal": True, **options}).double()
 
 
-def output_and_gradients(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    x = random(2, LENGTH, DIM).requires_grad_()
+def output_and_gradients(module: nn.Module, forward: Callable[[Tensor], Tensor], length: int = LENGTH) -> list[Tensor]:
+    x = random(2, length, DIM).requires_grad_()
     y = forward(x)
     return [y, *torch.autograd.grad(y, [x, *module.parameters()], random(*y.shape, seed=99))]
 
@@ -72,6 +72,8 @@ def train(module: nn.Module, forward: Callable[[Tensor], Tensor], steps: int) ->
     return outputs
 
 
+# PyTorch 2.6 warns of the graph break that a redraw is.
+@pytest.mark.filterwarnings("ignore:Graph break due to unsupported builtin:UserWarning")
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_compiled_training_loop_redraws_as_an_eager_one() -> None:
     eager, module = (make(num_features=6, redraw_every=2) for _ in range(2))
@@ -88,6 +90,60 @@ def test_inference_is_exported(rope: str, redraw_every: int | None) -> None:
     exported = torch.export.export(module, (x,)).module()
     for inputs in (x, random(2, SHORT, DIM, seed=1)):
         assert_near(exported(inputs), module(inputs))
+
+
+ADDITIONS: dict[str, Any] = {"decay": "gate", "rope_angles": "selective", "local_conv": 4, "short_conv": 4}
+# Both sides of where the causal forms begin another block: after 64, 256 and 1,024 positions.
+LENGTHS = (2, 3, 63, 255, 256, 257, 600, 1100)
+EVERY_LENGTH = [
+    (name, form, options)
+    for name in ("favor+", "elu+1", "softmax")
+    for form in (("native", "chunked") if "native" in FORMS else ("chunked",))
+    for options in ({}, ADDITIONS)
+    if name != "softmax" or form == "chunked"  # softmax attention has no kernel
+]
+
+
+def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", str(int(form == "native")))
+    torch.manual_seed(0)
+    if name == "softmax":
+        return SoftmaxRoPEAttention(DIM, HEADS, causal=True, **options).double()
+    return make(feature_map=name, **options)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    ("name", "form", "options"),
+    # The backend "eager" would take less time, but does not look into the operator.
+    [
+        pytest.param(*case, marks=() if case == ("elu+1", EVERY_LENGTH[0][1], {}) else pytest.mark.slow)
+        for case in EVERY_LENGTH
+    ],
+)
+def test_one_graph_serves_all_lengths(
+    name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = of_every_length(name, form, options, monkeypatch)
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    output_and_gradients(module, compiled)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for length in LENGTHS:
+            assert_near(
+                output_and_gradients(module, compiled, length), output_and_gradients(module, module, length), 1e-9
+            )
+
+
+@pytest.mark.parametrize(("name", "form", "options"), EVERY_LENGTH)
+def test_inference_is_exported_for_all_lengths(
+    name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = of_every_length(name, form, options, monkeypatch).eval()
+    any_length = torch.export.Dim("length", min=2, max=4096)
+    exported = torch.export.export(module, (random(2, LENGTH, DIM),), dynamic_shapes=({1: any_length},)).module()
+    for length in LENGTHS:
+        x = random(2, length, DIM)
+        assert_near(exported(x), module(x))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -26,7 +26,7 @@ def saved(tmp_path_factory):
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    save_checkpoint(directory, 1, model, optimizer)
+    save_checkpoint(directory, 1, model.state_dict(), optimizer.state_dict())
     path = directory / "step00000001"
     return directory, model, {name: (path / name).read_bytes() for name in FILES}
 

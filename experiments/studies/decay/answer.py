@@ -2,11 +2,12 @@
 
 from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings
+from experiments.report.answer import answer as of_any
 from experiments.studies.decay.measure import SCORES
 
 
 def answer(found: Findings) -> str:
-    """First what trained models do, then content whose scores are known."""
+    """First what trained models do, then content whose scores are known, then what a decay does."""
     said = []
     falls, trained = found.supported("-attention")
     steeper, compared = found.supported("-steeper")
@@ -26,4 +27,5 @@ def answer(found: Findings) -> str:
             "For a key equal to its query the score falls, and it is not monotone: "
             f"{near:.2f} at distance 128, {far:.2f} at 256."
         )
-    return " ".join(said)
+    said += [row.claim.statement for key, row in found.rows.items() if "-than-" in key and row.verdict == SUPPORTED]
+    return " ".join(said) or of_any(found)

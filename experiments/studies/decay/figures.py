@@ -12,7 +12,17 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
 from experiments.figures import panels
-from experiments.figures.style import MUTED, by_kernel, draw, label, label_powers_of_ten, legend_label, variant_style
+from experiments.figures.settings import COLUMNS, by_base, looks_by_setting, setting_label
+from experiments.figures.style import (
+    MUTED,
+    by_kernel,
+    draw,
+    is_narrow,
+    label,
+    label_powers_of_ten,
+    legend_label,
+    variant_style,
+)
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
 from experiments.study import Entries, read_study
@@ -146,9 +156,9 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     figure, grid = panels.grid_of(2, len(groups), (2.75, 1.75), (0.3, 1.3), 6, sharex=True, sharey="row")
     for (upper, lower), (kernel, variants) in zip(grid.T, groups.items(), strict=True):
         upper.set_title(f"{label(kernel)}, absolute")
-        _weights(upper, attention, variants, "absolute", {"value": "log"})
+        _weights(upper, attention, _styled(variants), "absolute", {"value": "log"})
         lower.set_title(f"{label(kernel)}, signed")
-        _weights(lower, attention, variants, "signed", {"value": "symlog", "linthresh": 1e-3})
+        _weights(lower, attention, _styled(variants), "signed", {"value": "symlog", "linthresh": 1e-3})
         lower.set_xlabel(DISTANCE)
     grid[0, 0].set_ylabel("mean weight")
     grid[1, 0].set_ylabel("mean weight, linear\nwithin ±0.001")
@@ -164,12 +174,35 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")
-            _weights(axes, of_layer, variants, "absolute", {"value": "log"})
+            _weights(axes, of_layer, _styled(variants), "absolute", {"value": "log"})
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
     panels.head(figure, comparison, "validation split. Means over heads, seeds and queries.")
     panels.legends_beneath(figure, grid.flat)
+    return figure
+
+
+def attention_by_setting(attention: pd.DataFrame, comparison: Comparison) -> Figure:
+    """Absolute weights: a panel per kernel and position encoding, a line per setting.
+
+    Weights of more than 1 are no shares of a whole, and have no place on one axis with the others.
+    """
+    unbounded = set(attention[attention["absolute"] > 1]["variant"])
+    shares = {name: [v for v in variants if v.name not in unbounded] for name, variants in by_base(comparison).items()}
+    looks = looks_by_setting(comparison)
+    groups = {name: variants for name, variants in shares.items() if variants}
+    figure, shown = panels.panels_of(groups, COLUMNS, (3.6, 2.6), (0, 1.0), 6.5, sharex=True, sharey=True)
+    for axes, variants in shown:
+        styled = {v.name: (looks[v.name], setting_label(v, comparison)) for v in variants}
+        _weights(axes, attention, styled, "absolute", {"value": "log"})
+        axes.set_xlabel(DISTANCE)
+        if not is_narrow():
+            axes.label_outer()
+    panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
+    without = f" Not shown, as it divides by no sum: {', '.join(sorted(unbounded))}." if unbounded else ""
+    panels.head(figure, comparison, f"validation split. Means over layers, heads, seeds and queries.{without}")
+    panels.legend_below(figure, figure.axes, 4, handlelength=3)
     return figure
 
 
@@ -192,19 +225,21 @@ def _distance_axis(axes: Axes, ticks: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def _weights(
-    axes: Axes, attention: pd.DataFrame, variants: list[VariantRecord], column: str, scale: dict[str, Any]
-) -> None:
+def _styled(variants: list[VariantRecord]) -> dict[str, Any]:
+    return {variant.name: (variant_style(variant), legend_label(variant.name)) for variant in variants}
+
+
+def _weights(axes: Axes, attention: pd.DataFrame, styled: dict[str, Any], column: str, scale: dict[str, Any]) -> None:
+    """The weights of variants, each in its style and with its name in the legend."""
     averaged = attention.groupby(["variant", "distance"], as_index=False)[column].mean()
     furthest = int(averaged["distance"].max())
-    for variant in variants:
-        rows = averaged[averaged["variant"] == variant.name]
+    for name, (look, text) in styled.items():
+        rows = averaged[averaged["variant"] == name]
         if len(rows):
             # Means over ranges of distance that grow by a fixed factor; 0 has a range of its own.
             edges = np.unique(np.geomspace(1, rows["distance"].max() + 1, BINS).astype(int))
             binned = rows.groupby(np.digitize(rows["distance"], edges))[["distance", column]].mean()
-            look = variant_style(variant) | {"markevery": 3, "markersize": 4.5}
-            axes.plot(binned["distance"], binned[column], label=legend_label(variant.name), **look)
+            axes.plot(binned["distance"], binned[column], label=text, **look, markevery=3, markersize=4.5)
     # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
     uniform = (1 / np.arange(furthest + 2, 2 * furthest + 3)).mean()
     axes.axhline(uniform, color=MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="uniform attention")

@@ -36,5 +36,10 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     answers = ANSWERS.read(root)
     if answers is not None and not answers.empty:
         seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
-        entries.append(STUDY.table("samples", samples_table(answers, comparison, dict), seed=seed, judge=by))
+        entries.append(STUDY.table("samples", samples_table(answers, comparison, told), seed=seed, judge=by))
     return entries
+
+
+def told(said: "pd.Series[str]") -> dict[str, str]:
+    """Who says what, an answer a row, of each that some variant gives."""
+    return {f"said: {answer}": ", ".join(said.index[said == answer]) for answer in said.unique()}

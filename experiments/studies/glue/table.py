@@ -22,6 +22,7 @@ PUBLISHED = {
 """RoFormer (arXiv 2104.09864), table 2"""
 TASKS = {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "sts-b": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
 PART = "-part"
+FLOOR = "floor: one answer to all"
 
 
 def overview(roots: Sequence[Path]) -> Entries:
@@ -40,21 +41,26 @@ def overview(roots: Sequence[Path]) -> Entries:
     rows = [dict(zip(("encoder", *titles.values()), (name, *cells), strict=True)) for name, cells in PUBLISHED.items()]
     for variant, of_task in scores.items():
         rows.append({"encoder": variant} | {titles[task]: of_task.get(task, "-") for task in TASKS})
+    floors = {task: found[name][1].floor for task, name in names.items() if name in found}
+    if any(floor is not None for floor in floors.values()):
+        told = {titles[task]: "-" if floor is None else f"{100 * floor:.1f}" for task, floor in floors.items()}
+        rows.append({"encoder": FLOOR} | dict.fromkeys(titles.values(), "-") | told)
     lacking = [task for task, name in names.items() if name not in found]
+    in_part = [task for task, name in names.items() if name.endswith(PART)]
     words = {
         "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
         "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
-        "missing": _missing(lacking),
+        "missing": " ".join(filter(None, [_fetched("Not run", lacking), _fetched("Run in part", in_part)])),
     }
     return [STUDY.table("glue", pd.DataFrame(rows), **words)]
 
 
-def _missing(tasks: Sequence[str]) -> str:
-    """Which tasks were not run, each with the commands that fetch its files."""
+def _fetched(what: str, tasks: Sequence[str]) -> str:
+    """What is said of tasks, each with the commands that fetch its files; nothing of none."""
     if not tasks:
         return ""
     told = (f"{TASKS[task]} ({'; '.join(DATA_SETS[task].fetch)})" for task in tasks)
-    return f"Not run, with what fetches them into the data directory DIR: {', '.join(told)}."
+    return f"{what}, with what fetches the whole into the data directory DIR: {', '.join(told)}."
 
 
 def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:

@@ -1,6 +1,6 @@
 """The losses by window length that the length study measures, the tables made of them, and what claims compare."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ LOSSES = Table(
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv; returns sentences about what could not be measured."""
-    return measure_lengths(root, comparison, objective, FACTORS, SCALINGS)
+    return measure_lengths(root, comparison, objective, FACTORS, LONGEST_WINDOWS)
 
 
 def measure_lengths(
@@ -55,9 +55,9 @@ def measure_lengths(
     comparison: Comparison,
     objective: NextToken,
     all_factors: Sequence[int],
-    scalings: Mapping[str, Callable[[float, int], RopeScaling]],
+    longest_windows: int,
 ) -> list[str]:
-    """The same at these factors of the training length, RoPE stretched in these ways besides."""
+    """The same at these factors of the training length, in so many windows of the largest, or in all there are."""
     config, test = Config(**comparison.config), objective.corpus.test
     if not isinstance(objective, NextByte):
         name = objective.corpus.name
@@ -65,7 +65,7 @@ def measure_lengths(
     positions = {variant.name: variant.position for variant in comparison.variants}
     factors = [factor for factor in all_factors if len(test) > factor * config.context]
     longest = factors[-1] * config.context
-    windows = evenly_spaced(test, longest, LONGEST_WINDOWS)
+    windows = evenly_spaced(test, longest, longest_windows)
     short = recut(windows, config.context)
 
     def losses(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
@@ -77,8 +77,8 @@ def measure_lengths(
         for factor in factors[:1] if ends else factors:
             length = factor * config.context
             shown = recut(windows, length)
-            for method in (AS_TRAINED, *(scalings if positions[name] in ROPES and factor > 1 else ())):
-                scaling = None if method == AS_TRAINED else scalings[method](factor, config.context)
+            for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
+                scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
                 _set_scaling(model, scaling)
                 yield by_bin(losses_by_position(model, shown, config)).assign(method=method, length=length)
         _set_scaling(model, None)

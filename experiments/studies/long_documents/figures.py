@@ -170,6 +170,11 @@ def accuracy_table(values: pd.DataFrame, comparison: Comparison) -> pd.DataFrame
         for line in lines_of(comparison)
         if line in set(values["line"])
     ]
+    if (floor := comparison.floor) is not None:
+        told = f"{100 * floor:.1f}" if is_share else f"{floor:.3f}"
+        cells = dict.fromkeys((f"{length:,}" for length in lengths), told)
+        blank = dict.fromkeys((f"{length:,}" for length in shown_lengths), "-")
+        rows.append({"variant": "floor: one answer to all", "data": data, "n": "-"} | blank | cells)
     rows += [
         {"variant": name, "data": f"CAIL2019-SCM, {split}, as published", "n": "1"}
         | {f"{length:,}": f"{row[length]:.1f}" if length in row else "-" for length in shown_lengths}

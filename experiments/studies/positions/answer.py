@@ -8,7 +8,7 @@ GOES_ON = "-goes-on"
 
 
 def answer(found: Findings) -> str:
-    """Which encoding of softmax attention ends lowest, how many RoPE is below, and which go on beyond the training."""
+    """Which encoding of each attention ends lowest, how many RoPE is below, and which go on beyond the training."""
     unit = found.comparison.objective.unit
     softmax = [each for each in found.finished if each.kernel == "softmax"]
     if not softmax:
@@ -24,6 +24,10 @@ def answer(found: Findings) -> str:
     goes_on = [
         key.removesuffix(GOES_ON) for key in found.rows if key.endswith(GOES_ON) and found.verdict(key) == SUPPORTED
     ]
+    linear = next((each for each in found.finished if each.kernel != "softmax"), None)
+    if linear is not None:
+        name = f"{in_words(linear)[0].upper()}{in_words(linear)[1:]}"
+        said.append(f"{name} is the lowest of linear attention, at {found.final(linear.name).mean:.2f}.")
     words = [in_words(each) for each in found.comparison.variants if each.name in goes_on]
     if words:
         said.append(f"On longer texts the loss does not rise for {listed(words)}.")

@@ -11,7 +11,7 @@ from experiments.figures.dots import Rows
 from experiments.figures.panels import mean_with_interval, wrapped
 from experiments.figures.style import MUTED, draw, variant_style
 from experiments.records.schema import Comparison
-from experiments.studies.length.measure import LOSSES, window_means
+from experiments.studies.length.measure import AS_TRAINED, IN_SHORT_WINDOWS, LOSSES, length_table, window_means
 from experiments.studies.positions.measure import COST, LONGEST
 from experiments.study import Entries, read_study
 
@@ -27,10 +27,22 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     }
     if parts["loss"].empty:
         return []
-    return [
+    entries: Entries = [
         draw(output / "figures", STUDY.figure("three-questions"), three_questions, comparison, summary, parts),
         STUDY.table("three-questions", three_questions_table(comparison, parts)),
     ]
+    stretched = stretched_rows(LOSSES.read(root))
+    if not stretched.empty:
+        entries.append(STUDY.table("stretched", length_table(stretched, comparison)))
+    return entries
+
+
+def stretched_rows(measured: pd.DataFrame | None) -> pd.DataFrame:
+    """The loss by length of the variants whose RoPE was stretched too, as ``length_table`` takes it."""
+    if measured is None:
+        return pd.DataFrame()
+    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS])
+    return means[means.groupby("variant")["method"].transform("nunique") > 1]
 
 
 def final_losses(comparison: Comparison, summary: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +68,7 @@ def rises(measured: pd.DataFrame | None) -> pd.DataFrame:
     """By variant: the loss in the longest windows minus that in windows of the training length."""
     if measured is None:
         return pd.DataFrame(columns=COLUMNS)
-    means = window_means(measured[measured["method"] == "as trained"])
+    means = window_means(measured[measured["method"] == AS_TRAINED])
     wide = means.pivot(index=["variant", "seed"], columns="length", values="bits_per_byte")
     short = wide.columns.min()
     if LONGEST * short not in wide:

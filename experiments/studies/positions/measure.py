@@ -10,6 +10,7 @@ from experiments.console import counted
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import measure_lengths
+from experiments.studies.length.measure import method_difference as method_difference
 from experiments.studies.length.measure import rise as rise
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
@@ -21,6 +22,8 @@ from experiments.variants import get_variant
 
 LONGEST = 4
 """times the training length"""
+LONGEST_WINDOWS = 64
+"""of that length; shorter windows are cut from them"""
 ROUNDS = 15
 SECONDS = 0.1
 """that a sample takes at least"""
@@ -30,7 +33,7 @@ COST = Table("cost", {"variant": TEXT, "round": whole(0, 2**30)}, {"seconds": nu
 
 def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
     """Write length.csv and cost.csv; returns sentences about what could not be measured."""
-    notes = measure_lengths(root, comparison, objective, [1, 2, LONGEST], {})
+    notes = measure_lengths(root, comparison, objective, [1, 2, LONGEST], LONGEST_WINDOWS)
     return notes + measure_cost(root, comparison, objective)
 
 

@@ -18,13 +18,13 @@ from torch.utils._pytree import tree_leaves
 
 from experiments.config import Config
 from experiments.studies.speed import study
-from experiments.studies.speed.study import AFTER, EQ_19, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
+from experiments.studies.speed.study import AFTER, CHUNKED, EQ_19, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
 from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
-from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
-from linear_rope.features import GivenFeatures
+from linear_rope.features import FavorPlus, GivenFeatures
 from linear_rope.model import Block
 
 POSITIONS = ("none", "learned", "sinusoidal", "rope", "rope-before", "rope-after")
@@ -46,6 +46,8 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     """Who is measured at this length, ours first."""
     if topic == "module":
         return [after(config.num_features), after(config.fewer_features), study.BEFORE, study.NONE, study.ELU, SOFTMAX]
+    if topic == "mapped":
+        return [AFTER, SOFTMAX] + [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
     if topic == "positions":
         names = [f"{kernel}-{position}" for kernel in ("softmax", "favor+", "elu+1") for position in POSITIONS]
         names.insert(4, "softmax-alibi")
@@ -58,17 +60,21 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
     if topic == "training":
         return [AFTER, study.BEFORE, study.NONE, SOFTMAX, *performer]
     peers = {study.FAST_TRANSFORMERS: why_no_fast_transformers(config), study.FLA: why_no_fla(config)}
-    return [OURS, EQ_19, SDPA, *performer, *(name for name, why in peers.items() if why is None)]
+    return [OURS, EQ_19, EQ_19 + CHUNKED, SDPA, *performer, *(name for name, why in peers.items() if why is None)]
 
 
 def build(topic: str, direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     """Set a competitor up. Its inputs are the same for equal sizes."""
     torch.manual_seed(0)
     if name == study.SGEMM:
-        a, b = torch.randn(2, config.gemm_size, config.gemm_size, device=config.device)
+        # In the precision of the others: on CUDA it is the rate of the tensor cores that theirs is to be seen beside.
+        place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
+        a, b = torch.randn(2, config.gemm_size, config.gemm_size, **place)
         return Call(partial(torch.mm, a, b))
     if topic in ("operation", "rate"):
         return _operation(direction, name, length, config)
+    if topic == "mapped":
+        return _mapped(direction, name, length, config)
     if topic == "module":
         return _module(direction, name, length, config)
     if topic == "decoding":
@@ -102,7 +108,7 @@ def left_out(config: SpeedConfig) -> list[str]:
 
 def performer_gib(topic: str, length: int, config: SpeedConfig) -> float:
     """What performer-pytorch's causal path without compiled kernels keeps for its backward pass."""
-    heads = config.heads if topic == "operation" else config.model_heads * config.layers
+    heads = config.heads if topic in ("operation", "mapped") else config.model_heads * config.layers
     return 4 * heads * length * config.num_features * config.head_dim / 2**30
 
 
@@ -162,11 +168,36 @@ def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     OURS: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="none"),
     EQ_19: partial(linear_attention, causal=True, feature_map=GivenFeatures(), rope="after"),
+    EQ_19 + CHUNKED: partial(
+        linear_attention, causal=True, feature_map=GivenFeatures(), rope="after", implementation="chunked"
+    ),
     SDPA: partial(F.scaled_dot_product_attention, is_causal=True),
     PERFORMER: _performer,
     study.FAST_TRANSFORMERS: _fast_transformers,
     study.FLA: _fla,
 }
+
+
+def _mapped(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
+    """A competitor's attention as a user calls it, with its map and rotation, on q, k and v of (1, H, N, D)."""
+    place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
+    shape = (3, 1, config.heads, length, config.head_dim)
+    q, k, v = (x.requires_grad_() for x in torch.randn(shape, **place))
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor] = _softmax_rope
+    if name == PERFORMER:
+        from performer_pytorch import FastAttention
+
+        attend = FastAttention(config.head_dim, config.num_features, causal=True).to(config.device)
+    elif name == AFTER:
+        feature_map = FavorPlus(config.head_dim, config.num_features).to(config.device)
+        attend = partial(linear_attention, causal=True, feature_map=feature_map)
+    return _differentiated(direction, lambda: attend(q, k, v), [q, k, v], v, config)
+
+
+def _softmax_rope(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    positions = torch.arange(q.shape[2], device=q.device)
+    q, k = apply_rope(q, positions), apply_rope(k, positions)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _differentiated(

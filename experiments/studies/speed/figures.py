@@ -55,7 +55,7 @@ def figures(
     for name, table in (("times", times), ("memory", memory), ("rate", rate), ("targets", judged)):
         write_atomically(output / f"{name}.csv", to_csv(table, "%.6g"))
     entries: list[FigureEntry | TableEntry] = []
-    texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING}
+    texts: dict[str, Any] = {**STUDY.words["texts"], **SETTING, "threads": config.threads}
 
     def add(name: str, table: pd.DataFrame, figure: Any, cells_of: Any, *arguments: Any) -> None:
         if not table.empty:
@@ -69,6 +69,7 @@ def figures(
     add("rate", rate, rate_figure, cells.rate_cells, SHARE_TARGET)
     for topic, pairs in (
         ("operation", [(OURS, SDPA), (EQ_19, SDPA)]),
+        ("mapped", [(AFTER, SOFTMAX)]),
         ("module", [(after(config.num_features), SOFTMAX), (after(config.fewer_features), SOFTMAX)]),
         ("training", [(AFTER, SOFTMAX)]),
     ):

@@ -1,6 +1,7 @@
 """The measurements of the speed study: which there are, and how each is made and put on record."""
 
 import gc
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from experiments.records.schema import Comparison
 from experiments.studies.speed import benchmark, records
 from experiments.studies.speed.cases import build, competitors, left_out
 from experiments.studies.speed.records import MemoryMeasurement, TimeMeasurement, read_records
-from experiments.studies.speed.study import DIRECTIONS, OURS, SGEMM, SpeedConfig
+from experiments.studies.speed.study import AFTER, CHUNKED, DIRECTIONS, OURS, SGEMM, SOFTMAX, STEP, SpeedConfig
 from linear_rope.functional.chunked import CHUNK_SIZE
 
 
@@ -28,13 +29,17 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
     yield from times("rate", None, [(SGEMM, config.gemm_size), *((OURS, n) for n in config.lengths)])
     contexts = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
     yield from times("decoding", None, contexts)
-    for topic in ("operation", "module", "training"):
+    for topic in ("operation", "mapped", "module", "training"):
         for n in config.training_lengths if topic == "training" else config.lengths:
             cases = [(name, n) for name in competitors(topic, n, config)]
             yield from times(topic, n, cases)
-            for case in cases if config.memory_lengths is None or n in config.memory_lengths else []:
+            has_memory = topic != "mapped" and (config.memory_lengths is None or n in config.memory_lengths)
+            for case in cases if has_memory else []:
                 place: Any = {"topic": topic, "direction": DIRECTIONS[topic][-1], "length": n, "cases": (case,)}
                 yield MemoryMeasurement(**place, case=case[0])
+    longest = max(config.lengths)
+    for name in [AFTER, AFTER + CHUNKED, SOFTMAX] if longest not in config.training_lengths else []:
+        yield MemoryMeasurement(topic="training", direction=STEP, length=longest, cases=((name, longest),), case=name)
     for n in config.position_lengths:
         for topic in ("positions", "decays"):
             yield from times(topic, n, [(name, n) for name in competitors(topic, n, config)])
@@ -105,9 +110,12 @@ def _memory(plan: MemoryMeasurement, config: SpeedConfig) -> Found:
 def memory_here(plan: MemoryMeasurement, config: SpeedConfig) -> dict[str, Any]:
     """The peak memory of a competitor; for a process of its own."""
     torch.set_num_threads(config.threads)
+    name = plan.case
+    if plan.topic == "training" and name.endswith(CHUNKED):
+        os.environ["LINEAR_ROPE_NATIVE"], name = "0", name.removesuffix(CHUNKED)
     benchmark.keep_no_freed_memory()
     # A call at a tiny length warms the process up.
-    build(plan.topic, plan.direction, plan.case, min(16, plan.length), config).run()
-    call = build(plan.topic, plan.direction, plan.case, plan.length, config)
+    build(plan.topic, plan.direction, name, min(16, plan.length), config).run()
+    call = build(plan.topic, plan.direction, name, plan.length, config)
     rise, method = benchmark.peak_memory(call.run, torch.device(config.device))
     return {"rise": rise, "returned": call.returned_bytes, "method": method}

@@ -21,13 +21,15 @@ STUDY = read_study(FOLDER)
 PRESETS = read_toml(FOLDER / "presets.toml")
 
 OURS, EQ_19, SDPA = "linear-rope", "linear-rope, eq. 19", "softmax (SDPA)"
+CHUNKED = ", chunked"
+"""behind the name of one of ours: without the kernel in C++"""
 PERFORMER, FAST_TRANSFORMERS, FLA = "performer-pytorch", "fast-transformers", "fla"
 SGEMM = "sgemm"
 NONE, BEFORE, AFTER, ELU = "favor+ none", "favor+ rope before", "favor+ rope after", "elu+1 rope after"
 SOFTMAX = "softmax rope"
 FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
 DIRECTIONS = {
-    **dict.fromkeys(("rate", "operation", "module"), (FORWARD, BACKWARD)),
+    **dict.fromkeys(("rate", "operation", "mapped", "module"), (FORWARD, BACKWARD)),
     **dict.fromkeys(("training", "positions", "decays"), (STEP,)),
     "decoding": (TOKEN,),
 }

@@ -37,7 +37,7 @@ class Target(NamedTuple):
 def targets(results: Results) -> list[Target]:
     """Every target of the project beside what was measured, and what else is of interest beside them."""
     settings = asdict(results.config)
-    is_judged = all(settings[name] == value for name, value in SETTING.items())
+    is_judged = all(settings[name] in np.atleast_1d(value) for name, value in SETTING.items())
     rows = []
     for line in LINES:
         values = {k: fill(v, settings | line) if isinstance(v, str) else v for k, v in line.items()}

@@ -31,7 +31,7 @@ def answer(found: Findings) -> str:
     told = f"{sentence[0].upper()}{sentence[1:]}."
     if {REFERENCE, "softmax-sinusoidal"} <= {*bleu.index}:
         gain = bleu[REFERENCE].mean - bleu["softmax-sinusoidal"].mean
-        told += f" With RoPE softmax attention has {gain:+.1f} against sinusoidal positions."
+        told += f" With RoPE softmax attention has {gain:+.1f} BLEU against sinusoidal positions."
     return told
 
 

@@ -76,6 +76,8 @@ def bleu_table(scores: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         if len(mine):
             cells = {"data": data, "BLEU": shown(estimate(mine["bleu"].tolist())), "n": str(len(mine))}
             rows.append({"variant": variant.name} | cells)
+    if (floor := comparison.floors.get("bleu")) is not None:
+        rows.append({"variant": "floor: the text as it is", "data": data, "BLEU": f"{floor:.1f}", "n": "-"})
     published = [
         {"variant": name, "data": "WMT14, as published", "BLEU": f"{value:.1f}", "n": "1"}
         for name, value in PUBLISHED.items()

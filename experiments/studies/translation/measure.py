@@ -1,12 +1,14 @@
 """The translations of the test split, their BLEU, and what the claims of the study compare."""
 
 import hashlib
+from math import inf
 from pathlib import Path
 
 import pandas as pd
 from torch import nn
 
 from experiments.analysis.runs import NotRecorded
+from experiments.analysis.samples import Undefined
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
@@ -103,8 +105,11 @@ def _of_run(table: pd.DataFrame | None, variant: str, seed: int) -> pd.DataFrame
 
 @SCORES.by_seed
 def bleu_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str) -> float:
-    """The BLEU of a variant minus that of another."""
-    return _bleu(rows, variant) - _bleu(rows, other)
+    """The BLEU of a variant minus that of another; not defined where neither is above that of the text itself."""
+    mine, theirs, floor = _bleu(rows, variant), _bleu(rows, other), comparison.floors.get("bleu", -inf)
+    if max(mine, theirs) <= floor:
+        raise Undefined(f"nothing was learnt ({mine:.1f} and {theirs:.1f} BLEU, the text itself has {floor:.1f})")
+    return mine - theirs
 
 
 def _bleu(rows: pd.DataFrame, variant: str) -> float:

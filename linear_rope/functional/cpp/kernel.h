@@ -9,3 +9,4 @@
 #include "step.h"
 #include "backward.h"
 #include "pieces.h"
+#include "both_ways.h"

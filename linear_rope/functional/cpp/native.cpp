@@ -1,4 +1,5 @@
-// Causal linear attention (RoFormer, arXiv 2104.09864, eq. 19) with decay, on a CPU: forward and backward.
+// Linear attention (RoFormer, arXiv 2104.09864, eq. 19), on a CPU: forward and backward; causal with decay, or with
+// every query seeing every key (both_ways.h), which is simpler.
 //
 // A task is one sequence of one head. It goes through the sequence in chunks of 32 positions, and all that a chunk
 // needs fits the second-level cache. With M features, k the mapped and rotated keys, v the values and factors <= 1,
@@ -72,6 +73,10 @@ const char* linear_rope_target() {
 }
 int linear_rope_forward_float(in_float::Call* c) { return in_float::run_forward(c); }
 int linear_rope_backward_float(in_float::Call* c) { return in_float::run_backward(c); }
+int linear_rope_both_ways_forward_float(in_float::Call* c) { return in_float::run_both_ways_forward(c); }
+int linear_rope_both_ways_backward_float(in_float::Call* c) { return in_float::run_both_ways_backward(c); }
 int linear_rope_forward_double(in_double::Call* c) { return in_double::run_forward(c); }
 int linear_rope_backward_double(in_double::Call* c) { return in_double::run_backward(c); }
+int linear_rope_both_ways_forward_double(in_double::Call* c) { return in_double::run_both_ways_forward(c); }
+int linear_rope_both_ways_backward_double(in_double::Call* c) { return in_double::run_both_ways_backward(c); }
 }

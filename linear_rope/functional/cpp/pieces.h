@@ -112,16 +112,16 @@ static void run(const Call& c, long tasks, Task task) {
 }
 
 // The pieces of all sequences, (batch * heads, pieces): decided by shapes alone, so that results keep their bits.
-static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>& passed) {
+static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
   const long sequences = c.batch * c.heads, chunks = chunk_count(c), state = Head(c, 0).state;
   const long pieces = std::max(1L, std::min(TASKS / sequences, chunks / (2 * SAVED)));
   std::vector<Piece> all;
-  passed.resize(sequences * pieces * state);
+  if (passed) passed->resize(sequences * pieces * state);
   for (long i = 0; i < sequences; i++)
     for (long j = 0; j < pieces; j++) {
       const long first = j * chunks / pieces / SAVED * SAVED;
       const long last = j + 1 < pieces ? (j + 1) * chunks / pieces / SAVED * SAVED : chunks;
-      all.push_back({i, first, last, passed.data() + (i * pieces + j) * state});
+      all.push_back({i, first, last, passed ? passed->data() + (i * pieces + j) * state : nullptr});
     }
   return all;
 }
@@ -135,7 +135,7 @@ static int run_forward(Call* call) {
     return 0;
   }
   std::vector<Real> passed;
-  const std::vector<Piece> pieces = pieces_of(c, passed);
+  const std::vector<Piece> pieces = pieces_of(c, &passed);
   const long count = long(pieces.size());
   std::vector<double> log_kept(count);
   if (count > c.batch * c.heads)
@@ -160,7 +160,7 @@ static int run_backward(Call* call) {
   if (c.size != long(sizeof(Call))) return 1;
   const Projection p(c, true);
   std::vector<Real> passed;
-  const std::vector<Piece> pieces = pieces_of(c, passed);
+  const std::vector<Piece> pieces = pieces_of(c, &passed);
   const long count = long(pieces.size());
   std::vector<double> kept(count);
   if (count > c.batch * c.heads)

@@ -11,12 +11,12 @@ struct Rows {
 // native.py has the same fields in the same order.
 struct Call {
   long size;  // of this struct, to notice that the two differ
-  long batch, heads, length, width, values, features;
+  long batch, heads, length, keys, width, values, features;  // a causal call has as many keys as queries
   long formula, hyperbolic, paired, denominator;
   double eps;
   Rows q, k, v, denominator_q, denominator_k;
   const double *query_scale, *key_scale, *log_decay;  // (batch, heads, length)
-  const uint8_t* padding;                             // (batch, length)
+  const uint8_t* padding;                             // (batch, keys)
   const Real *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
   long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
   const Real *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)

@@ -85,7 +85,7 @@ def clocked(tmp_path, monkeypatch):
     )  # fmt: skip
     learning_rates, progress = [], []
 
-    def training_step(model, optimizer, objective, batch, config, step):
+    def training_step(model, optimizer, objective, batch, config, step, processes):
         clock.now += STEP_SECONDS[step]
         learning_rates.extend(group["lr"] for group in optimizer.param_groups)
         return STEP_BITS[step] * math.log(2), 0.5

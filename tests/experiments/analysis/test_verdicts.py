@@ -10,8 +10,10 @@ from scipy import stats
 from experiments.analysis.claims import Claim, Sample, claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import command
+from experiments.analysis.samples import paired_primary
 from experiments.analysis.verdicts import evaluate
 from experiments.cli import main
+from experiments.records.record import read_comparison
 from experiments.report.claims_page import read_sections
 from experiments.studies.registry import STUDIES
 from tests.made_up import make_record
@@ -290,3 +292,41 @@ def test_two_claims_with_one_key_are_refused():
     claim = Claim("key", "It is so.", "none found", "amount", (0, math.inf), 1, lambda *_: None)
     with pytest.raises(ValueError, match="CLAIMS has a key twice: key"):
         evaluate([claim, claim], Path(), None, None, reference="made-up", command="run")
+
+
+EITHER = {"sample": paired_primary("softmax-rope", "softmax-none"), "resolution": 1e-6}
+ALIKE = Claim("alike", "s", "none found", "q", (-0.02, math.inf), 0.01, **EITHER)
+BETTER = Claim("better", "s", "none found", "q", (0, math.inf), 0.001, **EITHER)
+ACCURACY = {"name": "labels", "metric": "accuracy", "unit": "share", "better": "higher", "vocabulary": 300}
+
+
+@pytest.mark.parametrize(
+    ("ends", "floor", "alike", "better"),
+    [
+        ((0.80, 0.80), None, "supported", "not supported"),
+        ((0.80, 0.80), 0.70, "supported", "not supported"),
+        ((0.80, 0.80), 0.80, "inconclusive", "inconclusive"),
+        ((0.80, 0.80), 0.7999, "inconclusive", "inconclusive"),  # within what three seeds tell
+        ((0.81, 0.80), 0.805, "inconclusive", "supported"),
+        ((0.80, 0.81), 0.805, "inconclusive", "not supported"),
+        ((0.60, 0.81), 0.805, "not supported", "not supported"),  # one has learnt something, and the other not
+    ],
+)
+def test_what_has_learnt_nothing_is_on_a_par_with_nothing(make_comparison, tmp_path, ends, floor, alike, better):
+    def accuracy(variant, seed, step):
+        # Of the test split 0.5 more is made up.
+        return ends[variant == "softmax-none"] - 0.5 + (0.0, 0.0005, -0.0005)[seed]
+
+    floors = {} if floor is None else {"accuracy": floor}
+    root = make_comparison(
+        tmp_path / "some", "softmax-none,softmax-rope", loss=accuracy, objective=ACCURACY, floors=floors
+    )
+    comparison = read_comparison(root)
+    rows = evaluate(
+        [ALIKE, BETTER], root, comparison, read_curves(root, comparison), reference="some", command="a command"
+    )
+    assert [row.verdict for row in rows] == [alike, better]
+    for row in rows:
+        assert row.estimate.n == 3, "what was measured is shown all the same"
+        assert ("nothing was learnt" in row.remark) == (row.verdict == "inconclusive")
+        assert (f"to know nothing {floor:.3f}" in row.remark) == (row.verdict == "inconclusive") if floor else True

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from experiments.cli import main
 from experiments.records.record import run_status
 from experiments.studies.convergence.figures import STUDY
+from linear_rope import kernels
 from tests.made_up import metrics_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -84,11 +86,13 @@ def test_curves_hold_every_recorded_number_and_the_record_says_what_was_run(comp
     assert parameters["softmax-none"] == sum(weight.numel() for weight in weights.values())
 
 
-def test_running_again_trains_nothing_and_changes_no_record(comparison, capsys):
-    before = {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")}
-    assert quick_run(comparison, "--seeds", "2") == 0
+@pytest.mark.usefixtures("no_pictures")
+def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path, capsys):
+    again = shutil.copytree(comparison, tmp_path / comparison.name)
+    before = {path: path.read_bytes() for path in again.rglob("metrics.jsonl")}
+    assert quick_run(again, "--seeds", "2") == 0
     assert "16 of 16 runs are done already" in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in comparison.rglob("metrics.jsonl")} == before
+    assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
 
 
 def test_the_report_is_rebuilt_from_the_records_alone(comparison, capsys):
@@ -107,6 +111,7 @@ def test_another_configuration_in_the_same_directory_is_refused(comparison, caps
     assert "learning_rate (0.002 there, 0.5 now)" in message
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
     out = tmp_path / "one"
@@ -141,6 +146,7 @@ def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, numbe
     assert list((out / "softmax-none" / "seed0" / "checkpoint").iterdir())
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     # Weights of about 1e30 overflow float32 in the first update's loss.
     out = tmp_path / "failing"
@@ -158,6 +164,7 @@ def test_a_failed_run_is_recorded_and_the_others_finish(tmp_path, capsys):
     assert "failed" in (out / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_the_peer_runs_in_the_same_comparison(tmp_path):
     out = tmp_path / "peer"
@@ -168,6 +175,7 @@ def test_the_peer_runs_in_the_same_comparison(tmp_path):
     assert "performer-pytorch against" not in report
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(tmp_path, capsys):
     out = tmp_path / "locked"
@@ -182,6 +190,7 @@ def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(
     assert "elsewhere is a link to /tmp" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
     out = tmp_path / "tuned"
     options = ["--variants", "softmax-none", "--learning-rates", "0.001,0.002"]
@@ -194,12 +203,25 @@ def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
         assert "layers (3 there, 1 now)" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_bfloat16_redraw_and_rotated_denominator_run(tmp_path):
     out = tmp_path / "options"
     options = ["--precision", "bfloat16", "--redraw-every", "2", "--denominator", "rotated", "--heads", "1"]
     assert quick_run(out, "--variants", "favor+-rope-after", *options) == 0
     assert "The denominator is rotated." in (out / "report.md").read_text()
+
+
+def test_the_head_says_what_computes_linear_attention(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
+    assert quick_run(tmp_path / "planned", "--dry-run", "--variants", "elu+1-none") == 0
+    off = "the chunked form in PyTorch (native kernel: switched off (LINEAR_ROPE_NATIVE=0))"
+    assert f"causal linear attention: {off}\n" in capsys.readouterr().out
+    monkeypatch.delenv("LINEAR_ROPE_NATIVE")
+    assert quick_run(tmp_path / "planned", "--dry-run", "--variants", "elu+1-none") == 0
+    here = kernels()["native"]
+    expected = here if here.startswith("C++") else f"the chunked form in PyTorch (native kernel: {here})"
+    assert f"causal linear attention: {expected}\n" in capsys.readouterr().out
 
 
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
@@ -210,6 +232,12 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert "favor+-rope-after" in output
     assert "estimated time" in output
     assert not out.exists()
+
+
+def test_positions_that_every_layer_has_a_table_of_are_counted_in_every_layer(tmp_path, capsys):
+    variants = "softmax-rope,softmax-learned,softmax-tupe,softmax-t5,softmax-shaw"
+    assert quick_run(tmp_path / "planned", "--dry-run", "--variants", variants, "--layers", "3") == 0
+    assert "5 runs" in capsys.readouterr().out
 
 
 @pytest.mark.slow

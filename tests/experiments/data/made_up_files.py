@@ -36,10 +36,11 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_zip(path: Path, members: Mapping[str, str]) -> Path:
+    """A zip archive of these members; made twice it is the same, as no clock is in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return path
 
 

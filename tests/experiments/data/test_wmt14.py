@@ -34,7 +34,7 @@ def test_the_official_files_are_joined_and_empty_sentences_left_out(tmp_path):
 def test_escapes_of_the_sample_are_undone(tmp_path):
     for name in wmt14.SAMPLE:
         write(tmp_path / f"wmt_ende_sample/{name}.txt", f"{name} &apos;s &quot; a &amp;lt; b &#91; ; &#124; &gt;\n")
-    examples = wmt14.load_sample(tmp_path, pairs={"train": 1, "val": 1, "test": 1})
+    examples = wmt14.load_sample(tmp_path, pairs={"train": 1, "val": 1, "test": 1}, sha256={})
     assert examples.train.iloc[0].tolist() == [f"{side}-train 's \" a &lt; b [ ; | >" for side in ("src", "tgt")]
     with pytest.raises(ValueError, match=r"--data wmt14-sample: .*src-train\.txt: it has 1 lines, expected 10,000"):
         wmt14.load_sample(tmp_path)

@@ -27,6 +27,7 @@ from experiments.records.record import read_comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import (
     EXPECTED_BOUND,
+    attention_by_setting,
     attention_figure,
     bound_figure,
     layers_figure,
@@ -39,7 +40,7 @@ TWELVE = (
     "softmax-none,softmax-learned,softmax-rope,favor+-none,favor+-learned,favor+-rope-before,favor+-rope-after,"
     "elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,performer-pytorch"
 )
-FIGURES = "validation training gain final steps throughput bound mask attention layers".split()
+FIGURES = "validation training gain final steps throughput bound mask attention layers settings".split()
 FATES = {("favor+-rope-before", 1): ("failed", "why"), **{("elu+1-learned", s): ("failed", "why") for s in range(3)}}
 
 
@@ -65,6 +66,7 @@ def draw_all(root, narrow=False):
             "bound": made(bound_figure, bound_table(), EXPECTED_BOUND),
             "mask": made(mask_figure, made_up_mask()),
             "attention": made(attention_figure, made_up_attention(comparison), comparison),
+            "settings": made(attention_by_setting, made_up_attention(comparison), comparison),
             "layers": made(layers_figure, made_up_attention(comparison), comparison),
         }
 

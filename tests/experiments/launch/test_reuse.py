@@ -17,6 +17,7 @@ from experiments.launch.runs import Training
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
 from experiments.records.schema import Origin
+from linear_rope import kernels
 
 VARIANT = "elu+1-none"
 RUN = Run(VARIANT, 0)
@@ -56,6 +57,7 @@ def files_of(directory):
     return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_takes_over_what_is_there_and_trains_the_rest(trained, tmp_path, capsys):
     out = tmp_path / "out"
     assert main([*COMMAND, "--out", str(out), "--seeds", "2", "--reuse", str(trained)]) == 0
@@ -123,6 +125,14 @@ def test_what_other_plugins_trained_is_not_taken_over(copied, training, there, h
     write_record(copied / "there" / "comparison.json", comparison)
     training = dataclasses.replace(training, plugins=loaded)
     assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
+
+
+@pytest.mark.parametrize(("there", "is_taken"), [(None, True), ("C++ for another", False)])
+def test_what_another_kernel_trained_is_not_taken_over(copied, training, there, is_taken):
+    comparison = read_comparison(copied / "there")
+    comparison.versions["native kernel"] = there or kernels()["native"]
+    write_record(copied / "there" / "comparison.json", comparison)
+    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == is_taken
 
 
 def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):

@@ -80,6 +80,7 @@ def test_a_variant_of_another_version_is_refused(there):
         merge_with_existing(there, comparison)
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("git", "said"),
     [

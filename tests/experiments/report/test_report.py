@@ -2,6 +2,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -313,6 +314,14 @@ def test_splits_are_told_in_what_they_count(make_comparison, tmp_path, unit):
     assert f"<td>{row}</td><td>train 3,000, test 20</td>" in (root / "report.html").read_text()
 
 
+@pytest.fixture(scope="module")
+def reported(make_comparison, tmp_path_factory):
+    """A comparison with its report, to be copied."""
+    root = make_comparison(tmp_path_factory.mktemp("reported"), "elu+1-none")
+    write_report(root, STUDY)
+    return root
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -325,11 +334,8 @@ def test_splits_are_told_in_what_they_count(make_comparison, tmp_path, unit):
         ("elu+1-none/seed1/status.json", None, "status.json cannot be read (Is a directory)"),
     ],
 )
-def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(
-    make_comparison, tmp_path, capsys, name, content, message
-):
-    root = make_comparison(tmp_path, "elu+1-none")
-    write_report(root, STUDY)
+def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_path, capsys, name, content, message):
+    root = shutil.copytree(reported, tmp_path / "copy")
     if content is None:
         (root / name).unlink()
         (root / name).mkdir()

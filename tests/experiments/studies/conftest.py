@@ -31,10 +31,11 @@ def opened(root):
     return root, comparison, read_curves(root, comparison)
 
 
-def judged(study, root, comparison, curves):
-    """The rows of its claims, by key."""
-    declared = declared_claims(claims_of(study), study.name, study.name)
-    rows = evaluate(declared, root, comparison, curves, reference=study.name, command="run")
+def judged(study, root, comparison, curves, reference=None):
+    """The rows of its claims, by key; of those that are judged on a reference, if one is named."""
+    reference = reference or study.name
+    declared = declared_claims(claims_of(study), reference, study.name)
+    rows = evaluate(declared, root, comparison, curves, reference=reference, command="run")
     return {row.claim.key: row for row in rows}
 
 

@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
-from experiments.analysis.statistics import estimates
+from experiments.analysis.statistics import estimates, summarise
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.figures.style import style
+from experiments.report.answer import Findings
 from experiments.studies.decay import measure as decay
+from experiments.studies.decay.answer import answer
 from experiments.studies.decay.figures import (
     EXPECTED_SIMILARITY,
     STUDY,
@@ -300,3 +302,19 @@ def test_a_draw_or_a_seed_that_is_missing_is_not_run(root):
     assert rows["not-monotone-512"].remark == "1 of 200 draws are missing or unfinished"
     assert rows["not-monotone-128"].verdict == "supported"
     assert rows["softmax-none-position-loss"].verdict == "not run"
+
+
+@pytest.mark.parametrize(("fall", "said"), [(-4.0, "A fixed decay makes the attention"), (0.0, "ends lowest")])
+def test_the_answer_of_variants_that_decay_is_what_is_supported_or_the_general_one(
+    fall, said, tmp_path, make_comparison
+):
+    make_comparison(tmp_path / "decay", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
+    root, comparison, curves = opened(tmp_path / "decay")
+    weights = [
+        (run.name, seed, layer, d, 0.0, math.exp((fall * ("@" in run.name) + 0.01 * seed) * (d >= CONTEXT // 4)))
+        for run, seed, layer, d in itertools.product(comparison.variants, range(3), (0, 1), range(CONTEXT // 2))
+    ]
+    write(ATTENTION, root, weights)
+    comparison.config |= {"context": CONTEXT}
+    rows = judged(STUDY, root, comparison, curves, "decay-forgetting")
+    assert said in answer(Findings(comparison, summarise(root, comparison, curves), rows, root))

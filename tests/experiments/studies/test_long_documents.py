@@ -58,6 +58,7 @@ def test_a_run_has_costs_samples_and_a_report(made):
     assert (made / "figures/cost.png").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_what_is_measured_is_not_timed_again(made, monkeypatch):
     before = (made / "documents.csv").read_bytes()

@@ -63,10 +63,11 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
     files = {str(path.relative_to(smoke)) for path in smoke.rglob("*") if path.is_file()}
     tables = {f"{name}.csv" for name in "times memory rate targets curves summary".split()}
     assert {"comparison.json", RECORD, "report.html", "report.md", *tables} <= files
-    stems = "rate operation-time operation-memory module-time training-time training-memory positions decays decoding"
-    assert {f"figures/{stem}.{kind}" for stem in stems.split() for kind in ("png", "svg")} <= files
+    times_and_memory = "operation-time operation-memory mapped-time module-time training-time training-memory"
+    stems = ["rate", *times_and_memory.split(), "positions", "decays", "decoding"]
+    assert {f"figures/{stem}.{kind}" for stem in stems for kind in ("png", "svg")} <= files
     times = pd.read_csv(smoke / "times.csv")
-    assert set(times["topic"]) == {"operation", "module", "training", "positions", "decays", "decoding"}
+    assert set(times["topic"]) == {"operation", "mapped", "module", "training", "positions", "decays", "decoding"}
     assert times["low"].le(times["median"]).all()
     assert times["median"].le(times["high"]).all()
     assert (pd.read_csv(smoke / "memory.csv")["rise"] > 0).all()
@@ -139,8 +140,9 @@ def test_options_about_training_are_refused(tmp_path, capsys, options):
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys):
-    assert run(tmp_path / "planned", "--dry-run", preset="cpu") == 0
+@pytest.mark.parametrize("preset", ["cpu", "one-thread"])
+def test_a_dry_run_lists_the_measurements_and_writes_nothing(tmp_path, capsys, preset):
+    assert run(tmp_path / "planned", "--dry-run", preset=preset) == 0
     output = capsys.readouterr().out
     assert "time of operation, forward+backward, N = 16,384: linear-rope" in output
     assert "performer-pytorch is left out where it needs more than" in output

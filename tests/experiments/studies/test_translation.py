@@ -52,6 +52,7 @@ def test_a_run_has_bleu_samples_and_a_report(made):
     assert [note for note in notes if "translates with the average of 4 checkpoints" in note]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_was_translated_is_not_translated_again(made, monkeypatch):
     out, words = made
     before = (out / "bleu.csv").read_bytes()
@@ -139,7 +140,7 @@ def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
     assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution translates best")
     assert "the best softmax variant, softmax attention with RoPE, has 34.0" in said
-    assert "With RoPE softmax attention has +1.0 against sinusoidal positions." in said
+    assert "With RoPE softmax attention has +1.0 BLEU against sinusoidal positions." in said
 
 
 def test_the_tables_and_the_figures(made_up, tmp_path):

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -20,21 +21,25 @@ def trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
+def states(steps: int) -> list[dict[str, Any]]:
+    return [each.state_dict() for each in trained(steps)]
+
+
 def test_the_newest_two_are_kept_and_a_new_one_outlives_damaged_later_ones(tmp_path):
     for step in (7, 8, 9):
-        save_checkpoint(tmp_path, step, *trained(step))
+        save_checkpoint(tmp_path, step, *states(step))
     kept = sorted(tmp_path.iterdir())
     assert [path.name for path in kept] == ["step00000008", "step00000009"]
     for path in kept:
         (path / "model.safetensors").write_bytes(b"")
-    save_checkpoint(tmp_path, 2, *trained(2))
+    save_checkpoint(tmp_path, 2, *states(2))
     checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
     assert (checkpoint.step, notes) == (2, [])
 
 
 def test_more_are_kept_of_those_at_regular_steps(tmp_path):
     for step in (2, 4, 6, 7, 8, 9):
-        save_checkpoint(tmp_path, step, *trained(step), 3, 2)
+        save_checkpoint(tmp_path, step, *states(step), 3, 2)
     # The last three at every second step, and of all the last two.
     assert sorted(int(path.name[4:]) for path in tmp_path.iterdir()) == [4, 6, 8, 9]
 
@@ -62,7 +67,7 @@ def edit_manifest(path, **changes):
 def test_any_damage_is_told_and_the_checkpoint_before_is_loaded(tmp_path, damage):
     assert load_newest_checkpoint(tmp_path, trained(0)[0]) == (None, [])
     for step in (1, 2):
-        save_checkpoint(tmp_path, step, *trained(step))
+        save_checkpoint(tmp_path, step, *states(step))
     damage(tmp_path / "step00000002")
     checkpoint, notes = load_newest_checkpoint(tmp_path, trained(0)[0])
     assert checkpoint.step == 1
@@ -71,7 +76,7 @@ def test_any_damage_is_told_and_the_checkpoint_before_is_loaded(tmp_path, damage
 
 
 def test_a_checkpoint_of_another_model_is_passed_over(tmp_path):
-    save_checkpoint(tmp_path, 1, *trained(1))
+    save_checkpoint(tmp_path, 1, *states(1))
     checkpoint, notes = load_newest_checkpoint(tmp_path, nn.Linear(3, 4))
     assert checkpoint is None
     assert "its weights are of another model (bias and 1 more differ)" in notes[0]
@@ -86,7 +91,7 @@ class Payload:
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    save_checkpoint(tmp_path, 1, *trained(1))
+    save_checkpoint(tmp_path, 1, *states(1))
     path = tmp_path / "step00000001"
     torch.save(Payload(), path / "optimizer.pt")
     files = ("model.safetensors", "optimizer.pt")
@@ -98,7 +103,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it_and_nothing_half_written(tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, 1, *trained(1))
+    save_checkpoint(tmp_path, 1, *states(1))
     original = os.fsync
     calls = []
 
@@ -110,7 +115,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it_and_nothing_
 
     monkeypatch.setattr("os.fsync", full_at_the_second_file)
     with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(tmp_path, 2, *trained(2))
+        save_checkpoint(tmp_path, 2, *states(2))
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["step00000001"]
     assert load_newest_checkpoint(tmp_path, trained(0)[0])[0].step == 1

@@ -1,17 +1,21 @@
 """Labelled texts: sequences, batches, metrics, and encoders that begin with what another comparison learnt."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 from experiments.cli import main
 from experiments.config import Config
 from experiments.data.examples import NEARER, examples_of
+from experiments.records.files import write_json
 from experiments.training import classification
-from experiments.training.checkpoint import newest_checkpoint
+from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.chosen_objective import make_objective
 from experiments.training.classification import Classification, sequence_of
 from experiments.training.loop import evaluate, train_run
@@ -19,6 +23,7 @@ from experiments.training.models import build_model
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, TextTokenizer
 from experiments.variants import get_variant
+from tests.made_up import undrawn
 
 GOOD, BAD = "fine film with a good plot".split(), "dull film with a bad plot".split()
 CONFIG = Config(
@@ -151,7 +156,8 @@ def root(tmp_path_factory):
     text.write_text("\n".join(sentence(np.random.default_rng(n), GOOD + BAD) for n in range(400)))
     words = ["run", "convergence", "--preset", "smoke", "--data", "text", "--data-file", str(text), "--objective"]
     words += ["masked", "--tokenizer", "wordpiece", "--vocabulary-size", "300", "--context", "24", "--seeds", "1"]
-    assert main([*words, "--variants", "softmax-learned,elu+1-rope-after", "--out", str(there / "mlm")]) == 0
+    with undrawn():
+        assert main([*words, "--variants", "softmax-learned,elu+1-rope-after", "--out", str(there / "mlm")]) == 0
     return there / "mlm"
 
 
@@ -169,7 +175,8 @@ def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
         model = build_model(get_variant(name), config, 0, task)
         before = {key: value.clone() for key, value in model.state_dict().items()}
         task.prepare(model, get_variant(name), 0)
-        trained = newest_checkpoint(root / name.partition("@")[0] / "seed0" / "checkpoint").model
+        there = root / name.partition("@")[0] / "seed0" / "checkpoint"
+        trained = read_checkpoint(checkpoint_path(there, 20)).model
         assert all(torch.equal(value, trained[f"encoder.{key}"]) for key, value in model.encoder.state_dict().items())
         changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
         assert {key.split(".")[0] for key in changed} == {"encoder"}
@@ -178,8 +185,8 @@ def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
 @pytest.mark.parametrize(
     ("name", "seed", "settings", "said"),
     [
-        ("relu-none", 0, {}, "has no trained relu-none with seed 0; train it there first"),
-        ("softmax-learned", 1, {}, "has no trained softmax-learned with seed 1"),
+        ("relu-none@context=48", 0, {}, "with seed 0; `.* run .* --seeds 1 --variants relu-none` trains it"),
+        ("softmax-learned", 1, {}, "with seed 1; `.* --seeds 2 --variants softmax-learned` trains it"),
         ("softmax-learned", 0, {"dim": 64}, "holds softmax-learned of another size; give its --dim"),
         ("softmax-learned", 0, {"context": 12}, "with learned positions, --context"),
     ],
@@ -189,6 +196,83 @@ def test_what_is_not_there_is_refused(root, name, seed, settings, said):
     model = build_model(get_variant(name), config, seed, task)
     with pytest.raises(ValueError, match=said):
         task.prepare(model, get_variant(name), seed)
+
+
+def test_an_encoder_whose_training_has_not_ended_is_refused(root, tmp_path):
+    shutil.copytree(root, tmp_path / "mlm")
+    write_json(tmp_path / "mlm" / "softmax-learned" / "seed0" / "status.json", {"state": "running"})
+    config, task = fine_tuning(tmp_path / "mlm")
+    model = build_model(get_variant("softmax-learned"), config, 0, task)
+    with pytest.raises(ValueError, match=r"has no trained softmax-learned with seed 0 yet; `.*` finishes what is"):
+        task.prepare(model, get_variant("softmax-learned"), 0)
+
+
+def test_of_a_damaged_encoder_no_older_one_is_taken(root, tmp_path):
+    shutil.copytree(root, tmp_path / "mlm")
+    (path,) = (tmp_path / "mlm" / "softmax-learned").glob("seed0/checkpoint/*20/model.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    _, task = fine_tuning(tmp_path / "mlm")
+    with pytest.raises(ValueError, match=f"{path.parent} is damaged .model.safetensors does not match its checksum"):
+        task.initial_weights(get_variant("softmax-learned"), 0)
+
+
+@pytest.mark.parametrize("words", [["glue", "--data", "sst-2"], ["glue"]])
+def test_without_encoders_the_command_is_told_that_makes_them(tmp_path, capsys, words):
+    out = tmp_path / "glue"
+    words = ["run", *words, "--preset", "cpu", "--initial-weights", str(tmp_path / "mlm"), "--dry-run"]
+    assert main([*words, "--out", str(out)]) == 2
+    expected = f"run mlm --out {tmp_path / 'mlm'}`, with the same --preset, trains the encoders\n"
+    assert capsys.readouterr().err.endswith(expected)
+    assert not out.exists()
+
+
+@pytest.fixture
+def encoders(root, tmp_path):
+    """The comparison of masked tokens in a place of its own, and what fine-tunes its encoders from the command line."""
+    there, out = shutil.copytree(root, tmp_path / "mlm"), tmp_path / "fine"
+    words = ["run", "glue", "--preset", "smoke", "--initial-weights", str(there), "--vocabulary-size", "300"]
+    words += ["--context", "24", "--variants", "softmax-learned", "--steps", "10", "--workers", "1", "--out", str(out)]
+    return there, words
+
+
+def retrain(there):
+    """As if the encoder had been trained anew: one weight of it is another."""
+    directory = there / "softmax-learned" / "seed0" / "checkpoint" / "step00000020"
+    weights = load_file(directory / "model.safetensors")
+    next(iter(weights.values())).flatten()[0] += 1
+    (directory / "model.safetensors").write_bytes(save(weights))
+    manifest = json.loads((directory / "manifest.json").read_text())
+    manifest["sha256"]["model.safetensors"] = hashlib.sha256(save(weights)).hexdigest()
+    write_json(directory / "manifest.json", manifest)
+
+
+def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys):
+    there, words = encoders
+    with undrawn():
+        assert main(words) == 0
+        sha256 = hashlib.sha256(
+            (there / "softmax-learned/seed0/checkpoint/step00000020/model.safetensors").read_bytes()
+        ).hexdigest()
+        record = json.loads((tmp_path / "fine" / "comparison.json").read_text())
+        config = json.loads((tmp_path / "fine/softmax-learned/seed0/config.json").read_text())
+        assert record["initial_weights"] == {"softmax-learned/seed0": sha256}
+        assert config["initial_weights_sha256"] == sha256
+        # The directory's name does not matter, its weights do.
+        moved = shutil.copytree(there, tmp_path / "moved")
+        again = [*words, "--initial-weights", str(moved), "--reuse", str(tmp_path / "fine")]
+        assert main([*again, "--out", str(tmp_path / "same")]) == 0
+        assert "taken over from" in capsys.readouterr().out
+        retrain(moved)
+        assert main([*again, "--out", str(tmp_path / "other")]) == 0
+        assert "taken over from" not in capsys.readouterr().out
+        retrain(there)
+        assert main(words) == 2
+    told = "the encoder that softmax-learned/seed0 begins with (sha256 "
+    assert told in capsys.readouterr().err
+    # A run that was copied from elsewhere.
+    shutil.copytree(tmp_path / "fine" / "softmax-learned", tmp_path / "other" / "softmax-learned", dirs_exist_ok=True)
+    assert main(["report", str(tmp_path / "other")]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_labelled_texts_need_a_tokenizer_of_texts():

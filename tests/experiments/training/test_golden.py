@@ -22,6 +22,7 @@ from experiments.data.corpus import corpus_of_text
 from experiments.training import loop as train
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
+from linear_rope import kernels
 from tests.made_up import metrics_rows
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
@@ -132,7 +133,8 @@ def tolerance_of(golden, variant):
 
 
 def versions_here():
-    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+    packages = {package: version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **packages, "native kernel": kernels()["native"]}
 
 
 def moved_by_rounding(variant, losses):

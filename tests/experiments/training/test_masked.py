@@ -16,6 +16,7 @@ from experiments.training.masked import MaskedToken, lines
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
 from linear_rope.model import ModelConfig
+from tests.made_up import loss_in_shares
 
 WORDS = "the quick brown fox jumps over a lazy dog and then sleeps under an old oak tree near the river".split()
 TEXT = "\n".join(" ".join(np.random.default_rng(n).choice(WORDS, 12)) for n in range(900)).encode()
@@ -69,11 +70,13 @@ def test_the_loss_and_the_metrics_are_of_hidden_tokens_alone(task):
     at = targets != NOT_SCORED
     expected = -logits[at].gather(1, targets[at][:, None]).mean()
     torch.testing.assert_close(task.loss(model, batch), expected)
+    torch.testing.assert_close(loss_in_shares(task, model, batch), expected)
     metrics = task.metrics(task.tally(model, batch))
     assert metrics["nats_per_masked_token"] == pytest.approx(expected.item(), rel=1e-5)
     assert metrics["accuracy"] == (logits.argmax(-1)[at] == targets[at]).double().mean().item()
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_a_run_keeps_its_tokenizer_and_goes_on_with_it(tmp_path):
     text = tmp_path / "words.txt"

@@ -130,6 +130,7 @@ DATA_SETS.add("more-often", mine, module=__name__)
 """
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
 def test_a_data_set_of_ones_own_brings_its_objective_to_a_comparison(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))

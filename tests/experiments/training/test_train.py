@@ -19,12 +19,12 @@ CONFIG = dataclasses.replace(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def task(toy_corpus):
     return NextByte(toy_corpus, CONFIG.context, CONFIG.batch_size)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def toy_corpus():
     words = np.random.default_rng(0).choice(["the ", "linear ", "attention ", "rotates\n"], 20_000)
     return corpus_of_text("text", "".join(words).encode(), "made by the test", "")
@@ -37,6 +37,20 @@ def rows(directory):
 def train(directory, task, variant="favor+-rope-after", config=CONFIG, **kwargs):
     directory.mkdir(exist_ok=True)
     train_run(directory, VARIANTS[variant], 0, config, task, CPU, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, task):
+    """The directory of a run that nothing happened to; it is trained once, and nobody may write there."""
+    made = {}
+
+    def directory(variant="favor+-rope-after", config=CONFIG):
+        if (variant, config) not in made:
+            made[variant, config] = tmp_path_factory.mktemp("whole")
+            train(made[variant, config], task, variant, config)
+        return made[variant, config]
+
+    return directory
 
 
 def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
@@ -54,9 +68,9 @@ def test_the_loss_falls_and_everything_is_recorded(tmp_path, task):
 
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after", "elu+1-rope-after", "favor+-learned"])
 @pytest.mark.parametrize("stop_at", [1, 5, 7])
-def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, variant, stop_at):
+def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, undisturbed, variant, stop_at):
     config = dataclasses.replace(CONFIG, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
-    train(tmp_path / "whole", task, variant, config)
+    whole = undisturbed(variant, config)
     steps = []
     with pytest.raises(RunStopped):
         train(
@@ -66,9 +80,9 @@ def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, va
     notes = []
     train(tmp_path / "stopped", task, variant, config, note=notes.append)
     assert f"resumed at step {stop_at}" in notes
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "stopped") == rows(whole)
     weights = "checkpoint/step00000012/model.safetensors"
-    assert (tmp_path / "stopped" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +90,7 @@ def test_a_stopped_run_ends_with_the_same_metrics_and_weights(tmp_path, task, va
     [lambda row: row["step"] < 10, lambda row: (row["step"], row["split"]) != (8, "validation"), lambda row: False],
     ids=["the end is gone", "an evaluation is gone", "all is gone"],
 )
-def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
-    train(tmp_path / "whole", task)
+def test_records_that_are_gone_are_made_again(tmp_path, task, undisturbed, kept):
     steps = []
     options = {"progress": lambda step, *_: steps.append(step), "should_stop": lambda: len(steps) >= 11}
     with pytest.raises(RunStopped):
@@ -88,7 +101,8 @@ def test_records_that_are_gone_are_made_again(tmp_path, task, kept):
     notes = []
     train(tmp_path / "cut", task, note=notes.append)
     assert any("step00000010 was passed over: the records before it are not whole" in note for note in notes)
-    cut, whole = (sorted(rows(tmp_path / run), key=lambda row: (row["step"], row["split"])) for run in ("cut", "whole"))
+    runs = tmp_path / "cut", undisturbed()
+    cut, whole = (sorted(rows(run), key=lambda row: (row["step"], row["split"])) for run in runs)
     assert cut == whole
 
 
@@ -177,13 +191,14 @@ def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task,
 
 
 @pytest.mark.parametrize("stop_at", range(1, 26, 3))
-def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metrics(tmp_path, task, stop_at):
-    train(tmp_path / "whole", task, config=BUDGETS)
+def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metrics(
+    tmp_path, task, undisturbed, stop_at
+):
     asked = []
     with pytest.raises(RunStopped):
         train(tmp_path / "stopped", task, config=BUDGETS, should_stop=lambda: asked.append(1) or len(asked) > stop_at)
     train(tmp_path / "stopped", task, config=BUDGETS)
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "stopped") == rows(undisturbed(config=BUDGETS))
 
 
 def test_a_budget_that_is_missing_is_made_again(tmp_path, task):
@@ -210,13 +225,12 @@ def test_weight_decay_is_on_matrices_only(task):
     assert (decayed["weight_decay"], kept["weight_decay"]) == (CONFIG.weight_decay, 0.0)
 
 
-def test_a_run_stops_within_an_evaluation_too(tmp_path, task):
-    train(tmp_path / "whole", task)
+def test_a_run_stops_within_an_evaluation_too(tmp_path, task, undisturbed):
     asked = iter([False] * 3)
     with pytest.raises(RunStopped):
         train(tmp_path / "stopped", task, should_stop=lambda: next(asked, True))
     train(tmp_path / "stopped", task)
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "stopped") == rows(undisturbed())
 
 
 RISING = dataclasses.replace(CONFIG, tested="best", learning_rate=3.0, warmup_steps=8)
@@ -243,8 +257,8 @@ def test_the_best_weights_are_tested_and_kept(tmp_path, task):
 
 
 @pytest.mark.parametrize("stop_at", [3, 6, 11])
-def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, stop_at):
-    train(tmp_path / "whole", task, config=RISING)
+def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, undisturbed, stop_at):
+    whole = undisturbed(config=RISING)
     steps = []
     with pytest.raises(RunStopped):
         train(
@@ -252,9 +266,9 @@ def test_a_stopped_run_has_the_same_best_weights(tmp_path, task, stop_at):
             progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
         )  # fmt: skip
     train(tmp_path / "stopped", task, config=RISING)
-    assert rows(tmp_path / "stopped") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "stopped") == rows(whole)
     weights = "checkpoint/step00000012/model.safetensors"
-    assert (tmp_path / "stopped" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
+    assert (tmp_path / "stopped" / weights).read_bytes() == (whole / weights).read_bytes()
 
 
 def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, task):

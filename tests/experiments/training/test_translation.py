@@ -21,6 +21,7 @@ from experiments.training.models import build_model
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.training.translation import Translator, corpus_bleu, load_average, source_of, target_of
 from experiments.variants import get_variant
+from tests.made_up import loss_in_shares
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 CONFIG = Config(
@@ -92,12 +93,13 @@ def test_smoothing_is_of_the_training_loss_alone_and_padding_counts_nowhere(task
     uniform = -logits.mean(-1)[there]
     # Szegedy et al. 2015, section 7: (1 - ε) of the right token and ε of the uniform distribution.
     expected = 0.9 * right.mean() + 0.1 * uniform.mean()
-    torch.testing.assert_close(task.loss(model, batch), expected.float())
+    torch.testing.assert_close(task.loss(model, batch), expected)
     found = task.metrics(task.tally(model, batch))
     assert found["nats_per_token"] == pytest.approx(right.mean().item(), rel=1e-5)
     wider = F.pad(source, (0, 3)), F.pad(target, (0, 3))
     torch.testing.assert_close(task.loss(model, wider), task.loss(model, batch))
     assert task.training_metrics(2.0, batch) == {}, "it is no loss in nats per token"
+    torch.testing.assert_close(loss_in_shares(task, model, batch), task.loss(model, batch))
 
 
 @pytest.mark.parametrize("step", [0, 7, 19, 20, 79, 159])

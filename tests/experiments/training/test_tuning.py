@@ -23,7 +23,7 @@ from experiments.training.tuning import (
     untuned,
 )
 from experiments.variants import get_variant
-from tests.made_up import metrics_rows, repeated_rows
+from tests.made_up import metrics_rows, repeated_rows, undrawn
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
@@ -105,6 +105,15 @@ def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_
     assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
 
+def test_a_trial_that_tests_its_best_weights_has_their_figure(made_up):
+    root, comparison = made_up([3.0, 2.5])
+    comparison.config["tested"] = "best"
+    assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: 2.5})
+    # The evaluations before the last one are of 50 less these.
+    comparison.objective = replace(comparison.objective, better="higher")
+    assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 47.0, 0.002: 47.5})
+
+
 def test_the_table_shows_every_trial_and_the_rate_of_the_variant(made_up):
     root, comparison = made_up([3.0, 2.5, None])
     (variant,) = comparison.variants
@@ -143,7 +152,8 @@ def tuned_run(root, *more, variants=VARIANT, rates="0.001,1e29"):
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs") / "tuned"
-    assert tuned_run(root) == 1
+    with undrawn():
+        assert tuned_run(root) == 1
     return root
 
 

@@ -4,14 +4,17 @@ That the function with ``log_decay`` and ``angles`` agrees with the oracle is in
 """
 
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.attention import RoPEAttention
 from linear_rope.positions import FixedDecay, GatedDecay, SelectiveRotation
+from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused, in_steps, random, some_padding
 
 DIM, HEADS, LENGTH = 8, 2, 70
@@ -23,6 +26,7 @@ KERNELS = {
 ADDITIONS: list[dict[str, Any]] = [{"decay": decay} for decay in ("fixed", "alibi", "retnet", "gate")]
 ADDITIONS += [
     {"rope_angles": "selective"},
+    {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True)},
     {"rope_angles": SelectiveRotation(rank=None, bias=True, gate=True, init="paper")},
 ]
 ADDITIONS += [{"local_conv": 4}, {"short_conv": 3}]
@@ -121,6 +125,40 @@ def test_selective_angles_begin_as_rope() -> None:
     assert_near(module(x), plain(x))
 
 
+@pytest.mark.parametrize("rank", [None, 3])
+def test_selective_angles_of_the_paper_are_its_formula(rank: int | None) -> None:
+    """Token by token, as its code has it, from weights as they begin: a bias of zero is a speed of one."""
+    torch.manual_seed(0)
+    settings = SelectiveRotation(rank=rank, bias=True, gate=True, init="paper")
+    module = LinearRoPEAttention(DIM, HEADS, feature_map="elu+1", causal=True, rope_angles=settings).double()
+    rotation, convolution = module.rotation, module.rotation_convolution
+    assert rotation is not None
+    assert convolution is not None
+    assert rotation.gate is not None
+    x, pairs = random(1, 9, DIM), DIM // HEADS // 2
+    angles = module.project(x, x).angles
+    assert angles is not None
+    weights = [w.detach() for w in rotation.projections]
+    gate, kernel = rotation.gate.detach(), convolution.weight.detach()
+    assert kernel.std() > 0
+
+    def usual(weight: Tensor) -> Tensor:  # of the variance with which PyTorch's layers begin
+        return weight / (0.02 * math.sqrt(3 * weight.shape[1]))
+
+    phi, phase, frequencies = [], torch.zeros(HEADS, pairs, dtype=torch.float64), rope_frequencies(2 * pairs)
+    for t in range(9):
+        token = torch.nn.functional.normalize(x[0, t].view(HEADS, -1), dim=-1)
+        if rank is None:
+            columns = torch.nn.functional.normalize(weights[0].view(HEADS, pairs, -1), dim=-1)
+            phi.append((columns * token[:, None]).sum(-1).flatten())
+        else:
+            phi.append(usual(weights[1]) @ usual(weights[0]) @ token.flatten())
+        last = [phi[s] if s >= 0 else torch.zeros_like(phi[0]) for s in range(t - 3, t + 1)]
+        speed = (torch.stack(last, dim=-1) * usual(kernel)).sum(-1).view(HEADS, pairs) + 1
+        phase = phase + speed * (usual(gate) @ token.flatten()).sigmoid()[:, None]
+        assert_near(angles[0, :, t].cos(), (phase * frequencies).cos())
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_without_additions_the_state_dict_is_what_it_was(kernel: str) -> None:
     names = {name.split(".")[0] for name in make(kernel).state_dict()}
@@ -158,7 +196,10 @@ def test_what_does_not_fit_is_refused(kernel: str, options: dict[str, Any], word
 @EVERY
 def test_a_context_is_refused(kernel: str, options: dict[str, Any]) -> None:
     module = make(kernel, causal=False, **options)
-    assert_refused(lambda: module(random(2, 3, DIM), context=random(2, 3, DIM)), ["context", "decay"])
+    with pytest.raises(ValueError, match=r"^context was given, but .* make it without$") as error:
+        module(random(2, 3, DIM), context=random(2, 3, DIM))
+    named = {name for name in ("decay", "rope_angles", "local_conv", "short_conv") if name in str(error.value)}
+    assert named == set(options)
 
 
 def test_the_state_does_not_grow() -> None:

@@ -3,14 +3,17 @@
 That they are those of the reference is in test_linear_attention.py.
 """
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, linear_attention
 from linear_rope.features import Features
 from tests.linear_rope.tensors import (
     HEADS,
@@ -85,6 +88,58 @@ def test_function_transforms_equal_autograd(name: str, rope: str) -> None:
     options["implementation"] = "reference"
     _, along = torch.func.jvp(loss, tuple(pairs[0]), tuple(pairs[1]))
     assert_near(along, torch.cat([x.flatten() for x in pairs[1]]) @ expected[0])
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_the_way_from_the_module_to_the_product_is_short(
+    native: str, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most six functions of the library, in four files of functional/, so that it can be read."""
+    monkeypatch.setenv("LINEAR_ROPE_NATIVE", native)
+    module, ways = LinearRoPEAttention(8, 2, causal=True, decay="gate"), []
+
+    def note(frame: FrameType | None, event: str, function: Any) -> None:
+        if event == "c_call" and getattr(function, "__name__", "") in ("bmm", "byref"):  # the latter calls the kernel
+            way = []
+            while frame is not None:
+                file = Path(frame.f_code.co_filename)
+                if "linear_rope" in file.parts and "tests" not in file.parts:
+                    way.append((file.parent.name, file.name, frame.f_code.co_name))
+                frame = frame.f_back
+            ways.append(way)
+
+    with torch.set_grad_enabled(gradients):
+        sys.setprofile(note)
+        try:
+            module(torch.zeros(1, 70, 8))
+        finally:
+            sys.setprofile(None)
+    assert ways[0][-1][1:] == ("multi_head.py", "forward")
+    assert len(ways[0]) <= 6, ways[0]
+    assert len({file for folder, file, _ in ways[0] if folder == "functional"}) <= 4
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("decay", ["none", "gate"])
+@pytest.mark.parametrize("name", ["favor+", "elu+1"])
+def test_an_ensemble_of_modules_goes_through_vmap(name: str, decay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with features of its own, outputs and gradients."""
+    modules = [LinearRoPEAttention(8, 2, causal=True, feature_map=name, seed=i, decay=decay).double() for i in range(3)]
+    x = random(2, 70, 8)
+    parameters, buffers = torch.func.stack_module_state(modules)  # type: ignore[arg-type]
+
+    def loss(parameters: Any, buffers: Any) -> tuple[Tensor, Tensor]:
+        y = torch.func.functional_call(modules[0], (parameters, buffers), (x,))
+        return y.square().sum(), y
+
+    for native in ("0", "1"):
+        monkeypatch.setenv("LINEAR_ROPE_NATIVE", native)
+        gradients, outputs = torch.func.vmap(torch.func.grad(loss, has_aux=True))(parameters, buffers)
+        for index, module in enumerate(modules):
+            y = module(x)
+            expected = torch.autograd.grad(y.square().sum(), list(module.parameters()))
+            assert_near([outputs[index], *(x[index] for x in gradients.values())], [y, *expected])
 
 
 @BY_KIND

@@ -4,13 +4,14 @@ Tolerances are those of test_linear_attention.py.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, apply_rope, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, apply_rope, linear_attention
 from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import (
     FAST,
@@ -94,17 +95,22 @@ def test_every_form_gives_the_reference_s_values_and_gradients(
         assert_near(outputs_and_gradients(inputs, with_decay, implementation=form, **options), expected)
 
 
-@pytest.mark.parametrize("resets", [False, True])
-@pytest.mark.parametrize("name", ["favor+", "elu+1"])
-def test_more_than_one_block_with_strong_and_weak_decays(name: str, resets: bool) -> None:
+# Every two of a map, a strength, and resets or none.
+@pytest.mark.parametrize(
+    ("name", "strength", "resets"),
+    [
+        *(("favor+", 1e-4, False), ("favor+", 0.1, True), ("favor+", 20.0, False)),
+        *(("elu+1", 1e-4, True), ("elu+1", 0.1, False), ("elu+1", 20.0, True)),
+    ],
+)
+def test_more_than_one_block_with_strong_and_weak_decays(name: str, strength: float, resets: bool) -> None:
     feature_map = FavorPlus(D, M).double() if name == "favor+" else EluPlusOne()
-    for strength in (1e-4, 0.1, 20.0):
-        inputs = [*random_qkv(1, HEADS, 2100), some_decay(1, 2100, resets=resets, strength=strength)]
-        options = dict(feature_map=feature_map, causal=True)
-        expected = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
-        assert_near(outputs_and_gradients(inputs, with_decay, **options), expected)
-        low = [x.float() for x in inputs]
-        assert_near(outputs_and_gradients(low, with_decay, **options), expected, 10 * TOLERANCES[torch.float32])
+    inputs = [*random_qkv(1, HEADS, 2100), some_decay(1, 2100, resets=resets, strength=strength)]
+    options = dict(feature_map=feature_map, causal=True)
+    expected = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
+    assert_near(outputs_and_gradients(inputs, with_decay, **options), expected)
+    low = [x.float() for x in inputs]
+    assert_near(outputs_and_gradients(low, with_decay, **options), expected, 10 * TOLERANCES[torch.float32])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -142,6 +148,18 @@ def test_resets_pack_sequences_that_do_not_see_each_other(feature_map: FeatureMa
     for start, length in zip(starts, pieces, strict=True):
         alone = linear_attention(*(x[:, :, start : start + length] for x in qkv), **options)
         assert_near(packed[:, :, start : start + length], alone)
+
+
+@CAUSAL
+@pytest.mark.parametrize("start", [1, 40])
+def test_a_segment_of_padding_alone_sees_nothing(feature_map: FeatureMap, causal: bool, start: int) -> None:
+    inputs, padding = [*random_qkv(1, HEADS, 70), torch.zeros(1, HEADS, 70)], torch.zeros(1, 70, dtype=torch.bool)
+    inputs[3][..., start], padding[:, :start] = -torch.inf, True
+    options = dict(feature_map=feature_map, causal=causal, key_padding_mask=padding)
+    expected = outputs_and_gradients(inputs, with_decay, implementation="reference", **options)
+    assert not expected[0].unflatten(0, (1, HEADS, 70, -1))[:, :, :start].any()
+    for implementation in ("auto", "chunked"):
+        assert_near(outputs_and_gradients(inputs, with_decay, implementation=implementation, **options), expected)
 
 
 @pytest.mark.parametrize("length", [5, 70])
@@ -190,6 +208,40 @@ def test_what_does_not_fit_is_refused() -> None:
         ["log_decay", "5 queries"],
     )
     assert_refused(lambda: linear_attention(q, k, v, angles=torch.zeros(5, 2), **options), ["angles", "(2, 2, 5, 2)"])
+    angles = torch.zeros(2, 2, 5, 2)
+    assert_refused(lambda: linear_attention(q, k, v, rope="none", angles=angles, **options), ["angles", "none"])
+    assert_refused(lambda: linear_attention(q, k, v, angles=angles.long(), **options), ["angles", "int64", "radians"])
     assert_refused(
-        lambda: linear_attention(q, k, v, rope="none", angles=torch.zeros(2, 2, 5, 2), **options), ["angles", "none"]
+        lambda: linear_attention(q, k[:, :, :4], v[:, :, :4], angles=angles, **options),
+        ["angles", "5 queries", "4 keys", "positions"],
     )
+    for name, given in (("positions", torch.arange(5)), ("rope_scaling", NTKAware(2.0))):
+        beside = partial(linear_attention, q, k, v, angles=angles, **{name: given}, **options)
+        assert_refused(beside, [f"{name} was given beside angles"])
+
+
+@pytest.mark.parametrize("value", [0.5, math.nan, math.inf])
+@CAUSAL
+def test_a_decay_that_is_none_is_refused_but_at_padding(form: str, causal: bool, value: float) -> None:
+    q, k, v = random_qkv(2, HEADS, 5)
+    log_decay, padding = torch.zeros(2, HEADS, 5), torch.zeros(2, 5, dtype=torch.bool)
+    log_decay[1, 0, 3] = value
+    options = dict(feature_map=EluPlusOne(), causal=causal, implementation=form, log_decay=log_decay)
+    assert_refused(
+        lambda: linear_attention(q, k, v, **options), ["log_decay", "NaN" if math.isnan(value) else str(value), "≤ 0"]
+    )
+    padding[1, 3] = True
+    assert linear_attention(q, k, v, key_padding_mask=padding, **options).isfinite().all()
+
+
+def test_values_of_a_decay_are_not_read_where_a_call_is_traced() -> None:
+    """Or reading them would fail."""
+    q, k, v = random_qkv(2, HEADS, 5)
+
+    def attend(log_decay: Tensor) -> Tensor:
+        return linear_attention(q, k, v, feature_map=EluPlusOne(), causal=True, log_decay=log_decay)
+
+    log_decays = -random(3, 2, HEADS, 5).abs()
+    assert_near(torch.func.vmap(attend)(log_decays), torch.stack([attend(x) for x in log_decays]))
+    on_meta = [x.to("meta") for x in (q, k, v, log_decays[0])]
+    linear_attention(*on_meta[:3], feature_map=EluPlusOne(), causal=True, log_decay=on_meta[3])

@@ -11,6 +11,8 @@ import torch
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, ReluFeatures, kernels, linear_attention
 from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.functional.call import Call, Result
+from linear_rope.functional.operator import TENSORS, causal
 
 pytestmark = pytest.mark.skipif(
     not kernels()["native"].startswith("C++") and shutil.which("c++") is None, reason="no C++ compiler"
@@ -71,16 +73,18 @@ def compare(seed, dtype, tolerance):
     rope = draw.choice(("after", "none") if kind == "given" else ("after", "before", "none"))
     # Sums of signed weights can come close to zero, where rounding is anything.
     denominator = draw.choice(("unrotated", "none") if rope == "after" else ("unrotated", "rotated", "none"))
-    padding = torch.rand(batch, length, generator=generator) < 0.3 if draw.random() < 0.4 else None
+    causal = draw.random() < 0.7
+    keys = length if causal or draw.random() < 0.5 else draw.choice(LENGTHS)
+    padding = torch.rand(batch, keys, generator=generator) < 0.3 if draw.random() < 0.4 else None
     log_decay = None
-    if draw.random() < 0.5:
+    if keys == length and draw.random() < 0.5:
         log_decay = -torch.rand(batch, heads, length, generator=generator, dtype=torch.float64) * draw.choice((0.01, 1))
         if draw.random() < 0.3:
             log_decay[torch.rand(batch, heads, length, generator=generator) < 0.1] = -torch.inf
     q, k, v = (
         normal(batch, heads, length, width),
-        normal(batch, heads, length, width),
-        normal(batch, heads, length, values),
+        normal(batch, heads, keys, width),
+        normal(batch, heads, keys, values),
     )
     if kind == "given":
         q, k = q.abs() + 0.1, k.abs() + 0.1
@@ -94,7 +98,7 @@ def compare(seed, dtype, tolerance):
             feature_map=feature_map.to(kept),
             rope=rope,
             denominator=denominator,
-            causal=True,
+            causal=causal,
             key_padding_mask=padding,
             log_decay=leaves[3] if log_decay is not None else None,
             implementation=form,
@@ -104,7 +108,7 @@ def compare(seed, dtype, tolerance):
     size = max(1e-6, *(float(x.detach().abs().max()) for x in found[0]))
     for name, expected, got in zip(("out", "q", "k", "v", "log_decay"), *found, strict=False):
         off = float((expected - got.double()).detach().abs().max()) / size
-        assert off <= tolerance, (seed, name, off, kind, rope, denominator, length, features)
+        assert off <= tolerance, (seed, name, off, kind, rope, denominator, causal, length, keys, features)
 
 
 # In float32 an error of 6e-8 is divided by denominators that can be a hundredth of their terms' size, as after padding.
@@ -121,20 +125,104 @@ def test_four_thousand_random_calls_agree_with_the_oracle():
         compare(seed, torch.float32 if seed % 2 else torch.float64, 1e-4 if seed % 2 else 1e-10)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 1), (2, 3)])
-def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads):
+def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads, causal):
     qkv = [torch.randn(batch, heads, 2100, 8, generator=torch.Generator().manual_seed(s)) for s in range(3)]
     threads, found = torch.get_num_threads(), []
     try:
-        for count in (1, 2, 3):
+        for count in (1, 2, 3, 5):
             torch.set_num_threads(count)
             leaves = [x.clone().requires_grad_() for x in qkv]
-            out = linear_attention(*leaves, feature_map=FavorPlus(8, 16), causal=True, implementation="native")
+            out = linear_attention(*leaves, feature_map=FavorPlus(8, 16), causal=causal, implementation="native")
             found.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
     finally:
         torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
+
+
+def call_with_everything():
+    """B = 2, H = 3, N = 40, D = 4, M = 6, Dv = 5."""
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    return Call(
+        q=normal(2, 3, 40, 4),
+        k=normal(2, 3, 40, 4),
+        v=normal(2, 3, 40, 5),
+        denominator_q=None,
+        denominator_k=None,
+        query_scale=None,
+        key_scale=None,
+        log_decay=-normal(2, 3, 40).abs(),
+        padding=normal(2, 1, 40, 1) > 1,
+        q_rotation=normal(2, 1, 40, 3, 2),
+        k_rotation=normal(2, 1, 40, 3, 2),
+        memory=normal(2, 3, 6, 5),
+        normaliser=normal(2, 3, 6).abs(),
+        stabiliser=normal(2, 3, 1),
+        constant=normal(6, 4),
+        numbers=(0.0, 0.0, 1e-6),
+        formula="favor+",
+        denominator="unrotated",
+    )
+
+
+def call_with_features():
+    """The same with features that were made before."""
+    call, draw = call_with_everything(), torch.Generator().manual_seed(1)
+    names = ("q", "k", "denominator_q", "denominator_k")
+    features = {name: torch.rand(2, 3, 40, 6, generator=draw, dtype=torch.float64) for name in names}
+    scales = {name: torch.randn(2, 3, 40, generator=draw, dtype=torch.float64) for name in ("query_scale", "key_scale")}
+    rest = {"q_rotation": None, "k_rotation": None, "constant": None, "numbers": (), "formula": "given"}
+    return call._replace(**features, **scales, **rest)
+
+
+CALLS = pytest.mark.parametrize("make", [call_with_everything, call_with_features])
+
+
+@CALLS
+def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
+    """Also where the operator is called by hand, past all other checks."""
+    call = make()
+    causal(call, "native")
+    for name in TENSORS:
+        x = getattr(call, name)
+        if x is None:
+            continue
+        wrong = [x[..., :-1], x.unsqueeze(0), torch.cat((x, x), dim=-1), x[:, :1]]
+        wrong += [x.to("meta")] if name != "q" else []
+        for each in wrong:
+            if each.shape == x.shape and each.device == x.device:
+                continue
+            with pytest.raises(ValueError, match=r"native kernel needs|values to unpack"):
+                causal(call._replace(**{name: each}), "native")
+
+
+@CALLS
+@pytest.mark.parametrize("way", ["spread", "far", "heads inside", "expanded"])
+def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
+    def moved(x):
+        if way == "spread":
+            return torch.stack((x, x), dim=-1)[..., 0]
+        if way == "far":  # 256 KiB from one to the next
+            return x.new_empty(*x.shape[:-1], 2**15)[..., : x.shape[-1]].copy_(x)
+        if way == "heads inside":
+            return x.transpose(0, 1).contiguous().transpose(0, 1)
+        return x[:1].expand(x.shape)  # every sequence is the first, at the same address
+
+    call = make()
+    places = {n: moved(x) for n in TENSORS if n != "constant" and (x := getattr(call, n)) is not None}
+    found = []
+    for tensors in ({name: x.contiguous() for name, x in places.items()}, places):
+        leaves = {n: tensors[n].detach().requires_grad_() for n in ("q", "k", "v", "memory", "normaliser")}
+        result = causal(call._replace(**tensors | leaves), "native")
+        loss = result.output.sum() + result.memory.sum()
+        found.append([*result[: Result._fields.index("weights")], *torch.autograd.grad(loss, list(leaves.values()))])
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import FavorPlus, FeatureMap, linear_attention
+from linear_rope import FavorPlus, FeatureMap, ReluFeatures, linear_attention
 from tests.linear_rope.tensors import HEADS, SETTINGS, assert_near, random_qkv
 
 LENGTH = 67
@@ -121,6 +121,23 @@ def test_tokens_after_a_loud_key_follow_the_formula(feature_map: FeatureMap, for
     expected = weights @ v / weights.sum(-1, keepdim=True)
     actual = linear_attention(q, k, v, feature_map=feature_map, causal=True, rope="none", implementation=form)
     assert_near(actual, expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rope", ["after", "before", "none"])
+def test_relu_of_queries_and_keys_that_are_orthogonal_is_as_large_as_promised(
+    form: str, rope: str, causal: bool
+) -> None:
+    """Values and features are at most 1, and the denominator is of the size of ε."""
+    feature_map, v = ReluFeatures(), torch.ones(1, 1, LENGTH, 4)
+    q = torch.tensor([1.0, 0, 1, 0]).expand(1, 1, LENGTH, 4)
+    qkv = [x.clone().requires_grad_() for x in (q, 1 - q, v)]
+    output = linear_attention(*qkv, feature_map=feature_map, rope=rope, causal=causal, implementation=form)
+    gradients = torch.autograd.grad(output.sum(), qkv)
+    assert all(x.isfinite().all() for x in (output, *gradients))
+    largest = feature_map(q).norm(dim=-1).max() / feature_map.eps if rope == "after" else 1
+    assert output.abs().max() <= largest * 1.0001
+    assert output.abs().max() > (1e4 if rope == "after" else 0.9)
 
 
 def test_sums_without_a_denominator_stay_finite(form: str) -> None:

@@ -1,0 +1,36 @@
+"""Trackers show the numbers of a run elsewhere (TensorBoard, say) while it trains; metrics.jsonl stays the truth.
+
+A tracker is told a row once that row is on the disk, and never again: a run that goes on tells only what is new.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+
+class TrackedRun(NamedTuple):
+    """What a tracker is made with."""
+
+    comparison: Path
+    """absolute directory of the comparison"""
+    directory: Path
+    """the run's own, inside of it"""
+    variant: str
+    seed: int
+    config: Mapping[str, Any]
+    """what the run is trained with"""
+
+
+class Tracker(Protocol):
+    """Made with a TrackedRun, which may have been tracked before. What it raises ends it, and not the run.
+
+    A class may name the module it cannot do without in ``needs``.
+    """
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take metrics, each named ``split/name``, after so many optimiser steps; steps may come out of order."""
+        ...
+
+    def finish(self) -> None:
+        """The run goes no further in this process."""
+        ...

@@ -1,0 +1,35 @@
+"""trackio: one database of all runs, in the comparison's directory unless TRACKIO_DIR says otherwise."""
+
+import os
+import re
+from collections.abc import Mapping
+
+from experiments.trackers.tracker import TrackedRun
+
+
+class Trackio:
+    """As Tracker says. A run that goes on is resumed."""
+
+    needs = "trackio"
+
+    def __init__(self, run: TrackedRun) -> None:
+        # Before the import, which reads it.
+        os.environ.setdefault("TRACKIO_DIR", str(run.comparison / "trackio"))
+        import trackio
+
+        self._run = trackio.init(
+            re.sub(r"[^\w.-]", "-", run.comparison.name),
+            name=f"{run.variant} seed {run.seed}",
+            group=run.variant,
+            config=dict(run.config),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def finish(self) -> None:
+        self._run.finish()

@@ -1,0 +1,173 @@
+"""The processes that train one run: each computes its rows of every batch, and together they take the step of one.
+
+Every process draws the whole batch of (seed, step), so it is the same however many there are. Gradients are averaged by
+DDP, which ``accelerate`` sets up for the devices at hand; torchrun, or launch/companions.py, says who is which. A model
+too large for each process to hold is sharded among them instead (sharded.py).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+States = tuple[dict[str, Any], dict[str, Any]]
+"""the state dicts of a model and its optimizer, with tensors that are whole"""
+
+SECONDS = 1800
+"""that processes wait for one another; the first one may take some for a checkpoint"""
+
+
+class Processes:
+    """Those of a run; of this class, a single one, in which nothing passes."""
+
+    count, rank = 1, 0
+
+    @property
+    def is_first(self) -> bool:
+        """The first writes all files and decides when to stop."""
+        return self.rank == 0
+
+    def device(self, asked: torch.device) -> torch.device:
+        """The device of this process, of the kind that was asked for."""
+        return asked
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        """What is called in training in place of a model, so that its gradients are the mean over the processes.
+
+        To be asked for before there is an optimizer: a sharded model has other parameters.
+        """
+        return model
+
+    def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> States:
+        """What a checkpoint holds; every process asks at the same time."""
+        return model.state_dict(), optimizer.state_dict()
+
+    def load_weights(self, model: nn.Module, weights: dict[str, Any]) -> None:
+        """Give a model whole weights."""
+        model.load_state_dict(weights)
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Give an optimizer a whole state."""
+        optimizer.load_state_dict(state)
+
+    def norm(self, gradient_norm: Tensor) -> float:
+        """The norm of all gradients, from what ``clip_grad_norm_`` returned."""
+        return gradient_norm.item()
+
+    def rows(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """This process's examples of a batch."""
+        return batch
+
+    def shared_loss(self, loss: Tensor, scored: Callable[[], int]) -> tuple[Tensor, float]:
+        """From the mean loss over the targets of one's own rows to that over all.
+
+        Args:
+            loss: of this process.
+            scored: how many targets it is the mean over.
+
+        Returns:
+            What to differentiate, and the loss of the whole batch, the same number in every process.
+        """
+        return loss, loss.item()
+
+    def part(self, items: Sequence[T]) -> Sequence[T]:
+        """What this process does of some work that does not depend on its order."""
+        return items
+
+    def gathered(self, parts: list[T]) -> list[T]:
+        """What all processes made of their parts, in the order of the whole."""
+        return parts
+
+    def first_says(self, flag: bool) -> bool:
+        """The flag that the first process has."""
+        return flag
+
+    def wait(self) -> None:
+        """Until all are here."""
+
+    def part_ways(self) -> None:
+        """Nothing passes any more."""
+
+
+ALONE = Processes()
+
+
+class Connected(Processes):
+    """Processes of which ``accelerate`` knows the others."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self.count, self.rank = accelerator.num_processes, accelerator.process_index
+
+    def device(self, asked: torch.device) -> torch.device:
+        return self._accelerator.device
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        return self._accelerator.prepare_model(model, device_placement=False)
+
+    def rows(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(tensor.tensor_split(self.count)[self.rank] for tensor in batch)
+
+    def shared_loss(self, loss: Tensor, scored: Callable[[], int]) -> tuple[Tensor, float]:
+        own = scored()
+        # Float64, because these are means of means; and one message, before the gradients, so that all see a loss that
+        # is not finite.
+        sums = torch.tensor([loss.item() * own, own], dtype=torch.float64, device=loss.device)
+        total, targets = self._accelerator.reduce(sums, "sum").tolist()
+        # DDP divides the sum of the gradients by the number of processes.
+        return loss * (self.count * own / targets), total / targets
+
+    def part(self, items: Sequence[T]) -> Sequence[T]:
+        begin, end = (len(items) * rank // self.count for rank in (self.rank, self.rank + 1))
+        return items[begin:end]
+
+    def gathered(self, parts: list[T]) -> list[T]:
+        from accelerate.utils import gather_object
+
+        return gather_object(parts)
+
+    def first_says(self, flag: bool) -> bool:
+        said = torch.tensor(int(flag and self.is_first), device=self._accelerator.device)
+        return bool(self._accelerator.reduce(said, "sum"))
+
+    def wait(self) -> None:
+        self._accelerator.wait_for_everyone()
+
+    def part_ways(self) -> None:
+        self._accelerator.end_training()
+
+
+def tells_of_a_lost_process(error: RuntimeError) -> bool:
+    """Whether it was raised because another process has ended or cannot be reached."""
+    return isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error)
+
+
+def connect(device: torch.device, threads: int, shard: bool = False) -> Processes:
+    """Meet the other processes, as torchrun's variables say, unless they have met; ``shard`` a model among them."""
+    import accelerate
+    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # else it would choose
+    if not torch.distributed.is_initialized():
+        waits = timedelta(seconds=SECONDS)
+        store, rank, count = next(rendezvous("env://", timeout=waits))
+        # When torchrun restarts processes, its store still has the addresses of those before.
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        backend = torch.distributed.get_default_backend_for_device(device)
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=waits)
+    accelerator = accelerate.Accelerator(
+        cpu=device.type == "cpu",
+        kwargs_handlers=[
+            # Weights that a step does not use, none does.
+            accelerate.DistributedDataParallelKwargs(static_graph=True),
+        ],
+    )
+    if shard:
+        from experiments.training.sharded import Sharded
+
+        return Sharded(accelerator)
+    return Connected(accelerator)

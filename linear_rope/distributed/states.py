@@ -1,0 +1,139 @@
+"""The states of the parts of a sequence, and what each process gets of them (LASP-2, arXiv 2502.07563).
+
+One all-gather brings every process the state of each part, from which it sums those that its queries see. In the
+backward pass one more brings the gradients of all those sums, of which each process sums what belongs to its own part.
+
+Axis names: B batch, H heads, M features, D value width.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from linear_rope.distributed.gather import all_gathered
+from linear_rope.functional.bidirectional import sum_keys
+from linear_rope.functional.decay import faded
+from linear_rope.functional.recurrent import State
+from linear_rope.functional.terms import Terms
+
+Which = Literal["before", "after", "all"]
+"""the parts whose states are summed: those before one's own, those after it, or all of them"""
+
+
+class Part(NamedTuple):
+    """What others learn of one's part of the sequence.
+
+    Attributes:
+        memory: (B, H, M, D); it and the next two are the fields of a State.
+        normaliser: (B, H, M), or None.
+        stabiliser: (B, H, 1), a constant for autograd; or None.
+        log_kept: (B, H, 1), Σ ln a_t over the part: how what is on its one side fades until the other; None for 0.
+    """
+
+    memory: Tensor
+    normaliser: Tensor | None
+    stabiliser: Tensor | None
+    log_kept: Tensor | None
+
+
+def part_of(terms: Terms, *, from_the_end: bool = False) -> Part:
+    """One's own part as seen from the position after its last token, or ``from_the_end`` from the one before its first.
+
+    In that direction the decay of each token lies between its own key and those who see it.
+    """
+    if terms.log_decay is None:
+        return Part(*sum_keys(terms), None)
+    sums, segment = faded(terms.log_decay)
+    if from_the_end:
+        left = sums.masked_fill(segment != 0, -torch.inf)
+    else:
+        left = (sums[..., -1:] - sums).masked_fill(segment != segment[..., -1:], -torch.inf)
+    return Part(*sum_keys(terms, left), terms.log_decay.sum(-1, keepdim=True))
+
+
+def received(own: Part, which: Which, group: dist.ProcessGroup | None) -> State:
+    """The sum of the states of other parts, differentiable once with respect to all of them, in every process."""
+    return State(*_Received.apply(group, which, *own))
+
+
+def summed(parts: Sequence[Part], which: Which) -> list[State]:
+    """For each part, in rank order, the sum of the states of the parts that it sees."""
+    if which == "after":
+        return summed(parts[::-1], "before")[::-1]
+    states = [_no_state(parts[0])]
+    for part in parts:
+        states.append(_joined(states[-1], part))
+    return states[:-1] if which == "before" else states[-1:] * len(parts)
+
+
+def _no_state(like: Part) -> State:
+    smallest, stabiliser = torch.finfo(like.memory.dtype).min, like.stabiliser
+    return State(
+        torch.zeros_like(like.memory),
+        None if like.normaliser is None else torch.zeros_like(like.normaliser),
+        None if stabiliser is None else torch.full_like(stabiliser, smallest),
+    )
+
+
+def _joined(before: State, part: Part) -> State:
+    """The state before a part, faded over it, and the part's own, under the larger of their scales."""
+    log_kept, log_own, stabiliser = part.log_kept, None, part.stabiliser
+    if before.stabiliser is not None and part.stabiliser is not None:
+        exponent = before.stabiliser if log_kept is None else before.stabiliser + log_kept
+        stabiliser = torch.maximum(exponent, part.stabiliser).detach()
+        log_kept, log_own = exponent - stabiliser, part.stabiliser - stabiliser
+    memory = _scaled(before.memory, log_kept) + _scaled(part.memory, log_own)
+    normaliser = None
+    if before.normaliser is not None and part.normaliser is not None:
+        normaliser = _scaled(before.normaliser, log_kept) + _scaled(part.normaliser, log_own)
+    return State(memory, normaliser, stabiliser)
+
+
+def _scaled(x: Tensor, exponent: Tensor | None) -> Tensor:
+    """``x`` (B, H, M, D) or (B, H, M) times exp of (B, H, 1)."""
+    return x if exponent is None else x * exponent.exp().to(x.dtype).view(*x.shape[:2], *(1,) * (x.dim() - 2))
+
+
+class _Received(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: dist.ProcessGroup | None, which: Which, *own: Tensor | None) -> tuple[Any, ...]:
+        parts = [Part(*each) for each in all_gathered(own, group)]  # type: ignore[arg-type]
+        ctx.group, ctx.which, ctx.rank = group, which, dist.get_rank(group)
+        ctx.save_for_backward(*(x for part in parts for x in part))
+        state = summed(parts, which)[ctx.rank]
+        if state.stabiliser is not None:
+            ctx.mark_non_differentiable(state.stabiliser)
+        return tuple(state)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        saved, size = ctx.saved_tensors, len(Part._fields)
+        parts = [Part(*saved[at : at + size]) for at in range(0, len(saved), size)]
+        # A gradient from every process, also where it is zero: they all wait for it.
+        everyones = all_gathered(grads[:2], ctx.group)
+        own = parts[ctx.rank]
+        learned = {
+            name: x.detach().requires_grad_()
+            for name, x in own._asdict().items()
+            if x is not None and name != "stabiliser"
+        }
+        parts[ctx.rank] = own._replace(**learned)
+        with torch.enable_grad():
+            # The derivative of a few sums of M × D numbers is left to autograd.
+            pairs = [
+                (x, grad)
+                for state, of_state in zip(summed(parts, ctx.which), everyones, strict=True)
+                for x, grad in zip(state[:2], of_state, strict=True)
+                if x is not None and x.requires_grad
+            ]
+        if not pairs:  # nobody sees this part
+            return (None,) * (2 + size)
+        outputs, of_outputs = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, [*learned.values()], of_outputs, allow_unused=True)
+        by_name = dict(zip(learned, found, strict=True))
+        return None, None, *(by_name.get(name) for name in Part._fields)

@@ -1,0 +1,203 @@
+"""Runs as Slurm's jobs: with submitit's own local executor, and with made-up commands in the place of Slurm's."""
+
+import io
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from experiments.data.registry import load_corpus
+from experiments.launch.launcher import Ended, Run, Started
+from experiments.launch.local import Local
+from experiments.launch.progress import Display
+from experiments.launch.resources import Resources
+from experiments.launch.runs import Training, train_runs
+from experiments.launch.signals import Stopped
+from experiments.launch.slurm import Slurm
+from experiments.presets import get_preset
+from experiments.records.record import run_status
+from tests.made_up import repeated_rows
+
+RUNS = [Run("softmax-none", 0), Run("elu+1-none", 0)]
+RESOURCES = Resources(cpu=1, minutes=30)
+
+SBATCH = '''#!{python} -B
+"""Starts the tasks of an array, or the only one, as Slurm would: each with its variables, in a script of its own."""
+import os, re, subprocess, sys
+from pathlib import Path
+script, place = Path(sys.argv[1]), Path(__file__).parent
+options = dict(re.findall("^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), re.M))
+job = str(1000 + len(list(place.glob("job-*"))))
+(place / f"job-{{job}}").write_text(repr(options))
+array = re.match("0-([0-9]+)%", options.get("array", ""))
+for task in range(int(array[1]) + 1) if array else [None]:
+    variables = {{"SLURM_JOB_ID": job, "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}}
+    if task is not None:
+        variables |= {{"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": str(task)}}
+    with open(os.devnull, "wb") as nothing:
+        process = subprocess.Popen(
+            ["bash", script], env=os.environ | variables, stdout=nothing, stderr=nothing, start_new_session=True
+        )
+    (place / f"pid-{{job}}{{'' if task is None else f'_{{task}}'}}").write_text(str(process.pid))
+print("Submitted batch job", job)
+'''
+SRUN = """#!{python} -B
+import os, sys
+job = os.environ.get("SLURM_ARRAY_JOB_ID")
+name = f"{{job}}_{{os.environ['SLURM_ARRAY_TASK_ID']}}" if job else os.environ["SLURM_JOB_ID"]
+words = sys.argv[2:]  # behind --unbuffered
+while words[0].startswith("--"):
+    place = words[1].replace("%A_%a", name).replace("%j", name).replace("%t", "0")
+    os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1 if words[0] == "--output" else 2)
+    words = words[2:]
+os.execvp(words[0], words)
+"""
+SACCT = """#!{python} -B
+from pathlib import Path
+print("JobID|State|NodeList")
+for path in Path(__file__).parent.glob("pid-*"):
+    stat = Path(f"/proc/{{path.read_text()}}/stat")
+    alive = stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    print(f"{{path.name[4:]}}|{{'RUNNING' if alive else 'NODE_FAIL'}}|here")
+"""
+SCANCEL = """#!{python} -B
+import os, signal, sys
+from pathlib import Path
+os.killpg(int((Path(__file__).parent / f"pid-{{sys.argv[1]}}").read_text()), signal.SIGTERM)
+"""
+
+
+@pytest.fixture
+def training(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("to be or not to be\n" * 500)
+    config = get_preset("smoke").config_of({"steps": 30, "data": "text", "log_every": 5, "checkpoint_every": 10})
+    (tmp_path / "out").mkdir()
+    return Training(tmp_path / "out", config, None, text, load_corpus("text", None, text).sha256, "cpu")
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """The directory of commands that take the place of Slurm's."""
+    place = tmp_path / "commands"
+    place.mkdir()
+    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": SCANCEL}.items():
+        (place / name).write_text(text.format(python=sys.executable))
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return place
+
+
+def train(training, launcher):
+    return train_runs(training, RUNS, launcher, Display(Console(file=io.StringIO()), RUNS, 0, training.config.steps))
+
+
+def metrics(training):
+    return [repeated_rows(training.job(run).directory / "metrics.jsonl") for run in RUNS]
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        (Resources(), "--launcher slurm needs --resources minutes=M"),
+        (Resources(minutes=5, gpu=0.5), "--resources has gpu=0.5, and Slurm gives whole ones"),
+    ],
+)
+def test_what_slurm_cannot_give_is_refused(slurm, monkeypatch, resources, said):
+    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+    with pytest.raises(ValueError, match=said):
+        Slurm(resources=resources)
+
+
+def test_without_submitit_or_slurm_it_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+    with pytest.raises(ValueError, match="sbatch and srun, which are not here"):
+        Slurm(resources=RESOURCES)
+    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'linear-rope[slurm]'")):
+        Slurm(resources=RESOURCES)
+
+
+@pytest.fixture
+def submitit():
+    return pytest.importorskip("submitit", reason='submitit is not installed: pip install -e ".[slurm]"')
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_jobs_train_what_local_processes_do(submitit, slurm, tmp_path, training, cluster):
+    assert train(training, Local()) == {}
+    expected = metrics(training)
+    training.root.rename(tmp_path / "local")
+    training.root.mkdir()
+    resources = RESOURCES._replace(memory=2.5)
+    assert train(training, Slurm(resources=resources, workers=7, cluster=cluster)) == {}
+    assert metrics(training) == expected
+    assert [run_status(training.root, *run).state for run in RUNS] == ["done", "done"]
+    if cluster == "slurm":
+        (told,) = slurm.glob("job-*")
+        options = eval(told.read_text())
+        asked = {"array": "0-1%2", "time": "30", "cpus-per-task": "1", "mem": "2560MB", "job-name": "out"}
+        assert asked.items() <= options.items()
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_job_that_is_killed_without_a_word_fails_and_the_others_go_on(submitit, slurm, training):
+    launcher, jobs = Slurm(resources=RESOURCES), []
+    train_runs(training, RUNS, _Kept(jobs), Display(Console(file=io.StringIO()), RUNS, 0, 30))
+    events = []
+    for event in launcher.run(jobs):
+        events.append(event)
+        if event == Started(RUNS[0]):
+            os.killpg(int((slurm / "pid-1000_0").read_text()), signal.SIGKILL)
+    ended = {event.run: event for event in events if isinstance(event, Ended)}
+    assert ended[RUNS[0]].state == "failed"
+    assert "its job ended as NODE_FAIL; see " in ended[RUNS[0]].reason
+    assert ended[RUNS[1]].state == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_stopped_driver_cancels_its_jobs_which_leave_a_checkpoint(submitit, slurm, training):
+    object.__setattr__(training, "config", get_preset("smoke").config_of({"steps": 100_000, "data": "text"}))
+    rows = training.job(RUNS[0]).directory / "metrics.jsonl"
+
+    def interrupt():
+        while not (rows.exists() and rows.stat().st_size):
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(Stopped, match="SIGINT"):
+        train(training, Slurm(resources=RESOURCES))
+    status = run_status(training.root, *RUNS[0])
+    assert status.state == "queued"
+    assert status.reason.startswith("stopped at step")
+    assert [*(training.job(RUNS[0]).directory / "checkpoint").glob("step*/manifest.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_what_sbatch_refuses_is_one_line(submitit, slurm, training):
+    (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
+    with pytest.raises(ValueError, match=r"^Slurm took no jobs: sbatch: error: invalid partition specified: x$"):
+        train(training, Slurm(resources=RESOURCES))
+
+
+class _Kept:
+    """A launcher that keeps the jobs and trains none."""
+
+    def __init__(self, jobs):
+        self._jobs = jobs
+
+    def run(self, jobs):
+        self._jobs.extend(jobs)
+        yield from ()

@@ -1,0 +1,224 @@
+"""Trackers are told what is on record, once, also by a run that goes on; and one that fails ends no run."""
+
+import dataclasses
+import io
+import json
+import os
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments.cli import main
+from experiments.data.registry import load_corpus
+from experiments.launch.launcher import Run
+from experiments.launch.progress import Display
+from experiments.launch.runs import Training, train_runs
+from experiments.launch.worker import train_directory
+from experiments.presets import get_preset
+from experiments.records.record import read_metrics, run_status
+from experiments.trackers import registry
+from experiments.trackers.registry import TRACKERS, parse_trackers
+from experiments.training.checkpoint import checkpoint_path
+
+PROJECT = Path(__file__).parents[3]
+RUN = Run("elu+1-rope-after", 0)
+CONFIG = dataclasses.replace(
+    get_preset("smoke").config, data="text", steps=10, log_every=2, evaluate_every=5, checkpoint_every=4, budgets="6"
+)
+TRAIN = """
+import sys
+from experiments.launch.training_job import read_job, train_job
+from experiments.training.loop import RunStopped
+
+job, done = read_job(sys.argv[1])[0], []
+def should_stop():
+    return len(done) == int(sys.argv[2])
+try:
+    train_job(job, False, progress=lambda *step: done.append(step), should_stop=should_stop, note=print)
+except RunStopped:
+    sys.exit(3)
+"""
+
+
+class Nobody:
+    """Leaves the runs as they were prepared."""
+
+    def run(self, jobs):
+        yield from ()
+
+
+def prepared(root, *trackers):
+    """The job of a run that is to be trained."""
+    text = root.parent / "text"
+    text.write_text("to be or not to be, that is the question\n" * 500)
+    sha256 = load_corpus("text", None, text).sha256
+    training = Training(root, CONFIG, None, text, sha256, "cpu", trackers=trackers)
+    root.mkdir()
+    train_runs(training, [RUN], Nobody(), Display(Console(file=io.StringIO()), [RUN], 0, CONFIG.steps))
+    return training.job(RUN)
+
+
+def train(job, home, stop_after=-1):
+    """Train in a process of its own; returns its exit status, 3 if it was stopped, and what it printed."""
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "TRACKIO_"))}
+    words = [sys.executable, "-c", TRAIN, str(job.directory), str(stop_after)]
+    environment = unset | {"HOME": str(home)}
+    process = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout + process.stderr
+
+
+def recorded(job):
+    """(step, split/metric) -> value, as metrics.jsonl has it."""
+    rows = read_metrics(job.directory / "metrics.jsonl")
+    return {(row.step, f"{row.split}/{name}"): value for row in rows for name, value in row.metrics.items()}
+
+
+def told_to_tensorboard(job):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(job.directory / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return [((one.step, name), one.value) for name in events.Tags()["scalars"] for one in events.Scalars(name)]
+
+
+def told_to_wandb(job):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    told, files = [], sorted(job.directory.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2
+    assert len({path.name for path in files}) == 1  # the run's id
+    for data in (data for path in files for data in leveldb_log(path.read_bytes()[7:])):
+        record = Record()
+        record.ParseFromString(data)
+        items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        told += [((items["step"], name), value) for name, value in items.items() if "/" in name]
+    return told
+
+
+def leveldb_log(content, header=7, block=2**15):
+    """The records of a log in LevelDB's format, behind the first ``header`` bytes, which belong to its first block."""
+    at, record = 0, b""
+    while at + 7 <= len(content):
+        left = block - (at + header) % block
+        if left < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def told_to_trackio(job):
+    with sqlite3.connect(job.root / "trackio" / f"{job.root.name}.db") as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
+        assert {name for name, _, _ in rows} == {str(RUN)}
+    return [((step, name), value) for _, step, metrics in rows for name, value in json.loads(metrics).items()]
+
+
+TOLD = {"tensorboard": told_to_tensorboard, "wandb": told_to_wandb, "trackio": told_to_trackio}
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A run that was stopped and went on in another process, with every tracker whose package is here; and its home."""
+    place = tmp_path_factory.mktemp("tracked")
+    home = place / "home"
+    home.mkdir()
+    job = prepared(place / "out", *(name for name in TOLD if find_spec(name)))
+    status, said = train(job, home, stop_after=7)
+    assert (status, "left out" in said) == (3, False), said
+    shutil.rmtree(checkpoint_path(job.directory / "checkpoint", 6))  # so that some rows are made twice
+    status, said = train(job, home)
+    assert (status, "left out" in said, "resumed at step 4" in said) == (0, False, True), said
+    return job, home
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOLD)
+def test_a_run_that_goes_on_tells_a_tracker_every_number_once(tracked, name):
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    job, _ = tracked
+    told = TOLD[name](job)
+    assert sorted(place for place, _ in told) == sorted(recorded(job))
+    assert {step for (step, of), _ in told if of == "test/bits_per_byte"} == {6, 10}
+    # TensorBoard keeps float32.
+    assert dict(told) == pytest.approx(recorded(job), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_nothing_is_written_outside_the_comparison(tracked):
+    assert [path for path in tracked[1].rglob("*") if path.is_file()] == []
+
+
+class Broken:
+    """Fails at the row that it is asked of."""
+
+    calls: list[str]
+
+    def __init__(self, run):
+        type(self).calls = [f"{run.variant} {run.seed} {run.config['steps']}"]
+
+    def log(self, step, metrics):
+        self.calls.append(f"{step} {' '.join(metrics)}")
+        if step == 2:
+            raise RuntimeError("no\nroom")
+
+    def finish(self):
+        self.calls.append("finished")
+
+
+class Unmade(Broken):
+    def __init__(self, run):
+        raise OSError("unreachable")
+
+
+TRACKERS.add("broken", Broken, __name__)
+TRACKERS.add("unmade", Unmade, __name__)
+
+
+def test_trackers_that_fail_are_told_of_once_and_end_nothing(tmp_path):
+    job = prepared(tmp_path / "out", "broken", "unmade")
+    assert train_directory(job.directory) == 0
+    assert run_status(job.root, *RUN).state == "done"
+    assert run_status(job.root, *RUN).notes == [
+        "the tracker unmade failed and was left out (OSError: unreachable); metrics.jsonl has all of it",
+        "the tracker broken failed and was left out (RuntimeError: no room); metrics.jsonl has all of it",
+    ]
+    assert Broken.calls == [
+        f"{RUN.variant} 0 10",
+        "0 validation/bits_per_byte",
+        "2 " + " ".join(f"train/{name}" for name in read_metrics(job.directory / "metrics.jsonl")[1].metrics),
+    ]
+
+
+def test_train_takes_other_trackers_than_its_comparison_had(tmp_path, monkeypatch):
+    job = prepared(tmp_path / "out", "broken")
+    monkeypatch.setattr(Broken, "log", lambda self, step, metrics: None)
+    assert main(["train", str(job.directory), "--tracker", "unmade"]) == 0
+    assert [note.split()[2] for note in run_status(job.root, *RUN).notes] == ["unmade"]
+
+
+def test_what_is_no_tracker_or_lacks_its_package_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    for names, said in (
+        ("tensorbord", "did you mean 'tensorboard'?"),
+        ("tensorboard,wandb", 'pip install "tensorboard"'),
+    ):
+        assert main(["run", "convergence", "--out", str(tmp_path / "out"), "--tracker", names]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_are_taken_once():
+    assert parse_trackers("broken, unmade,broken") == ["broken", "unmade"]
+    assert parse_trackers(None) == []

@@ -1,0 +1,79 @@
+"""``linear_attention`` in the place of ``scaled_dot_product_attention``: the examples of docs/interop.md."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linear_rope import EluPlusOne, linear_attention
+from tests.linear_rope.tensors import assert_near, random
+
+PAGE = Path(__file__).parents[3] / "docs/interop.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+ROUNDING = 1e-5
+
+
+def example(word: str) -> dict[str, Any]:
+    """What the page's example with this word defines, run as written with softmax attention out of reach."""
+    (block,) = [block for block in BLOCKS if word in block]
+    names: dict[str, Any] = {}
+    exec(compile(block, "example", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def _no_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Tensor:
+        raise AssertionError("softmax attention was called")
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
+
+
+def test_the_tensors_are_those_of_sdpa() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        for causal, keys, width in [(True, 7, 4), (False, 5, 6), (False, 7, 4)]:
+            q, k, v = random(2, 3, 7, 4), random(2, 3, keys, 4), random(2, 3, keys, width)
+            q, k, v = (x.to(dtype) for x in (q, k, v))
+            expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            y = linear_attention(q, k, v, feature_map=EluPlusOne(), causal=causal)
+            assert (y.shape, y.dtype) == (expected.shape, expected.dtype)
+
+
+def assert_causal(model: Any, vocabulary: int = 256) -> None:
+    model.eval()
+    tokens = torch.randint(vocabulary, (2, 40), generator=torch.Generator().manual_seed(0))
+    other = torch.cat((tokens[:, :25], tokens[:, 25:].flip(1)), dim=1)
+    with torch.no_grad():
+        assert_near(model(other)[:, :25], model(tokens)[:, :25], ROUNDING)
+        assert (model(other)[:, 25:] - model(tokens)[:, 25:]).abs().max() > 1e-3
+
+
+@pytest.mark.usefixtures("_no_softmax")
+def test_nanogpt_s_block() -> None:
+    block = example("class CausalSelfAttention")["CausalSelfAttention"](32, 4)
+    x = random(2, 40, 32).float()
+    q, k, v = (y.view(2, 40, 4, 8).transpose(1, 2) for y in block.c_attn(x).chunk(3, dim=-1))
+    y = linear_attention(q, k, v, feature_map=block.feature_map, causal=True, implementation="reference")
+    assert_near(block(x), block.c_proj(y.transpose(1, 2).flatten(2)), ROUNDING)
+
+
+@pytest.mark.usefixtures("_no_softmax")
+def test_x_transformers() -> None:
+    pytest.importorskip("x_transformers", reason="x-transformers is not installed")
+    names = example("x_transformers")
+    assert_causal(names["model"])
+    attend = names["model"].attn_layers.layers[0][1].attend
+    q, k, v = (random(2, 4, 9, 16, seed=seed).float() for seed in range(3))
+    mask = torch.arange(9).expand(2, 1, 1, -1) < 6
+    expected = linear_attention(q[:, :, :6], k[:, :, :6], v[:, :, :6], feature_map=attend.feature_map, causal=True)
+    assert_near(attend(q, k, v, mask=mask)[0][:, :, :6], expected, ROUNDING)
+
+
+@pytest.mark.usefixtures("_no_softmax")
+def test_torchtune() -> None:
+    pytest.importorskip("torchtune", reason="torchtune is not installed")
+    assert_causal(example("torchtune")["model"])

@@ -1,0 +1,215 @@
+"""``attn_implementation="linear_rope"`` in small random models of transformers; nothing is downloaded."""
+
+import copy
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linear_rope import EluPlusOne, FavorPlus, linear_attention
+from linear_rope.features import GivenFeatures
+from linear_rope.interop.transformers import register
+from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+TOKENS, DIM, HEADS, LENGTH = 30, 32, 4, 20
+# float32 on both sides, some layers deep, relative to the largest number.
+ROUNDING = 1e-5
+SIZES = {
+    "llama": {
+        "hidden_size": DIM,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    },
+    "gpt2": {"n_embd": DIM, "n_layer": 2, "n_head": HEADS, "n_positions": 64},
+    "bert": {
+        "hidden_size": DIM,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "max_position_embeddings": 64,
+    },
+}
+OF_SCALE = {"gpt2": {"scale_attn_by_inverse_layer_idx": True}}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+CAUSAL = pytest.mark.parametrize("kind", ["llama", "gpt2"])
+EVERY = pytest.mark.parametrize("kind", SIZES)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register()
+
+
+def model_of(kind: str, implementation: str = "linear_rope", **options: Any) -> Any:
+    config = transformers.AutoConfig.for_model(kind, vocab_size=TOKENS, **SIZES[kind] | SPECIAL | options)
+    make = transformers.AutoModelForMaskedLM if kind == "bert" else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model = make.from_config(config, attn_implementation=implementation).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(8)  # so that attention matters to what comes out
+    return model
+
+
+def text(length: int = LENGTH, seed: int = 0) -> Tensor:
+    return torch.randint(3, TOKENS, (2, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("feature_map", ["favor+", "elu+1"])
+@EVERY
+def test_a_model_calls_linear_attention_without_another_rotation(kind: str, feature_map: str) -> None:
+    """The output is that of the definition, with repeated keys and, for FAVOR+, the model's scale."""
+    register(feature_map, num_features=14 if feature_map == "favor+" else None, seed=3)
+    model, tokens = model_of(kind, **OF_SCALE.get(kind, {})), text()
+    calls = []
+
+    def by_definition(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, **options: Any) -> Any:
+        layer = len(calls)
+        calls.append(options["scaling"])
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x[:, torch.arange(q.shape[1]) // groups] for x in (k, v))
+        phi = EluPlusOne()
+        if feature_map == "favor+":
+            phi, q = FavorPlus(q.shape[-1], 14, seed=3000 + layer), q * options["scaling"] * q.shape[-1] ** 0.5
+        causal = kind != "bert"
+        y = linear_attention(q, k, v, feature_map=phi, rope="none", causal=causal, implementation="reference")
+        return y.transpose(1, 2), None
+
+    transformers.AttentionInterface.register("definition", by_definition)
+    expected = model_of(kind, "definition", **OF_SCALE.get(kind, {}))(tokens).logits
+    assert len(set(calls)) == (2 if kind == "gpt2" else 1)
+    assert_near(model(tokens).logits, expected, ROUNDING)
+    assert (model_of(kind, "eager")(tokens).logits - expected).abs().max() > 0.01 * expected.abs().max()
+
+
+@EVERY
+def test_a_softmax_map_of_many_features_comes_close_to_softmax_attention(kind: str) -> None:
+    register(num_features=4096, name="many")
+    small = [model_of(kind, name) for name in ("many", "eager")]
+    with torch.no_grad():
+        for model in small:
+            for name, parameter in model.named_parameters():
+                if any(part in name for part in ("q_proj", "k_proj", "query.w", "key.w")):
+                    parameter.mul_(0.2)
+                elif "c_attn.weight" in name:
+                    parameter[:, : 2 * DIM].mul_(0.2)
+    found, expected = (model(text()).logits for model in small)
+    assert_near(found, expected, 0.1)
+
+
+@EVERY
+def test_padding_on_either_side_has_no_influence(kind: str) -> None:
+    model, tokens = model_of(kind), text()
+    expected = model(tokens).logits
+    for left, right in [(0, 7), (6, 0), (3, 4)]:
+        filler = torch.full((2, 1), 5)
+        padded = torch.cat((filler.expand(-1, left), tokens, filler.expand(-1, right)), dim=1)
+        mask = torch.zeros_like(padded)
+        mask[:, left : left + LENGTH] = 1
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        logits = model(padded, attention_mask=mask, position_ids=places).logits
+        assert logits.isfinite().all()
+        assert_near(logits[:, left : left + LENGTH], expected, ROUNDING)
+
+
+@CAUSAL
+def test_causal(kind: str) -> None:
+    model, tokens = model_of(kind), text()
+    other = torch.cat((tokens[:, :12], text(seed=1)[:, 12:]), dim=1)
+    assert_near(model(other).logits[:, :12], model(tokens).logits[:, :12], ROUNDING)
+
+
+@CAUSAL
+def test_a_cache_in_any_pieces_gives_the_whole(kind: str) -> None:
+    model, tokens = model_of(kind), text()
+    mask = torch.ones_like(tokens)
+    mask[1, :4] = 0
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    expected = model(tokens, attention_mask=mask, position_ids=places).logits
+    cache, pieces, start = transformers.DynamicCache(config=model.config), [], 0
+    for end in (7, 8, 9, 15, LENGTH):
+        options = {"attention_mask": mask[:, :end], "position_ids": places[:, start:end], "past_key_values": cache}
+        pieces.append(model(tokens[:, start:end], **options).logits)
+        start = end
+    assert_near(torch.cat(pieces, dim=1)[0], expected[0], ROUNDING)
+    assert_near(torch.cat(pieces, dim=1)[1, 4:], expected[1, 4:], ROUNDING)
+
+
+@CAUSAL
+def test_generation_is_the_same_with_every_cache_and_with_padding(kind: str) -> None:
+    model, tokens = model_of(kind), text(9)
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+
+    def generate(tokens: Tensor, **more: Any) -> list[list[int]]:
+        mask = (tokens != 0).long()
+        new = model.generate(tokens, attention_mask=mask, **options, **more)
+        return new[:, tokens.shape[1] :].tolist()
+
+    expected = generate(tokens, use_cache=False)
+    assert generate(tokens) == expected
+    assert generate(tokens, cache_implementation="static", disable_compile=True) == expected
+    assert generate(nn.functional.pad(tokens, (5, 0))) == expected
+    assert len(generate(tokens, num_beams=3)[0]) == 6
+
+
+@EVERY
+def test_training_and_saving(kind: str, tmp_path: Any) -> None:
+    model, tokens = model_of(kind).train(), text()
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # its newer name
+    model(tokens, labels=tokens).loss.backward()
+    assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
+    assert model.state_dict().keys() == model_of(kind, "eager").state_dict().keys()
+    model.eval().save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="linear_rope")
+    assert_near(again(tokens).logits, model(tokens).logits, ROUNDING)
+    again.set_attn_implementation("eager")
+    assert (again(tokens).logits - model(tokens).logits).abs().max() > 1e-3
+
+
+def test_layers_draw_their_own_features_and_seeds_decide() -> None:
+    tokens, found = text(), []
+    for seed in (0, 1, 0):
+        register(seed=seed)
+        found.append(model_of("llama")(tokens).logits)
+    assert_identical(found[0], found[2])
+    assert (found[0] - found[1]).abs().max() > 1e-2
+    shared = copy.deepcopy(GivenFeatures())
+    register(shared, name="given")
+    assert model_of("llama", "given")(tokens).logits.shape == (2, LENGTH, TOKENS)
+
+
+REFUSED = [
+    (lambda: register("elu+2"), ["feature_map", "elu+2"]),
+    (lambda: model_of("llama")(text(), attention_mask=torch.ones(2, 1, LENGTH, LENGTH).bool()), ["attention_mask"]),
+    (
+        lambda: model_of("llama")(text(), position_ids=torch.arange(LENGTH)[None] % 10, use_cache=False),
+        ["packed", "position_ids"],
+    ),
+    (lambda: sliding()(text()), ["sliding window"]),
+    (lambda: model_of("llama")(text(), softcap=3.0), ["softcap"]),
+]
+
+
+def sliding() -> Any:
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(vocab_size=TOKENS, **SIZES["llama"] | SPECIAL, sliding_window=8)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="linear_rope")
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=lambda x: x[0] if isinstance(x, list) else "")
+def test_what_linear_attention_cannot_do_is_refused(call: Any, words: list[str]) -> None:
+    assert_refused(call, words)
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match="pip install 'transformers"):
+        register()
