@@ -1,6 +1,8 @@
 """The answer of the length study."""
 
+from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED
 from experiments.report.answer import Findings, listed
+from experiments.report.answer import answer as of_any
 
 BREAK = {
     "softmax-rope": "softmax attention by {}",
@@ -11,10 +13,10 @@ BREAK = {
 
 
 def answer(found: Findings) -> str:
-    """How much the loss changes at 16 times the training length, with ALiBi and with RoPE."""
+    """How much the loss changes at 16 times the training length: with ALiBi, with RoPE, and with a decay."""
     unit = found.comparison.objective.unit
     worse = [text.format(size) for name, text in BREAK.items() if (size := found.size(f"{name}-breaks-16"))]
-    said = []
+    said = [_with_a_decay(found)]
     if found.size("softmax-alibi-gains-16"):
         gained = found.rows["softmax-alibi-gains-16"].estimate.mean
         said.append(
@@ -22,6 +24,19 @@ def answer(found: Findings) -> str:
             f"{unit} at 16 times the training length."
         )
     if worse:
-        where = "there" if said else f"at 16 times the training length (in {unit})"
+        where = "there" if any(said) else f"at 16 times the training length (in {unit})"
         said.append(f"RoPE does not hold: with it the loss rises {where}, of {listed(worse)}.")
-    return " ".join(said)
+    return " ".join(filter(None, said)) or of_any(found)
+
+
+def _with_a_decay(found: Findings) -> str:
+    """What a fixed decay does to the loss of elu+1 with RoPE, and how many variants with a decay hold."""
+    cures, (hold, measured) = found.rows.get("decay-cures"), found.supported("-holds")
+    if not (cures and cures.estimate.n):
+        return ""
+    verb = {SUPPORTED: "cures", NOT_SUPPORTED: "does not cure"}.get(cures.verdict, "may cure")
+    return (
+        f"A decay {verb} it: at 16 times the training length a fixed one changes the rise of the loss of elu+1 with "
+        f"RoPE after its map by {cures.estimate.mean:+.2f} {found.comparison.objective.unit}, and the loss of {hold} "
+        f"of {measured} variants with a decay holds."
+    )

@@ -4,7 +4,7 @@ from math import inf
 
 from experiments.report.answer import Findings
 from experiments.studies.speed.records import read_config, read_records
-from experiments.studies.speed.results import MIB, Results, size_crossings
+from experiments.studies.speed.results import MIB, Quartiles, Results, size_crossings
 from experiments.studies.speed.study import DIRECTIONS, SOFTMAX, after
 
 
@@ -21,19 +21,32 @@ def _time(found: Findings, results: Results) -> str:
     """From where on it is faster in both passes."""
     features = results.config.num_features
     crossings = {each.direction: each.length for each in results.time_crossings("module", [_pair(results)])}
-    starts, longest = [], 0
+    starts, measured = [], []
     for direction in DIRECTIONS["module"]:
         by_length = results.speedups("module", direction, *_pair(results))
         if by_length:
-            always = all(speedup.low > 1 for speedup in by_length.values())
-            starts.append(min(by_length) if always else crossings.get(direction, inf))
-            longest = max(by_length)
+            starts.append(crossings.get(direction, _surely_faster_from(by_length)))
+            measured = list(by_length)
     if not starts:
         return ""
-    where = f"From about {_rounded(max(starts))} tokens on" if max(starts) < inf else f"Up to {longest:,} tokens not"
-    times = found.size("module-faster", ".1f")
-    fast = f"; at {longest:,} it is {times} times as fast as softmax attention" if times and max(starts) < inf else ""
+    if max(starts) == inf:
+        where, fast = f"Up to {measured[-1]:,} tokens not", ""
+    else:
+        times = found.size("module-faster", ".1f")
+        shortest = max(starts) <= measured[0]
+        where = f"From {measured[0]:,} tokens, the fewest measured, on" if shortest else _about(max(starts))
+        fast = f"; at {measured[-1]:,} it is {times} times as fast as softmax attention" if times else ""
     return f"{where} in time (FAVOR+ with RoPE after its map, {features} features{fast})."
+
+
+def _surely_faster_from(by_length: dict[int, Quartiles]) -> float:
+    """The shortest measured length from which on three quarters of the rounds say so; infinite if there is none."""
+    start = inf
+    for length, speedup in reversed(by_length.items()):
+        if speedup.low <= 1:
+            break
+        start = length
+    return start
 
 
 def _memory(results: Results) -> str:
@@ -49,7 +62,7 @@ def _memory(results: Results) -> str:
     elif (sizes[ours] < sizes[other]).all():
         said = "In memory at every measured length softmax attention needs more"
     elif crossings:
-        said = f"In memory from about {_rounded(crossings[0].length)} tokens on, where softmax attention needs more"
+        said = f"In memory {_about(crossings[0].length).lower()}, where softmax attention needs more"
     else:
         said = "In memory not at the longest"
     mine, theirs = (f"{size:,.0f}" if size >= 10 else f"{size:.2g}" for size in sizes.iloc[-1])
@@ -72,5 +85,5 @@ def _pair(results: Results) -> tuple[str, str]:
     return after(results.config.num_features), SOFTMAX
 
 
-def _rounded(length: float) -> str:
-    return f"{float(f'{length:.2g}'):,.0f}"
+def _about(length: float) -> str:
+    return f"From about {float(f'{length:.2g}'):,.0f} tokens on"

@@ -7,10 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
+from experiments.analysis.statistics import summarise
 from experiments.config import Config
 from experiments.data.registry import load_corpus
+from experiments.report.answer import Findings
 from experiments.studies import tables
 from experiments.studies.length import measure as length
+from experiments.studies.length.answer import answer
 from experiments.studies.length.figures import STUDY, figures
 from experiments.training.chosen_objective import make_objective
 from experiments.training.models import build_model
@@ -19,7 +22,7 @@ from experiments.variants import get_variant
 from linear_rope.attention.multi_head import RoPEAttention
 from tests.made_up import make_record
 
-from .conftest import drawn, opened, verdicts, write
+from .conftest import drawn, judged, opened, verdicts, write
 
 CONFIG = Config(layers=1, dim=16, heads=2, num_features=8, context=32, batch_size=4)
 
@@ -126,6 +129,24 @@ def made_up(make_comparison, tmp_path):
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "supported"), (-1, "not supported")])
 def test_verdicts_follow_the_effects(made_up, sign, verdict):
     assert set(verdicts(STUDY, *made_up(sign)).values()) == {verdict}
+
+
+@pytest.mark.parametrize(("rise", "said"), [(0.0, "A decay cures it"), (0.5, "A decay does not cure it")])
+def test_the_answer_of_variants_that_decay_says_whether_it_cures(rise, said, make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "length", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
+    rows = [
+        (variant, seed, "as trained", 32 * factor, *ends, 4 + (factor > 1) * (risen + NOISE[seed]))
+        for variant, risen in {"elu+1-rope-after": 0.3, "elu+1-rope-after@decay=fixed": rise}.items()
+        for seed, factor in itertools.product(range(3), (1, 4, 16))
+        for ends in bins(32 * factor)
+    ]
+    write(length.LOSSES, root, rows)
+    comparison = opened(root)
+    found = judged(STUDY, *comparison, "length-forgetting")
+    given = answer(Findings(comparison[1], summarise(*comparison), found, root))
+    assert given.startswith(said)
+    assert f"by {rise - 0.3:+.2f} bits per byte" in given
+    assert f"of {'1 of' if not rise else '0 of'} 1 variants" in given
 
 
 def test_figures_and_the_table_are_drawn(made_up, tmp_path):

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.report.answer import Findings
+from experiments.studies.speed.answer import answer
 from experiments.studies.speed.figures import additions_figure, memory_figure
 from experiments.studies.speed.measure import planned
 from experiments.studies.speed.records import Failure, MemoryMeasurement, Sample, TimeMeasurement, append_record
@@ -198,3 +200,18 @@ def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
     assert rows["alibi-slow"].verdict == "inconclusive"
     assert "softmax alibi, N = 1,024: for the test" in rows["alibi-slow"].remark
     assert rows["softmax-rope-cost"].verdict == "supported"
+
+
+@pytest.mark.parametrize(
+    ("slower", "spread", "said"),
+    [
+        (1.3, 0.001, "From about 1,300 tokens on in time"),
+        (0.94, 0.1, "From about 2,000 tokens on in time"),  # at 1,024 the rounds disagree
+        (0.3, 0.001, "From 512 tokens, the fewest measured, on in time"),
+        (100, 0.001, "Up to 16,384 tokens not in time"),
+    ],
+)
+def test_the_answer_says_from_which_length_on_it_pays(slower, spread, said, tmp_path):
+    rows = claims(tmp_path, made_up_records(slower, spread))
+    comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
+    assert answer(Findings(comparison, pd.DataFrame(), rows, tmp_path)).startswith(said)
