@@ -14,6 +14,9 @@ from linear_rope.tracing import is_watched
 
 Layout = Literal["interleaved", "half"]
 
+FEW = 64
+"""positions whose rotations are kept, at most"""
+
 
 def rope_frequencies(
     width: int,
@@ -117,6 +120,23 @@ def _table(
     return rope_table(length, width, base=base, dtype=dtype, device=device, scaling=scaling)
 
 
+def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None) -> Tensor:
+    """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
+    if positions.device.type != "cpu" or positions.numel() > FEW or positions.requires_grad or not _may_keep(positions):
+        return rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
+    numbers = tuple(positions.flatten().tolist())
+    return _rotation_at(numbers, width, base=base, dtype=dtype, scaling=scaling).view(*positions.shape, width // 2, 2)
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)
+def _rotation_at(
+    positions: tuple[float, ...], width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
+) -> Tensor:
+    exact = torch.tensor(positions, dtype=torch.float64)
+    return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
+
+
 def rotation_of(angles: Tensor) -> Tensor:
     """Cosine and sine of angles (...), (..., 2)."""
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
@@ -176,11 +196,11 @@ def rotations(
     """
     if positions is not None:
         q_positions, k_positions = positions_of_both(positions, q, k)
-        k_rotation = rope_rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
+        k_rotation = _rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
         k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
         if q_positions is k_positions:
             return k_rotation, k_rotation
-        q_rotation = rope_rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
+        q_rotation = _rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
         return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
     make = _table if _may_keep(q) else rope_table
@@ -227,7 +247,7 @@ def apply_rope(
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    rotation = rope_rotation(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
+    rotation = _rotation(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
     return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
 
 

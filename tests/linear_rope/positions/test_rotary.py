@@ -54,3 +54,14 @@ def test_low_precision_is_the_rounding_of_the_exact_rotation(layout: str) -> Non
         largest = float(x.abs().max()) * math.sqrt(2)
         tolerance = torch.finfo(dtype).eps / 2 * largest + 1e-6 * largest
         torch.testing.assert_close(rotated.double(), turned(x, positions, layout=layout), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_few_positions_turn_as_many_do_and_again(dtype: torch.dtype) -> None:
+    """Rotations of few are kept, those of many are not; sines of few and of many may be rounded otherwise."""
+    x, positions = random(2, 3, 100, 8), torch.arange(200).view(2, 100).to(dtype) * 7
+    for x_dtype, places in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
+        expected = apply_rope(x.to(x_dtype), positions)[:, :, :5]
+        for _ in range(2):
+            few = apply_rope(x[:, :, :5].to(x_dtype), positions[:, :5])
+            torch.testing.assert_close(few, expected, atol=places, rtol=places)
