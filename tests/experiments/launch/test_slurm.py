@@ -4,6 +4,7 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -250,7 +251,8 @@ def test_jobs_are_stopped_when_slurm_takes_no_more_of_them(submitit, slurm, trai
     (slurm / "sbatch").write_text(accepting.replace("options = dict", f"{full}options = dict"))
     with pytest.raises(ValueError, match=r"^Slurm took only 1 of 2 jobs, now stopped: sbatch: error: too many jobs$"):
         train(training, Slurm(resources=RESOURCES))
-    assert not psutil.pid_exists(int((slurm / "pid-1000").read_text()))
+    told = subprocess.run([slurm / "sacct"], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[1:] == ["1000|NODE_FAIL|here"], "it has ended"
 
 
 @pytest.mark.slow
