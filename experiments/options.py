@@ -79,6 +79,8 @@ class RunOptions(ListOptions):
     for slurm); default: a core a thread, and a GPU with --device cuda"""
     part: str | None = None
     """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
+    prepare: bool = False
+    """make the directory of every run that is not done, and train nothing: each is for `train`, under torchrun say"""
     tracker: str | None = None
     """comma-separated: tensorboard, wandb (offline) or trackio, which show each run's metrics as they come"""
     dry_run: bool = False

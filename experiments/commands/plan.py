@@ -136,6 +136,8 @@ def _trial_step(
 def nondeterministic(comparison: Comparison, config: Config, objective: Objective, device: torch.device) -> list[str]:
     """The operations of the variants that give other bits when they are run again, by PyTorch's account."""
     found: list[str] = []
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return ["of none of them it could be found out (the GPU is another machine's)"]
     for record in comparison.variants:
         try:
             variant = get_variant(record.name)

@@ -38,6 +38,11 @@ def run(options: RunOptions) -> int:
     check_resources(options.launcher, options.resources)
     if options.part is not None:
         parse_part(options.part)
+    if options.prepare and (options.part or options.learning_rates):
+        raise ValueError(
+            "--prepare makes the directories of all runs at once, at rates that are known; leave out --part and "
+            "--learning-rates"
+        )
     config = resolved_config(options)
     if options.variants is not None:
         parse_variants(options.variants)
@@ -55,6 +60,8 @@ def run(options: RunOptions) -> int:
     check_directory(options.directory)
     check_places(options.directory)
     study = STUDIES[options.study]
+    if options.prepare and not study.variants:
+        raise ValueError(f"--prepare is for studies that train, which {options.study} does not; leave it out")
     return run_training(study, options, config) if study.variants else run_measurements(study, options)
 
 

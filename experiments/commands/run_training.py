@@ -1,6 +1,7 @@
 """The run command for a study that trains: from its options to a comparison on disk."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -21,9 +22,9 @@ from experiments.launch.launcher import Launcher, Run
 from experiments.launch.parts import Part, parse_part, without_part
 from experiments.launch.progress import Display
 from experiments.launch.registry import is_elsewhere, make_launcher
-from experiments.launch.resources import Resources
+from experiments.launch.resources import Resources, parse_resources
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
-from experiments.launch.runs import Failure, Training, train_runs
+from experiments.launch.runs import Failure, Training, prepare_runs, train_runs
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records import store
@@ -50,7 +51,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
-    device = models.resolve_device(options.device)
+    device = _device(options)
     workers = options.workers
     if workers is None and not is_elsewhere(options.launcher):
         workers = 1 if device.type == "cuda" else max(1, available_cores() // (config.threads * options.nproc))
@@ -102,6 +103,8 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     # What cannot be merged is refused before anything is written.
     tuning.check_trials(root, store.merge_with_existing(root, comparison))
     if options.dry_run:
+        if device.type == "cuda":
+            models.resolve_device("cuda")  # whose step is to be measured
         check_free(root)
         print_plan(console, comparison, variants, config, objective, device, workers)
         return 0
@@ -114,7 +117,26 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         comparison = store.merge_with_existing(root, comparison)  # again: another run may have ended in between
         print_head(console, comparison, objective.corpus, device, workers)
         with store.failing_after_it_began(root):
+            if options.prepare:
+                return _prepare(trainer, comparison)
             return _train_and_report(trainer, study, comparison)
+
+
+def _device(options: RunOptions) -> torch.device:
+    """What the runs are trained on: of machines elsewhere what is reserved there, whatever this one has.
+
+    Raises ValueError if it is not there, or another than is reserved.
+    """
+    if not is_elsewhere(options.launcher):
+        return models.resolve_device(options.device)
+    gpus = parse_resources(options.resources, Resources(gpu=math.nan)).gpu
+    if options.device == "cpu" and gpus > 0:
+        raise ValueError("--resources reserves a GPU, and --device is cpu; leave one of them out")
+    if options.device == "cuda" and gpus == 0:
+        raise ValueError("--device is cuda, and --resources reserves no GPU; leave gpu=0 out")
+    if gpus > 0 or options.device == "cuda":
+        return torch.device("cuda")
+    return torch.device("cpu") if gpus == 0 else models.resolve_device(options.device)
 
 
 @dataclass
@@ -145,12 +167,12 @@ class _Trainer:
             comparison.nondeterministic = nondeterministic(comparison, self.config, self.objective, self.device)
             write_record(self.root / "comparison.json", comparison)
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, but: Sequence[str] = ()) -> dict[Run, Failure]:
-        """Train what is missing of a comparison, but for some variants; what is to be noted is ``comparison``'s."""
+    def training(self, at: Path, what: Comparison) -> Training:
+        """What the runs of a comparison share."""
         settings = {variant.name: variant.settings for variant in what.variants}
         options, sha256 = self.options, self.objective.corpus.sha256
         data = options.data_dir, options.data_file, sha256
-        training = Training(
+        return Training(
             at,
             self.config,
             *data,
@@ -163,6 +185,10 @@ class _Trainer:
             trackers=parse_trackers(options.tracker),
             part=self.part,
         )
+
+    def train(self, at: Path, what: Comparison, comparison: Comparison, but: Sequence[str] = ()) -> dict[Run, Failure]:
+        """Train what is missing of a comparison, but for some variants; what is to be noted is ``comparison``'s."""
+        training = self.training(at, what)
         runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
         runs = [run for run in (self.part.share(runs) if self.part else runs) if run.variant not in but]
         with for_a_moment(self.root) if self.part else nullcontext():
@@ -195,6 +221,21 @@ class _Trainer:
             self.console.print(f"  its log: {run_directory(at, *run) / 'log.txt'}", soft_wrap=True)
         if failures:
             self.console.print("the same command tries what failed again")
+
+
+def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
+    """Write what every run needs that is not done, for the train command. Returns the exit status."""
+    if waiting := untuned(comparison):
+        raise ValueError(f"{waiting[0].name} has no learning rate yet; give the command without --prepare")
+    root, console = trainer.root, trainer.console
+    trainer.begin(comparison)
+    trainer.objective.save(root)
+    jobs = prepare_runs(trainer.training(root, comparison), [Run(*run) for run in comparison.runs])
+    console.print(f"{len(jobs)} runs are prepared; each has a command of its own, such as", soft_wrap=True)
+    for job in jobs[:1]:
+        console.print(f"  {command_line(['train', str(job.directory)])}", soft_wrap=True)
+    console.print("when all have ended, the same command without --prepare writes the report", soft_wrap=True)
+    return 0
 
 
 def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: int | None) -> int:

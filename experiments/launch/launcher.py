@@ -69,7 +69,7 @@ class Advanced(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run has ended: done, failed, or queued if it was stopped."""
+    """A run has ended: done, failed, queued if it was stopped, or running if another process trains it."""
 
     run: Run
     state: State

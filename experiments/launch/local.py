@@ -30,6 +30,8 @@ class _Running:
     job: Job
     process: Any
     pipe: Connection
+    place: int
+    """which of those that run at a time it is"""
     heard: float = field(default_factory=time.monotonic)
     step: int = 0
     open: bool = True
@@ -79,7 +81,8 @@ class Local:
         """As Launcher.run says."""
         if self._forks:
             self._context.set_forkserver_preload(PRELOADED)
-            resource_tracker.ensure_running()  # before signals are blocked: it unblocks them when it starts
+            with stop_signals_are_blocked():
+                resource_tracker.ensure_running()  # not in _start: it unblocks signals when it starts
         queue, running = list(jobs), list[_Running]()
         with stop_signals_are_collected() as stop:
             looked = time.monotonic()
@@ -88,7 +91,8 @@ class Local:
                     job = queue.pop(0)
                     yield Started(job.run)
                     try:
-                        running.append(self._start(job))
+                        places = {entry.place for entry in running}
+                        running.append(self._start(job, min({*range(self._workers)} - places)))
                     except (OSError, EOFError) as error:
                         reason = f"its process could not be started ({type(error).__name__}: {error})"
                         yield Ended(job.run, "failed", reason)
@@ -108,10 +112,10 @@ class Local:
                     self._stop_all(running, stop.numbers)
                     raise Stopped(stop.numbers[0])
 
-    def _start(self, job: Job) -> _Running:
+    def _start(self, job: Job, place: int) -> _Running:
         """Raises OSError or EOFError if there is no process to be had."""
         receiver, sender = self._context.Pipe(duplex=False)
-        process = self._context.Process(target=work, args=(job, sender), name=str(job.run))
+        process = self._context.Process(target=work, args=(job, sender, place), name=str(job.run))
         if self._forks:
             # A terminal sends its signals to the fork server too, which would die of one while it imports. What is
             # started here inherits that they are blocked; a run unblocks them when it can handle them.
@@ -119,7 +123,7 @@ class Local:
                 forkserver.ensure_running()
         process.start()
         sender.close()
-        return _Running(job, process, receiver)
+        return _Running(job, process, receiver, place)
 
     def _kill_silent(self, entry: _Running) -> None:
         entry.send_signal(signal.SIGUSR1)  # it writes to its log where it hangs

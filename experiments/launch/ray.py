@@ -32,6 +32,8 @@ RETRIES = 3
 """times in a row, with no step between, that a run is begun again because its machine or process was lost"""
 TOLD_SECONDS = 1.0
 """between two messages of a run's progress"""
+OF_TRACKERS = "WANDB_MODE WANDB_DIR WANDB_PROJECT WANDB_ENTITY WANDB_BASE_URL TRACKIO_DIR".split()
+"""variables; no keys, which Ray would show to everybody"""
 LOOK_SECONDS = 1.0
 """between two looks of a run at whether it is to stop, and of the driver at how many runs the cluster has room for"""
 
@@ -172,7 +174,11 @@ class Ray:
             for task in _ready(running):
                 run, message = running[task], _next(task)
                 if isinstance(message, Files):
-                    store(message, run.job.root, run.job.directory)
+                    try:
+                        store(message, run.job.root, run.job.directory)
+                    except (OSError, ValueError):  # it goes on from what was stored before
+                        ray.cancel(task)
+                        del running[task]
                 elif isinstance(message, Ended | _Elsewhere | _Lost):
                     del running[task]
             if len(stop.numbers) > 1 or time.monotonic() - begun > self._run_timeout:
@@ -257,9 +263,12 @@ def _connected() -> Iterator[None]:
     with stop_signals_are_collected():  # Ray handles them in its own way from then on
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
-            told = f"no Ray cluster answers (RAY_ADDRESS is {address!r}); start one with `ray start --head`"
-            raise ValueError(told) from error
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(
+                f"no Ray cluster answers (RAY_ADDRESS is {address!r}: {reason}); give the command on a machine of the "
+                "cluster, or start one with `ray start --head`"
+            ) from error
     try:
         yield
     finally:
@@ -293,7 +302,7 @@ def _on_this_machine() -> Any:
 
 def _own_variables() -> dict[str, str]:
     """Of the environment, what the runs heed, and would have here."""
-    return {name: value for name, value in os.environ.items() if name.startswith("LINEAR_ROPE_")}
+    return {name: value for name, value in os.environ.items() if name.startswith("LINEAR_ROPE_") or name in OF_TRACKERS}
 
 
 def _ready(tasks: dict[Any, _Running]) -> list[Any]:

@@ -20,7 +20,8 @@ from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Starte
 from experiments.launch.parts import Part
 from experiments.launch.progress import Display
 from experiments.records.files import create, write_atomically
-from experiments.records.record import is_finished, read_record, run_directory, write_record
+from experiments.records.lease import LEASE, machine
+from experiments.records.record import is_finished, read_record, run_directory, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, State, Status
 
 RESERVE_BYTES = 8 * 2**20
@@ -41,6 +42,14 @@ class JobRecord(Struct, kw_only=True):
     """modules to import first, in which the variant or the data set may be"""
     trackers: list[str] = []
     """what shows its numbers elsewhere, too"""
+    comparison: str = ""
+    """directory of the comparison where its command was given; a run may be trained in a copy elsewhere"""
+    machine: str = ""
+    """on which its command was given, since that was started"""
+    code_sha256: str = ""
+    """of the code there; another machine must have the same"""
+    versions: dict[str, str] = {}
+    """that it has there"""
 
 
 @dataclass(frozen=True)
@@ -110,10 +119,11 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
 
     with _room_for_the_end(training.root, training.part):
         waiting: dict[Run, Job] = {}
+        needed = _needed(training)
         for run in runs:
             try:
                 if not training.is_finished(run):
-                    waiting[run] = _prepared(training, run)
+                    waiting[run] = _prepared(training, run, needed)
             except OSError as error:
                 show(Started(run))
                 end(Ended(run, "failed", f"{type(error).__name__}: {error}"))
@@ -131,28 +141,51 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
     return failures
 
 
-def _prepared(training: Training, run: Run) -> Job:
-    """Write what a run needs. Raises OSError if it cannot be written."""
-    job = training.job(run)
-    job.directory.mkdir(parents=True, exist_ok=True)
-    write_run_config(training, run)
+def prepare_runs(training: Training, runs: Sequence[Run]) -> list[Job]:
+    """Write what every run needs that is not done. Raises OSError if it cannot be written."""
+    needed = _needed(training)
+    return [_prepared(training, run, needed) for run in runs if not training.is_finished(run)]
+
+
+def _needed(training: Training) -> JobRecord:
+    """The job.json of every run."""
+    from experiments.records import environment
+
     data_dir, data_file = (
         None if path is None else os.path.abspath(path)
         for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
-    plugins = [origin.module for origin in training.plugins]
-    needed = JobRecord(
+    return JobRecord(
         data_dir=data_dir,
         data_file=data_file,
         device=training.device,
         nproc=training.nproc,
         shard=training.shard,
-        plugins=plugins,
+        plugins=[origin.module for origin in training.plugins],
         trackers=list(training.trackers),
+        comparison=os.path.abspath(training.root),
+        machine=machine(),
+        code_sha256=environment.code_sha256(),
+        versions=environment.versions(),
     )
+
+
+def _prepared(training: Training, run: Run, needed: JobRecord) -> Job:
+    """Write what a run needs. Raises OSError if it cannot be written."""
+    job = training.job(run)
+    job.directory.mkdir(parents=True, exist_ok=True)
+    write_run_config(training, run)
     write_job(job, needed)
-    write_status(job.directory, "queued")
+    if not _may_be_in_training(job):
+        write_status(job.directory, "queued")
     return job
+
+
+def _may_be_in_training(job: Job) -> bool:
+    """Whether a process has begun to train it, and may be alive."""
+    with suppress(ValueError):
+        return (job.directory / LEASE).exists() and run_status(job.root, *job.run).state == "running"
+    return False
 
 
 def write_job(job: Job, needed: JobRecord) -> None:
@@ -187,6 +220,8 @@ def write_status(directory: Path, state: State, reason: str | None = None, note:
 
 def _record(job: Job, ended: Ended) -> Failure | None:
     """See to it that status.json says how a run ended; None if it is done and on record as such."""
+    if ended.state == "running":  # whoever trains it writes it
+        return Failure(ended)
     said = None
     with suppress(ValueError):
         said = read_record(job.directory / "status.json", Status)

@@ -12,6 +12,8 @@ from types import FrameType
 from typing import NamedTuple
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+END_OF_TIME = {signal.SIGUSR2} if hasattr(signal, "SIGUSR2") else set()
+"""what Slurm sends to all processes of a job whose time ends (submitit asks for it); only the job's first heeds it"""
 SET_PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)"""
 
@@ -62,8 +64,8 @@ def stop_signals_are_collected() -> Iterator[Received]:
 
 @contextmanager
 def stop_signals_are_blocked() -> Iterator[None]:
-    """What is started while the context lasts inherits that SIGINT and SIGTERM have to wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    """What is started while the context lasts inherits that SIGINT, SIGTERM and END_OF_TIME have to wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, *END_OF_TIME})
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from experiments.launch.launcher import Advanced, Ended, Event, Job, Started
 from experiments.launch.local import Local
 from experiments.launch.resources import ONE_CORE, Resources
 from experiments.launch.signals import Stopped, stop_signals_are_collected
+from experiments.records.lease import holders
 from experiments.records.record import run_status
 
 ARRAY = 1000
@@ -73,7 +74,12 @@ class Slurm:
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """As Launcher.run says. Raises ValueError if Slurm refuses the jobs."""
         with stop_signals_are_collected() as stop:
-            running = self._submit(jobs)
+            # Of a command that was killed the jobs go on.
+            trained = holders(job.directory for job in jobs)
+            for job in [job for job in jobs if job.directory in trained]:
+                told = f"an earlier job trains it ({trained[job.directory]}); give the command again when it ends"
+                yield Ended(job.run, "running", told)
+            running = self._submit([job for job in jobs if job.directory not in trained])
             while running:
                 for job, place in list(running.items()):
                     yield from place.news()
@@ -99,7 +105,9 @@ class Slurm:
                 with executor.batch():
                     handles = [executor.submit(_Training(), job, self._run_timeout) for job in some]
             except submitit.core.utils.FailedJobError as error:
-                raise ValueError(f"Slurm took no jobs: {_last_line(error)}") from error
+                _stop_all(list(submitted.values()))
+                took = f"only {len(submitted)} of {len(jobs)} jobs, now stopped" if submitted else "no jobs"
+                raise ValueError(f"Slurm took {took}: {_last_line(error)}") from error
             submitted |= {job: _Submitted(job, handle) for job, handle in zip(some, handles, strict=True)}
         return submitted
 

@@ -16,6 +16,7 @@ from experiments.launch.launcher import Job, Run
 from experiments.launch.runs import JobRecord
 from experiments.launch.signals import stop_signals_are_collected
 from experiments.records.files import read_file
+from experiments.records.lease import machine
 from experiments.records.record import is_finished, read_record, run_directory
 from experiments.records.schema import RunConfig
 from experiments.trackers.registry import Trackers
@@ -73,6 +74,7 @@ def train_job(
     from experiments.variants import get_variant
 
     _, record, needed = read_job(job.directory)
+    _check_machine(needed, note)
     for module in needed.plugins:
         load_plugin(module)
     config, objective = Config(**record.config), load_objective(job, record, needed)
@@ -82,8 +84,10 @@ def train_job(
     if objective.initial_weights(variant, job.run.seed) != record.initial_weights_sha256:
         raise RunFailed(f"the encoder in {config.initial_weights} changed while the comparison ran")
     device = torch.device(needed.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
     processes = connect(device, config.threads, needed.shard) if several else ALONE
-    tracked = TrackedRun(job.root, job.directory, *job.run, record.config)
+    tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
     try:
         with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
             train_run(
@@ -107,6 +111,27 @@ def train_job(
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
         processes.part_ways()
+
+
+def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:
+    """Note what this machine has in other versions than the comparison's. Raises RunFailed if it has other code."""
+    from experiments.records import environment
+    from experiments.training.loop import RunFailed
+
+    code = environment.code_sha256()
+    if needed.machine not in ("", machine()) and needed.code_sha256 != code:
+        raise RunFailed(
+            f"{_host()} has other code of linear-rope than the machine that its comparison was given on (sha256 "
+            f"{code[:12]}, there {needed.code_sha256[:12]}); install the same on both, or give the command again"
+        )
+    here = environment.versions()
+    told = needed.versions.items()
+    if differing := [f"{name} {here.get(name)} (there {there})" for name, there in told if here.get(name) != there]:
+        note(f"trained on {_host()} with other versions than its comparison: {', '.join(differing)}")
+
+
+def _host() -> str:
+    return machine().partition(" ")[0]
 
 
 def take_part(job: Job) -> int:

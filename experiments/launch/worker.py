@@ -92,8 +92,8 @@ def train_directory(path: Path, trackers: Sequence[str] = ()) -> int:
     return {"done": 0, "failed": 1}.get(ended.state, 128 + received.numbers[0] if received.numbers else 1)
 
 
-def work(job: Job, sender: Connection) -> None:
-    """The body of a process that local.py starts."""
+def work(job: Job, sender: Connection, place: int = 0) -> None:
+    """The body of a process that local.py starts; its ``place`` among those beside it says which GPUs are its own."""
     stop: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
@@ -112,6 +112,8 @@ def work(job: Job, sender: Connection) -> None:
         # The parent asks for it before it kills a run that gives no sign of life.
         faulthandler.register(signal.SIGUSR1)
     print(f"{datetime.now(UTC).isoformat(timespec='seconds')} process {os.getpid()}: {job.run}", flush=True)
+    with suppress(ValueError):  # of a damaged job.json, of which the run will tell
+        _choose_gpus(place, read_job(job.directory)[2].nproc)
     _work(job, listener)
 
 
@@ -159,7 +161,8 @@ def _train(job: Job, lock: FileLock, lease: Lease, listener: Listener, started: 
             if should_stop():
                 raise RunStopped("stopped before its first step")
             if time.monotonic() > deadline:
-                raise RunFailed(f"another process has been training it in the same directory for {LOCK_SECONDS} s")
+                told = f"another process has been training it in the same directory for {LOCK_SECONDS} s"
+                return Ended(job.run, "running", told)
         remove_leftovers(job.directory)
         write_status(job.directory, "running")
         nproc = read_job(job.directory)[2].nproc
@@ -182,6 +185,20 @@ def _taken(lock: FileLock, lease: Lease) -> bool:
             return True
         time.sleep(0.5)
     return False
+
+
+def _choose_gpus(place: int, count: int) -> None:
+    """One for each of a run's processes, other ones in every place; where there are too few, they are shared in turn.
+
+    Before CUDA begins, which reads the variable.
+    """
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [*map(str, range(torch.cuda.device_count()))] if named is None else named.split(",")
+    if len(gpus) > 1:
+        own = [gpus[(place * count + each) % len(gpus)] for each in range(min(count, len(gpus)))]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
 
 
 def _reason(error: Exception) -> str:

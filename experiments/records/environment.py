@@ -40,7 +40,7 @@ def machine(device: torch.device) -> dict[str, Any]:
         "cores": psutil.cpu_count(logical=True),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(terse=True),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": "cpu" if device.type == "cpu" else _gpu(device),
     }
 
 
@@ -56,11 +56,20 @@ def git() -> GitRecord:
         changed = told("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         commit, changed = "unknown", ""
-    digest = hashlib.sha256()  # what a commit does not tell of changes
+    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=code_sha256())
+
+
+def code_sha256() -> str:
+    """Of the files that can change a number, with what a commit does not tell of."""
+    digest = hashlib.sha256()
     for path in sorted(path for place in CODE for path in ROOT.glob(place)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=digest.hexdigest())
+    return digest.hexdigest()
+
+
+def _gpu(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if torch.cuda.is_available() else "a GPU of another machine"
 
 
 def _processor() -> str:

@@ -12,10 +12,12 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+LEASE = ".lease"
 RENEWED = 5.0
 """seconds between two renewals"""
 STALE = 60.0
@@ -37,7 +39,7 @@ class Lease:
     """A directory's lease, in its file ``.lease``; the directory's file lock must be held."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / ".lease"
+        self._path = directory / LEASE
         self._id, self._machine = uuid.uuid4().hex, machine()
         self._seen: tuple[bytes | None, float] = None, time.monotonic()
         self._lock, self._released = threading.Lock(), threading.Event()
@@ -104,9 +106,26 @@ class Lease:
         return json.dumps(owner).encode() + b"\n"
 
     def _read(self) -> bytes | None:
-        with suppress(FileNotFoundError):
-            return self._path.read_bytes()
-        return None
+        return _read(self._path)
+
+
+def holders(directories: Iterable[Path]) -> dict[Path, str]:
+    """Who renews the lease of which of some directories; waits for longer than that takes if there are leases."""
+    before = {directory: content for directory in directories if (content := _read(directory / LEASE)) is not None}
+    if before:
+        time.sleep(2 * RENEWED)
+    found = {directory: _read(directory / LEASE) for directory in before}
+    return {
+        directory: _described(content)
+        for directory, content in found.items()
+        if content is not None and content != before[directory]
+    }
+
+
+def _read(path: Path) -> bytes | None:
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return None
 
 
 def _field(content: bytes, name: str) -> object:

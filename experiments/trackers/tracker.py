@@ -19,6 +19,13 @@ class TrackedRun(NamedTuple):
     seed: int
     config: Mapping[str, Any]
     """what the run is trained with"""
+    origin: str
+    """directory of the comparison where its command was given; ``comparison`` is another if it is a copy elsewhere"""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether of the comparison only this run's directory is here, and is gathered."""
+        return str(self.comparison) != self.origin
 
 
 class Tracker(Protocol):

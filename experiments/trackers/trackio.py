@@ -1,4 +1,7 @@
-"""trackio: one database of all runs, in the comparison's directory unless TRACKIO_DIR says otherwise."""
+"""trackio: one database of all runs, in the comparison's directory unless TRACKIO_DIR says otherwise.
+
+A run that is trained in a copy elsewhere has its own, in its directory: of another place nothing would come back.
+"""
 
 import os
 import re
@@ -14,7 +17,7 @@ class Trackio:
 
     def __init__(self, run: TrackedRun) -> None:
         # Before the import, which reads it.
-        os.environ.setdefault("TRACKIO_DIR", str(run.comparison / "trackio"))
+        os.environ.setdefault("TRACKIO_DIR", str((run.directory if run.is_copy else run.comparison) / "trackio"))
         import trackio
 
         self._run = trackio.init(

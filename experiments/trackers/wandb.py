@@ -21,7 +21,7 @@ class WandB:
             project=os.environ.get("WANDB_PROJECT", run.comparison.name),
             group=run.variant,
             name=name,
-            id=hashlib.sha256(f"{run.comparison}\n{name}".encode()).hexdigest()[:16],
+            id=hashlib.sha256(f"{run.origin}\n{name}".encode()).hexdigest()[:16],
             resume="allow",
             dir=os.environ.get("WANDB_DIR", str(run.directory)),
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,18 @@ def test_a_run_left_running_by_a_dead_run_or_without_its_test_figure_is_run_agai
     metrics.write_bytes(b"".join(metrics.read_bytes().splitlines(keepends=True)[:-1]))
     assert train(training) == {}
     assert metrics_rows(metrics) == whole
+
+
+@pytest.mark.slow
+def test_runs_at_a_time_have_a_gpu_each(tmp_path, training):
+    (tmp_path / "which_gpus.py").write_text("import os\nprint('my GPUs:', os.environ['CUDA_VISIBLE_DEVICES'])\n")
+    arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]
+    arguments += ["--seeds", "3", "--steps", "20", "--workers", "3", "--device", "cpu", "--plugin", "which_gpus"]
+    command = [sys.executable, "-m", "experiments", "run", "convergence", *arguments, "--out", str(tmp_path / "out")]
+    variables = {"CUDA_VISIBLE_DEVICES": "4,7", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(PROJECT)])}
+    subprocess.run(command, cwd=PROJECT, env=os.environ | variables, check=True)
+    logs = [(tmp_path / f"out/softmax-none/seed{seed}/log.txt").read_text() for seed in range(3)]
+    assert [re.findall("my GPUs: (.*)", log) for log in logs] == [["4"], ["7"], ["4"]]
 
 
 @pytest.mark.parametrize("seconds", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])

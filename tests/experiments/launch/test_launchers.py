@@ -8,13 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.worker import train_directory
-from experiments.records.record import run_directory, run_status
+from experiments.records.files import write_json
+from experiments.records.lease import Lease
+from experiments.records.record import read_comparison, run_directory, run_status
+from experiments.records.schema import Status
 from tests.made_up import repeated_rows
 
 PROJECT = Path(__file__).parents[3]
@@ -36,7 +40,19 @@ class OneByOne:
             yield how_it_ended(job, subprocess.run(job.command, check=False).returncode)
 
 
+class Elsewhere(OneByOne):
+    """The same as one whose runs are on other machines; they are on this one, and in this process."""
+
+    elsewhere = True
+
+    def run(self, jobs):
+        for job in jobs:
+            yield Started(job.run)
+            yield how_it_ended(job, train_directory(job.directory))
+
+
 LAUNCHERS.add("one-by-one", OneByOne, __name__)
+LAUNCHERS.add("elsewhere", Elsewhere, __name__)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +123,42 @@ def test_a_launcher_that_forgets_a_run_fails_it(tmp_path, text, monkeypatch):
     assert reasons == {VARIANT: "a reason", "softmax-none": "its launcher ended and told nothing of it"}
 
 
+@pytest.mark.parametrize("options", [("--resources", "gpu=1"), ("--device", "cuda")])
+def test_where_a_gpu_is_reserved_elsewhere_nothing_is_trained_on_a_processor(tmp_path, text, monkeypatch, options):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run(tmp_path, text, "--launcher", "elsewhere", *options) == 1
+    assert OneByOne.given.options["resources"].gpu == 1
+    assert json.loads((tmp_path / VARIANT / "seed0/job.json").read_text())["device"] == "cuda"
+    assert read_comparison(tmp_path).machine["device"] == "a GPU of another machine"
+    reason = run_status(tmp_path, VARIANT, 0).reason
+    assert reason.startswith("it is to be trained on a GPU, and PyTorch finds no CUDA device on ")
+
+
+def test_a_device_that_is_not_what_is_reserved_is_refused(tmp_path, text, capsys):
+    for device, resources in (("cpu", "gpu=1"), ("cuda", "gpu=0")):
+        options = "--device", device, "--resources", resources
+        assert run(tmp_path / "out", text, "--launcher", "elsewhere", *options) == 2
+        assert f"--device is {device}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_prepared_runs_are_trained_by_their_own_commands(tmp_path, text, local, capsys):
+    out = tmp_path / "out"
+    assert run(out, text, "--prepare") == 0
+    assert f"experiments train {out / VARIANT / 'seed0'}\n" in capsys.readouterr().out
+    assert not (out / VARIANT / "seed0/metrics.jsonl").exists()
+    assert train_directory(out / VARIANT / "seed0") == 0
+    assert run(out, text) == 0
+    assert "1 of 1 runs are done already" in capsys.readouterr().out
+    assert repeated_rows(out / VARIANT / "seed0/metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("option", [("--part", "1/2"), ("--learning-rates", "0.1,0.2")])
+def test_what_cannot_be_prepared_is_refused(tmp_path, text, capsys, option):
+    assert run(tmp_path / "out", text, "--prepare", *option) == 2
+    assert "leave out --part and --learning-rates" in capsys.readouterr().err
+
+
 @pytest.fixture
 def begun(local, tmp_path):
     """The directory of a run that has all it needs, and has not begun."""
@@ -126,6 +178,45 @@ def test_the_directory_of_a_run_is_all_it_needs(begun, local, capsys):
     before = (begun / "metrics.jsonl").read_bytes()
     assert train_directory(begun) == 0
     assert (begun / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_machine_must_have_the_same_code(begun):
+    needed = json.loads((begun / "job.json").read_text())
+    (begun / "job.json").write_text(json.dumps(needed | {"code_sha256": "0" * 64}))
+    assert train_directory(begun) == 0  # what the same machine has is the comparison's
+    (begun / "status.json").unlink()
+    (begun / "job.json").write_text(json.dumps(needed | {"machine": "another", "code_sha256": "0" * 64}))
+    assert train_directory(begun) == 1
+    reason = run_status(begun.parents[1], VARIANT, 0).reason
+    assert "has other code of linear-rope than the machine that its comparison was given on" in reason
+
+
+def test_other_versions_on_another_machine_are_noted(begun):
+    needed = json.loads((begun / "job.json").read_text())
+    here = needed["versions"]["torch"]
+    other = needed["versions"] | {"torch": "1.0", "native kernel": "C++ elsewhere"}
+    (begun / "job.json").write_text(json.dumps(needed | {"machine": "another", "versions": other}))
+    assert train_directory(begun) == 0
+    (note,) = run_status(begun.parents[1], VARIANT, 0).notes
+    assert f"with other versions than its comparison: torch {here} (there 1.0), native kernel " in note
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):
+    root, running = begun.parents[1], {"state": "running", "reason": None}
+    (root / "comparison.json").write_bytes((local.parents[1] / "comparison.json").read_bytes())
+    monkeypatch.setattr("experiments.launch.worker.LOCK_SECONDS", 0)
+    lease = Lease(begun)
+    with FileLock(begun / ".lock"):
+        assert lease.take()
+        write_json(begun / "status.json", running)
+        assert train_directory(begun) == 1
+        assert "seed 0: running (another process has been training it" in capsys.readouterr().out
+        ended = Ended(Run(VARIANT, 0), "running", "another process trains it")
+        monkeypatch.setattr(OneByOne, "run", lambda self, jobs: iter([ended]))
+        assert run(root, text, "--launcher", "one-by-one") == 1
+        assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
+        assert run_status(root, VARIANT, 0) == Status(state="running")
+        lease.release()
 
 
 def test_a_run_that_fails_has_status_1_and_says_why(begun, capsys):

@@ -142,12 +142,13 @@ def cluster(tmp_path):
 class Comparison:
     """A command that makes a comparison, and what it printed."""
 
-    def __init__(self, out, text, *options, seeds, steps=150, **variables):
+    def __init__(self, out, text, *options, seeds, steps=150, checkpoint_every=10, **variables):
         self.out, self.log = out, out.with_suffix(".log")
         self.runs = [Run(variant, seed) for variant in VARIANTS for seed in range(seeds)]
         self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--out", out]
         self.command += ["--variants", ",".join(VARIANTS), "--seeds", str(seeds), "--steps", str(steps)]
-        self.command += ["--checkpoint-every", "10", "--evaluate-every", "50", "--data-file", text, *options]
+        self.command += ["--checkpoint-every", str(checkpoint_every), "--evaluate-every", "50", "--data-file", text]
+        self.command += options
         self.environment = with_variables(**variables)
 
     def start(self):
@@ -210,6 +211,9 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
         return None
 
     run, orphan = ray.wait_until(trained_there)
+    command = [sys.executable, "-m", "experiments", "watch", ray.out, "--once"]
+    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"ray: \d+ done, \d+ queued, \d+ running; about .* left\n", shown), shown
     victim.kill()
     assert psutil.wait_procs([orphan], timeout=60)[1] == [], "it has not noticed"
     assert ray.process.wait(PATIENCE) == 0, ray.log.read_text()
@@ -244,6 +248,48 @@ def test_without_a_shared_directory_a_stopped_comparison_goes_on(cluster, tmp_pa
     assert ray.finish() == local
     for run, at in zip(ray.runs, stopped_at, strict=True):
         assert f"resumed at step {at}" in run_status(ray.out, *run).notes
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_files_that_cannot_be_stored_at_a_stop_keep_no_other_run_from_it(cluster, tmp_path, text):
+    if not may_hide():
+        pytest.skip("this process may not give another a file system of its own (unshare --mount)")
+    options = {"seeds": 1, "steps": 100_000, "checkpoint_every": 100_000, "RAY_ADDRESS": cluster.address}
+    # Three runs on three nodes, of which the first sees the directory.
+    ray = Comparison(cluster.hidden / "out", text, "--launcher", "ray", **options).start()
+    ray.wait_until(lambda: all(f"{run}: started" in ray.log.read_text() for run in ray.runs))
+    time.sleep(10)  # they take their first steps
+    hidden = [run for run in ray.runs if not (ray.directory(run) / "log.txt").exists()]
+    assert len(hidden) == 2
+    shutil.rmtree(ray.directory(hidden[0]))
+    ray.directory(hidden[0]).touch()
+    ray.process.send_signal(signal.SIGINT)
+    assert ray.process.wait(PATIENCE) == 130, ray.log.read_text()
+    assert "Traceback" not in ray.log.read_text()
+    for run in ray.runs:
+        assert run == hidden[0] or ray.checkpoints(run)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_what_trackers_read_from_variables_reaches_the_runs(cluster, tmp_path, text):
+    pytest.importorskip("trackio", reason='trackio is not installed: pip install -e ".[trackers]"')
+    variables = {"RAY_ADDRESS": cluster.address, "TRACKIO_DIR": str(tmp_path / "told")}
+    options = "--launcher", "ray", "--tracker", "trackio"
+    Comparison(tmp_path / "out", text, *options, seeds=1, steps=10, **variables).finish()
+    assert (tmp_path / "told/out.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_without_a_cluster_it_says_so_in_one_line(tmp_path, text):
+    pytest.importorskip("ray", reason='Ray is not installed: pip install -e ".[ray]"')
+    for number, address in enumerate(("127.0.0.1:1", "nonsense", "auto")):
+        ray = Comparison(tmp_path / str(number), text, "--launcher", "ray", seeds=1, RAY_ADDRESS=address).start()
+        assert ray.process.wait(PATIENCE) == 1
+        last = ray.log.read_text().splitlines()[-1]
+        assert last.startswith(f"error: ValueError: no Ray cluster answers (RAY_ADDRESS is '{address}'"), last
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ import io
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -16,10 +18,11 @@ from experiments.launch.launcher import Ended, Run, Started
 from experiments.launch.local import Local
 from experiments.launch.progress import Display
 from experiments.launch.resources import Resources
-from experiments.launch.runs import Training, train_runs
+from experiments.launch.runs import Training, prepare_runs, train_runs, write_status
 from experiments.launch.signals import Stopped
 from experiments.launch.slurm import Slurm
 from experiments.presets import get_preset
+from experiments.records.lease import Lease
 from experiments.records.record import run_status
 from tests.made_up import repeated_rows
 
@@ -44,8 +47,23 @@ for task in range(int(array[1]) + 1) if array else [None]:
             ["bash", script], env=os.environ | variables, stdout=nothing, stderr=nothing, start_new_session=True
         )
     (place / f"pid-{{job}}{{'' if task is None else f'_{{task}}'}}").write_text(str(process.pid))
+(place / f"script-{{job}}").write_text(script.read_text())
 print("Submitted batch job", job)
 '''
+SCONTROL = """#!{python} -B
+import os, psutil, signal, subprocess, sys
+from pathlib import Path
+place, name = Path(__file__).parent, sys.argv[2]  # behind requeue
+old = place / f"pid-{{name}}"
+again = 'while kill -0 "$0"; do sleep 0.1; done; exec bash "$1"'
+words = ["sh", "-c", again, old.read_text(), place / f"script-{{name.partition('_')[0]}}"]
+with open(os.devnull, "wb") as nothing:
+    process = subprocess.Popen(words, stdout=nothing, stderr=nothing, start_new_session=True)
+for each in psutil.Process(int(old.read_text())).children(recursive=True):
+    if each.pid not in (os.getpid(), process.pid):
+        each.send_signal(signal.SIGTERM)
+old.write_text(str(process.pid))
+"""
 SRUN = """#!{python} -B
 import os, sys
 job = os.environ.get("SLURM_ARRAY_JOB_ID")
@@ -86,7 +104,8 @@ def slurm(tmp_path, monkeypatch):
     """The directory of commands that take the place of Slurm's."""
     place = tmp_path / "commands"
     place.mkdir()
-    for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": SCANCEL}.items():
+    commands = {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": SCANCEL, "scontrol": SCONTROL}
+    for name, text in commands.items():
         (place / name).write_text(text.format(python=sys.executable))
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
@@ -122,6 +141,21 @@ def test_without_submitit_or_slurm_it_says_so(monkeypatch):
     monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=re.escape("pip install 'linear-rope[slurm]'")):
         Slurm(resources=RESOURCES)
+
+
+def test_what_an_earlier_job_trains_is_not_submitted_again(slurm, training, monkeypatch):
+    monkeypatch.setattr("experiments.launch.slurm.find_spec", lambda name: object())
+    monkeypatch.setattr("experiments.records.lease.RENEWED", 0.1)
+    (job,) = prepare_runs(training, RUNS[:1])
+    lease = Lease(job.directory)
+    assert lease.take()
+    write_status(job.directory, "running")
+    assert prepare_runs(training, RUNS[:1]) == [job]
+    assert run_status(training.root, *RUNS[0]).state == "running"
+    (ended,) = Slurm(resources=RESOURCES).run([job])
+    lease.release()
+    assert (ended.run, ended.state) == (RUNS[0], "running")
+    assert f"an earlier job trains it (process {os.getpid()} on " in ended.reason
 
 
 @pytest.fixture
@@ -182,6 +216,43 @@ def test_a_stopped_driver_cancels_its_jobs_which_leave_a_checkpoint(submitit, sl
     assert status.state == "queued"
     assert status.reason.startswith("stopped at step")
     assert [*(training.job(RUNS[0]).directory / "checkpoint").glob("step*/manifest.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_job_whose_time_ends_stops_after_a_checkpoint_and_goes_on(submitit, slurm, tmp_path, training):
+    config = get_preset("smoke").config_of({"steps": 300, "data": "text", "log_every": 5, "checkpoint_every": 1000})
+    object.__setattr__(training, "config", config)
+    assert train(training, Local()) == {}
+    expected = metrics(training)
+    training.root.rename(tmp_path / "local")
+    training.root.mkdir()
+    rows = training.job(RUNS[0]).directory / "metrics.jsonl"
+
+    def end_its_time():
+        while not (rows.exists() and rows.stat().st_size):
+            time.sleep(0.1)
+        # Slurm sends it to the processes of the job's steps, and not to the script that starts these.
+        for process in psutil.Process(int((slurm / "pid-1000_0").read_text())).children(recursive=True):
+            process.send_signal(signal.SIGUSR2)
+
+    threading.Thread(target=end_its_time, daemon=True).start()
+    assert train(training, Slurm(resources=RESOURCES)) == {}
+    assert metrics(training) == expected
+    assert [note.startswith("resumed at step") for note in run_status(training.root, *RUNS[0]).notes] == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_jobs_are_stopped_when_slurm_takes_no_more_of_them(submitit, slurm, training, monkeypatch):
+    monkeypatch.setattr("experiments.launch.slurm.ARRAY", 1)
+    accepting = (slurm / "sbatch").read_text()
+    full = "if [*place.glob('job-*')]: sys.exit('sbatch: error: too many jobs')\n"
+    (slurm / "sbatch").write_text(accepting.replace("options = dict", f"{full}options = dict"))
+    with pytest.raises(ValueError, match=r"^Slurm took only 1 of 2 jobs, now stopped: sbatch: error: too many jobs$"):
+        train(training, Slurm(resources=RESOURCES))
+    told = subprocess.run([slurm / "sacct"], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[1:] == ["1000|NODE_FAIL|here"], "it has ended"
 
 
 @pytest.mark.slow

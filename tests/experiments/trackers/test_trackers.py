@@ -17,12 +17,12 @@ from rich.console import Console
 
 from experiments.cli import main
 from experiments.data.registry import load_corpus
-from experiments.launch.launcher import Run
+from experiments.launch.launcher import Job, Run
 from experiments.launch.progress import Display
 from experiments.launch.runs import Training, train_runs
 from experiments.launch.worker import train_directory
 from experiments.presets import get_preset
-from experiments.records.record import read_metrics, run_status
+from experiments.records.record import read_metrics, run_directory, run_status
 from experiments.trackers import registry
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.checkpoint import checkpoint_path
@@ -118,8 +118,8 @@ def leveldb_log(content, header=7, block=2**15):
             record = b""
 
 
-def told_to_trackio(job):
-    with sqlite3.connect(job.root / "trackio" / f"{job.root.name}.db") as database:
+def told_to_trackio(job, directory=None):
+    with sqlite3.connect((directory or job.root) / "trackio" / f"{job.root.name}.db") as database:
         rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
         assert {name for name, _, _ in rows} == {str(RUN)}
     return [((step, name), value) for _, step, metrics in rows for name, value in json.loads(metrics).items()]
@@ -158,6 +158,27 @@ def test_a_run_that_goes_on_tells_a_tracker_every_number_once(tracked, name):
 @pytest.mark.slow
 def test_nothing_is_written_outside_the_comparison(tracked):
     assert [path for path in tracked[1].rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+def test_a_run_that_is_trained_in_copies_is_one_run_and_keeps_what_it_told(tmp_path):
+    """As on machines that do not see the comparison's directory."""
+    names, home = [name for name in ("wandb", "trackio") if find_spec(name)], tmp_path / "home"
+    job = prepared(tmp_path / "out", *names)
+    home.mkdir()
+    for stop_after in (7, -1):
+        there = tmp_path / f"copy {stop_after}" / job.root.name
+        shutil.copytree(job.directory, run_directory(there, *RUN))
+        copy = Job(RUN, run_directory(there, *RUN))
+        status, said = train(copy, home, stop_after)
+        assert (status, "left out" in said) == (0 if stop_after < 0 else 3, False), said
+        shutil.rmtree(job.directory)
+        shutil.copytree(copy.directory, job.directory)
+    assert [path.name for path in there.iterdir()] == [RUN.variant]
+    if find_spec("wandb"):
+        assert dict(told_to_wandb(job)) == pytest.approx(recorded(job), rel=1e-6)
+    if find_spec("trackio"):
+        assert dict(told_to_trackio(job, job.directory)) == pytest.approx(recorded(job), rel=1e-6)
 
 
 class Broken:
