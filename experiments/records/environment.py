@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from experiments.records.schema import GitRecord
+from experiments.records.schema import Comparison, GitRecord, Software
 from linear_rope import kernels
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
@@ -31,6 +31,25 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found | {f"{name} kernel": what for name, what in kernels().items()}
+
+
+def software(device: str) -> Software:
+    """What trains runs on a device ("cpu" or "cuda") of this machine."""
+    return Software(kernel=_kernel(kernels()["native"], device), torch=version("torch"), code_sha256=_code_sha256())
+
+
+def software_of(comparison: Comparison) -> Software:
+    """What a comparison's record says that its runs were trained with."""
+    versions = comparison.versions
+    return Software(
+        kernel=_kernel(str(versions.get("native kernel")), str(comparison.machine.get("device"))),
+        torch=str(versions.get("torch")),
+        code_sha256=comparison.git.code_sha256,
+    )
+
+
+def _kernel(native: str, device: str) -> str:
+    return native if native.startswith("C++") and device == "cpu" else "PyTorch"
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -56,11 +75,15 @@ def git() -> GitRecord:
         changed = told("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.CalledProcessError):
         commit, changed = "unknown", ""
+    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=_code_sha256())
+
+
+def _code_sha256() -> str:
     digest = hashlib.sha256()  # what a commit does not tell of changes
     for path in sorted(path for place in CODE for path in ROOT.glob(place)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
-    return GitRecord(commit=commit, dirty=bool(changed), code_sha256=digest.hexdigest())
+    return digest.hexdigest()
 
 
 def _processor() -> str:
