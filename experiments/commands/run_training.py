@@ -305,7 +305,10 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     console.print("measuring the trained models and writing the report")
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
-    store.add_notes(comparison, [*_short_of_the_peak(config), *resolve(study.measure)(root, comparison, objective)])
+    otherwise = store.trained_otherwise(root, comparison)
+    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(comparison))
+    measured = resolve(study.measure)(root, comparison, objective)
+    store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
     write_record(root / "comparison.json", comparison)
     report = write_report(root, study)
     console.print(result_table(root))

@@ -6,6 +6,7 @@ at, and a run that was taken over says so in its status and so in the report.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -16,9 +17,10 @@ from experiments.launch.launcher import Run
 from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
-from experiments.records.record import is_finished, read_comparison, run_config, run_directory
-from experiments.records.schema import Origin
+from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
+from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
+from experiments.training import tuning
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
 
@@ -32,46 +34,63 @@ class Trained(NamedTuple):
     root: Path
     run: Run
     commit: str
-    code_sha256: str
+    trained_with: list[Software]
 
 
 def trained_runs(directory: Path, passed_over: list[str]) -> dict[str, Trained]:
     """Every finished run of the comparisons in a directory, at any depth, by what it is (``_identity``).
 
-    A run whose final weights are gone is left out: what is measured on trained models needs them. So is a comparison
-    with a damaged record, and ``passed_over`` gets a sentence on it. Raises ValueError if there is no such directory.
+    A run whose final weights are gone is left out: what is measured on trained models needs them. So are a comparison
+    with a damaged record and runs of which it is not known which one kernel trained them, and ``passed_over`` gets a
+    sentence on them. Raises ValueError if there is no such directory.
     """
     if not directory.is_dir():
         raise ValueError(f"--reuse: {directory} is no directory; give one that comparisons were written to")
     found: dict[str, Trained] = {}
     for path in sorted(directory.rglob("comparison.json")):
         try:
-            found = _trained_runs_of(path.parent) | found
+            found = _trained_runs_of(path.parent, passed_over) | found
         except ValueError as error:
             passed_over.append(f"no runs are taken over from {path.parent}: {error}")
     return found
 
 
-def _trained_runs_of(root: Path) -> dict[str, Trained]:
+def _trained_runs_of(root: Path, passed_over: list[str]) -> dict[str, Trained]:
     found: dict[str, Trained] = {}
     comparison = read_comparison(root)
-    machine = (
-        comparison.machine.get("device") == "cpu",
-        comparison.versions.get("torch"),
-        _kernel(comparison.versions),
-        _hashes(comparison.plugins),
-    )
+    is_cpu, plugins = comparison.machine.get("device") == "cpu", _hashes(comparison.plugins)
+    recorded = [] if _is_mixed(root, comparison) else [environment.software_of(comparison)]
+    mixed = 0
     for run in (Run(*place) for place in comparison.runs):
         made_with = run_config(root, *run)
         steps = None if made_with is None else made_with.config.get("steps")
         if made_with is None or not isinstance(steps, int) or not is_variant(run.variant):
             continue
         if is_finished(root, *run, steps) and _weights(root, run, steps).is_dir():
+            trained_with = run_status(root, *run).trained_with or recorded
+            if len({(each.torch, each.kernel) for each in trained_with}) != 1:
+                mixed += 1
+                continue
+            machine = is_cpu, trained_with[0].torch, trained_with[0].kernel, plugins
             identity = _identity(
                 run, made_with.config, made_with.data_sha256, made_with.initial_weights_sha256, machine
             )
-            found[identity] = Trained(root, run, comparison.git.commit, comparison.git.code_sha256)
+            found[identity] = Trained(root, run, comparison.git.commit, trained_with)
+    if mixed:
+        passed_over.append(
+            f"{mixed} runs are not taken over from {root}: it was continued with another kernel or PyTorch, and they "
+            "are of both, or do not say of which"
+        )
     return found
+
+
+def _is_mixed(root: Path, comparison: Comparison) -> bool:
+    """Whether the notes say that another kernel or PyTorch than its ``versions`` name trained a part of it."""
+    notes = comparison.notes
+    if root.name == tuning.DIRECTORY and (root.parent / "comparison.json").exists():
+        notes = notes + read_comparison(root.parent).notes
+    changed = re.compile(rf"{CONTINUED} set of versions: .*?(\btorch |native kernel .*C\+\+ for )")
+    return any(changed.match(note) for note in notes)
 
 
 def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
@@ -83,8 +102,8 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)
     taken = {}
-    versions = environment.versions()
-    machine = training.device == "cpu", versions["torch"], _kernel(versions), _hashes(training.plugins)
+    software = environment.software(training.device)
+    machine = training.device == "cpu", software.torch, software.kernel, _hashes(training.plugins)
     for run in runs:
         config = asdict(training.config_of(run.variant))
         begins_with = training.initial_weights_of(run)
@@ -114,7 +133,8 @@ def _copy(training: Training, run: Run, there: Trained) -> None:
         metrics = run_directory(there.root, *there.run) / "metrics.jsonl"
         write_atomically(made / "metrics.jsonl", read_file(metrics, "remove it"))
         where = f"{there.root.name}, {there.run}"
-        write_status(made, "done", note=f"taken over from {where}, trained there at commit {there.commit[:12]}")
+        note = f"taken over from {where}, trained there at commit {there.commit[:12]}"
+        write_status(made, "done", note=note, trained_with=there.trained_with)
         directory.parent.mkdir(parents=True, exist_ok=True)
         # What a run left that was stopped before the run's first record.
         shutil.rmtree(directory, ignore_errors=True)
@@ -132,17 +152,11 @@ def _weights(root: Path, run: Run, steps: int) -> Path:
 def other_code(taken: dict[Run, Trained], what: str = "runs") -> str | None:
     """A sentence on those that were trained by other code than this, in words for what they are; None for none."""
     code = environment.git().code_sha256
-    others = [there for there in taken.values() if there.code_sha256 != code]
+    others = [there for there in taken.values() if {each.code_sha256 for each in there.trained_with} != {code}]
     if not others:
         return None
     commits = ", ".join(dict.fromkeys(there.commit[:12] for there in others))
     return f"{CONTINUED} comparison's {what}: {len(others)} were taken over that other code trained (commit {commits})"
-
-
-def _kernel(versions: dict[str, Any]) -> str | None:
-    """The kernel in C++ that computed causal linear attention on a CPU; None for the form in PyTorch."""
-    kernel = str(versions.get("native kernel", ""))
-    return kernel if kernel.startswith("C++") else None
 
 
 def _hashes(plugins: Iterable[Origin]) -> list[tuple[str, str]]:

@@ -19,10 +19,10 @@ from experiments.data.files import resolve_data_dir
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
 from experiments.launch.parts import Part
 from experiments.launch.progress import Display
-from experiments.records.files import create, write_atomically
+from experiments.records.files import create, is_there, write_atomically
 from experiments.records.lease import LEASE, machine
 from experiments.records.record import is_finished, read_record, run_directory, run_status, write_record
-from experiments.records.schema import Origin, RunConfig, State, Status
+from experiments.records.schema import Origin, RunConfig, Software, State, Status
 
 RESERVE_BYTES = 8 * 2**20
 """more than the statuses and the report of a comparison of a few thousand steps take"""
@@ -206,16 +206,38 @@ def write_run_config(training: Training, run: Run) -> None:
     write_record(training.job(run).directory / "config.json", record)
 
 
-def write_status(directory: Path, state: State, reason: str | None = None, note: str | None = None) -> None:
-    """Write a run's status.json; the notes of earlier runs are kept. Raises OSError if it cannot be written."""
+def write_status(
+    directory: Path,
+    state: State,
+    reason: str | None = None,
+    note: str | None = None,
+    trained_with: list[Software] | None = None,
+) -> None:
+    """Write a run's status.json; notes, and what it was trained with, are kept. Raises OSError if that cannot be."""
+    there = _status(directory)
+    notes = there.notes if note is None or note in there.notes else [*there.notes, note]
+    software = there.trained_with if trained_with is None else trained_with
+    status = Status(state=state, reason=reason, notes=notes, time=time.time(), trained_with=software)
+    write_record(directory / "status.json", status)
+
+
+def write_that_it_is_trained(directory: Path, now: Software) -> None:
+    """Write that a run is being trained from now on with this. Raises OSError if it cannot be written."""
+    has_begun = is_there(directory / "metrics.jsonl")
+    before = _status(directory).trained_with if has_begun else []
+    told = now.unlike(before[-1], "before") if before else ""
+    # What a run was begun with that does not say so is not known.
+    is_new = bool(told) or not has_begun
+    note = f"went on with {told}" if told else None
+    write_status(directory, "running", note=note, trained_with=[*before, now] if is_new else before)
+
+
+def _status(directory: Path) -> Status:
     path = directory / "status.json"
     try:
-        notes = list(read_record(path, Status).notes) if path.exists() else []
+        return read_record(path, Status) if path.exists() else Status(state="queued")
     except ValueError:
-        notes = ["its status.json was damaged and was written anew"]
-    if note is not None and note not in notes:
-        notes.append(note)
-    write_record(path, Status(state=state, reason=reason, notes=notes, time=time.time()))
+        return Status(state="queued", notes=["its status.json was damaged and was written anew"])
 
 
 def _record(job: Job, ended: Ended) -> Failure | None:

@@ -23,7 +23,7 @@ from experiments.config import Config
 from experiments.launch.companions import check_can_share, companions, started_processes
 from experiments.launch.launcher import Advanced, Ended, Job
 from experiments.launch.progress import closing_line, rates
-from experiments.launch.runs import write_job, write_status
+from experiments.launch.runs import write_job, write_status, write_that_it_is_trained
 from experiments.launch.signals import STOP_SIGNALS, stop_signals_are_collected, stop_when_orphaned
 from experiments.launch.training_job import read_job, take_part, train_job
 from experiments.records.files import check_links, open_to_append, remove_leftovers
@@ -141,6 +141,7 @@ def _work(job: Job, listener: Listener, started: int = 1) -> Ended:
 
 
 def _train(job: Job, lock: FileLock, lease: Lease, listener: Listener, started: int) -> Ended:
+    from experiments.records.environment import software
     from experiments.training.loop import RunFailed, RunStopped
 
     def should_stop() -> bool:
@@ -164,8 +165,9 @@ def _train(job: Job, lock: FileLock, lease: Lease, listener: Listener, started: 
                 told = f"another process has been training it in the same directory for {LOCK_SECONDS} s"
                 return Ended(job.run, "running", told)
         remove_leftovers(job.directory)
-        write_status(job.directory, "running")
-        nproc = read_job(job.directory)[2].nproc
+        needed = read_job(job.directory)[2]
+        write_that_it_is_trained(job.directory, software(needed.device))
+        nproc = needed.nproc
         several = started > 1 or nproc > 1
         with companions(job, nproc) if started == 1 and several else nullcontext():
             train_job(job, several, progress=progress, should_stop=should_stop, note=note, check=lease.check)

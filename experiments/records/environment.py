@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from experiments.records.schema import GitRecord
+from experiments.records.schema import Comparison, GitRecord, Software
 from linear_rope import kernels
 
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
@@ -31,6 +31,25 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found | {f"{name} kernel": what for name, what in kernels().items()}
+
+
+def software(device: str) -> Software:
+    """What trains runs on a device ("cpu" or "cuda") of this machine."""
+    return Software(kernel=_kernel(kernels()["native"], device), torch=version("torch"), code_sha256=code_sha256())
+
+
+def software_of(comparison: Comparison) -> Software:
+    """What a comparison's record says that its runs were trained with."""
+    versions = comparison.versions
+    return Software(
+        kernel=_kernel(str(versions.get("native kernel")), str(comparison.machine.get("device"))),
+        torch=str(versions.get("torch")),
+        code_sha256=comparison.git.code_sha256,
+    )
+
+
+def _kernel(native: str, device: str) -> str:
+    return native if native.startswith("C++") and device == "cpu" else "PyTorch"
 
 
 def machine(device: torch.device) -> dict[str, Any]:

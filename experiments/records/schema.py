@@ -224,6 +224,23 @@ class RunConfig(Struct, kw_only=True, omit_defaults=True):
     """of the file of weights that it begins with, where another comparison trained them"""
 
 
+class Software(Struct, kw_only=True, frozen=True):
+    """What a run is trained with, as the process says that trains it."""
+
+    kernel: str
+    """of causal linear attention: "C++ for ..." or "PyTorch" """
+    torch: str
+    code_sha256: str
+    """as in GitRecord"""
+
+    def unlike(self, other: "Software", which: str) -> str:
+        """In what it is not like another, which is called ``which``; empty if it is like it."""
+        names = [name for name in ("kernel", "torch") if getattr(self, name) != getattr(other, name)]
+        told = [f"{name} {getattr(self, name)} ({which}: {getattr(other, name)})" for name in names]
+        # Older records do not tell of the code.
+        return ", ".join(told + ["other code"] * (self.code_sha256 != other.code_sha256 != ""))
+
+
 class Status(Struct, kw_only=True):
     """A run's status.json; ``reason`` says why it failed or stopped, ``time`` is in seconds since 1970."""
 
@@ -231,6 +248,8 @@ class Status(Struct, kw_only=True):
     reason: str | None = None
     notes: list[str] = []
     time: Number | None = None
+    trained_with: list[Software] = []
+    """more than one if it went on with another; none in older records"""
 
 
 class MetricsRow(Struct):

@@ -18,7 +18,7 @@ from experiments.config import Config
 from experiments.errors import RunFailed, why
 from experiments.records import environment
 from experiments.records.files import is_there, visible
-from experiments.records.record import is_finished, read_comparison, run_config, run_directory
+from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.variants import VARIANTS, is_variant
 
@@ -26,6 +26,8 @@ CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
 """what a run writes, besides tables (.csv) and the directories of the variants"""
+MOST_NAMES = 6
+"""of runs, in a sentence"""
 DEFAULTS = asdict(Config())
 
 
@@ -193,6 +195,22 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
             told = "the files of the code are the same"
         changed = "commit {}, begun with {}".format(*commits)
         add_notes(merged, [f"{CONTINUED} state of the code: {changed}; {told}"])
+
+
+def trained_otherwise(root: Path, comparison: Comparison) -> list[str]:
+    """A sentence on the runs that another kernel, PyTorch or code trained than the record names, for each such."""
+    runs: dict[str, list[str]] = {}
+    recorded = environment.software_of(comparison)
+    for variant, seed in comparison.runs:
+        for software in run_status(root, variant, seed).trained_with:
+            if told := software.unlike(recorded, "this record"):
+                runs.setdefault(told, []).append(f"{variant} seed {seed}")
+    return [f"some runs were trained with {told}: {_some(names)}" for told, names in runs.items()]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} other runs (their status.json says so)" if more > 0 else "")
 
 
 def _difference(there: Any, now: Any) -> str:

@@ -13,6 +13,7 @@ from experiments.commands.catalogue import list_data
 from experiments.commands.doctor import REQUIREMENTS, doctor
 from experiments.data.registry import DATA_SETS
 from experiments.options import DataOptions, DoctorOptions
+from linear_rope import kernels
 
 PROJECT = Path(__file__).parents[3]
 LIGHT = ["numpy", "rich"]
@@ -59,6 +60,7 @@ def test_doctor_passes_this_machine(tmp_path, capsys):
     text = capsys.readouterr().out
     for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *DATA_SETS, "can be written"):
         assert expected in text
+    assert f"native kernel {kernels()['native']}" in " ".join(text.split())
     assert "This machine can run the presets smoke" in text
     assert "Missing" not in text
     assert list(tmp_path.iterdir()) == []

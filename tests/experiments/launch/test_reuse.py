@@ -14,9 +14,10 @@ from experiments.launch import reuse
 from experiments.launch.launcher import Run
 from experiments.launch.reuse import take_over, trained_runs
 from experiments.launch.runs import Training
+from experiments.records.environment import software, versions
 from experiments.records.files import write_json
 from experiments.records.record import is_finished, read_comparison, run_config, run_status, write_record
-from experiments.records.schema import Origin
+from experiments.records.schema import Origin, Software
 from linear_rope import kernels
 
 VARIANT = "elu+1-none"
@@ -127,12 +128,101 @@ def test_what_other_plugins_trained_is_not_taken_over(copied, training, there, h
     assert bool(take_over(training, [RUN], trained_runs(copied, []))) == (there == here)
 
 
-@pytest.mark.parametrize(("there", "is_taken"), [(None, True), ("C++ for another", False)])
-def test_what_another_kernel_trained_is_not_taken_over(copied, training, there, is_taken):
-    comparison = read_comparison(copied / "there")
-    comparison.versions["native kernel"] = there or kernels()["native"]
-    write_record(copied / "there" / "comparison.json", comparison)
-    assert bool(take_over(training, [RUN], trained_runs(copied, []))) == is_taken
+OTHER = Software(kernel="C++ for another", torch="2.13", code_sha256="ab")
+MIXED = "native kernel C++ for x86-64-v3 (before: None), chunked kernel PyTorch 2.13.0"
+
+
+def say(root, *trained_with, name=VARIANT):
+    """What trained the run, in its own words; none: as in a record from before a run told it."""
+    status = msgspec.structs.replace(run_status(root, name, 0), trained_with=list(trained_with))
+    write_record(root / name / "seed0" / "status.json", status)
+
+
+def change(root, **fields):
+    """A comparison's record of another time."""
+    write_record(root / "comparison.json", msgspec.structs.replace(read_comparison(root), **fields))
+
+
+def test_a_run_says_itself_what_trained_it_also_where_it_is_taken_over(copied, training):
+    change(copied / "there", versions={"torch": "1.0", "native kernel": "C++ for another"})
+    assert run_status(copied / "there", *RUN).trained_with == [software("cpu")]
+    assert taken(training, copied) == [RUN]
+    assert run_status(training.root, *RUN).trained_with == [software("cpu")]
+
+
+@pytest.mark.parametrize("field", ["kernel", "torch"])
+def test_what_another_kernel_or_pytorch_trained_is_not_taken_over(copied, training, field):
+    say(copied / "there", msgspec.structs.replace(software("cpu"), **{field: "another"}))
+    passed_over: list[str] = []
+    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
+    assert passed_over == []
+
+
+def test_a_run_of_two_kernels_is_passed_over_and_told(copied, training):
+    say(copied / "there", software("cpu"), OTHER)
+    passed_over: list[str] = []
+    assert take_over(training, [RUN], trained_runs(copied, passed_over)) == {}
+    (sentence,) = passed_over
+    assert sentence.startswith(f"1 runs are not taken over from {copied / 'there'}: it was continued with another")
+
+
+@pytest.mark.parametrize(
+    ("there", "continued_with", "is_taken"),
+    [
+        (None, "", True),
+        ("C++ for another", "", False),
+        (None, "numpy 2.4 (before: 2.3), performer-pytorch 1.2 (before: 1.1)", True),
+        (None, MIXED, False),
+        (None, "torch 2.13.0 (before: 2.6.0)", False),
+    ],
+)
+@pytest.mark.parametrize("place", ["there", "there/tuning"])
+def test_of_an_older_record_it_must_be_sure_which_kernel_trained_a_run(
+    trained, training, tmp_path, place, there, continued_with, is_taken
+):
+    """Its trials have a record of their own, and the notes stand in that of the whole."""
+    source = tmp_path / "runs"
+    shutil.copytree(trained / "there", source / place)
+    say(source / place)
+    change(source / place, versions=versions() | {"native kernel": there or kernels()["native"]})
+    if place != "there":
+        shutil.copy(trained / "there" / "comparison.json", source / "there")
+    if continued_with:
+        change(source / "there", notes=[f"continued with another set of versions: {continued_with}"])
+    passed_over: list[str] = []
+    assert bool(take_over(training, [RUN], trained_runs(source, passed_over))) == is_taken
+    assert bool(passed_over) == (continued_with != "" and not is_taken)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_comparison_notes_which_runs_something_else_trained_than_its_record_names(copied):
+    """As of a worker on a machine without a compiler."""
+    root, here = copied / "there", software("cpu")
+    command = [*COMMAND, "--out", str(root), "--seeds", "1"]
+    assert main(command) == 0
+    assert read_comparison(root).notes == []
+    say(root, OTHER)
+    assert main(command) == 0
+    (note,) = read_comparison(root).notes
+    told = f"kernel {OTHER.kernel} (this record: {here.kernel}), torch 2.13 (this record: {here.torch}), other code"
+    assert note == f"some runs were trained with {told}: {VARIANT} seed 0"
+    assert note in (root / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("before", "is_told"), [([OTHER], True), ([], False)])
+def test_a_run_that_goes_on_with_another_kernel_notes_it(copied, before, is_told):
+    """What an older record was begun with is not known."""
+    root = copied / "there"
+    directory = root / VARIANT / "seed0"
+    rows = (directory / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (directory / "metrics.jsonl").write_bytes(b"".join(rows[:-1]))
+    write_json(directory / "status.json", {"state": "queued", "trained_with": msgspec.to_builtins(before)})
+    assert main(["train", str(directory)]) == 0
+    status, here = run_status(root, *RUN), software("cpu")
+    assert status.state == "done"
+    assert status.trained_with == ([OTHER, here] if is_told else [])
+    told = f"went on with kernel {here.kernel} (before: {OTHER.kernel}), torch {here.torch} (before: 2.13), other code"
+    assert [note for note in status.notes if note.startswith("went on")] == [told] * is_told
 
 
 def test_a_run_that_was_stopped_before_its_first_record_is_taken_over(trained, training):

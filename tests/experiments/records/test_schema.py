@@ -75,6 +75,7 @@ def test_a_comparison_that_is_wrong_is_refused_with_the_place(place, new, names)
     [
         *((Status, STATUS, name, 3) for name in ("state", "reason", "notes")),
         *((Status, STATUS, name, new) for name, new in (("state", "ready"), ("time", "now"), ("state", GONE))),
+        (Status, STATUS, "trained_with", [{"kernel": "PyTorch"}]),
         *((RunConfig, RUN, name, new) for name in RUN for new in (GONE, [])),
     ],
 )

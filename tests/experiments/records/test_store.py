@@ -110,9 +110,11 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     status = run_directory(there, "elu+1-none", 1) / "status.json"
     status.write_text(json.dumps({"state": "queued", "reason": None}))
     machine = {**now(there).machine, "cores": 64}
-    merged = merge_with_existing(there, now(there, machine=machine, versions={"torch": "9"}))
+    versions = {"torch": "9", "native kernel": "C++ for x86-64-v3"}
+    merged = merge_with_existing(there, now(there, machine=machine, versions=versions))
     assert merged.notes == [
-        "continued with another set of versions: torch 9 (before: 2.13.0)",
+        "continued with another set of versions: torch 9 (before: 2.13.0), "
+        "native kernel C++ for x86-64-v3 (before: None)",
         "continued with another machine: cores 64 (before: 2)",
     ]
 

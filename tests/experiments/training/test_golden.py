@@ -128,6 +128,10 @@ def test_the_tolerance_is_far_above_rounding_and_far_below_what_a_variant_change
         assert apart >= tolerances * max(tolerance_of(golden, variant), tolerance_of(golden, other)), (variant, other)
 
 
+def test_the_record_says_which_kernel_made_its_losses(golden):
+    assert golden["versions"].keys() == versions_here().keys()
+
+
 def tolerance_of(golden, variant):
     return max(TOLERANCE, 10 * golden["moved_by_rounding"][variant])
 
