@@ -1,4 +1,6 @@
-"""Processes that are connected by gloo and run the functions of tests, started once."""
+"""Processes that are connected, and run the functions of tests, started once: by gloo, and where there are two GPUs by
+NCCL for tensors on these.
+"""
 
 import multiprocessing
 import os
@@ -57,7 +59,8 @@ def _serve(pipe: Connection, rank: int, count: int, store: str) -> None:
     os.environ |= {"MASTER_PORT": "1", "OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     timeout = timedelta(seconds=SECONDS)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=timeout)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=count, timeout=timeout)
     groups = {size: dist.new_group(list(range(size)), timeout=timeout) for size in range(1, count + 1)}
     while True:
         size, function, arguments = pickle.loads(pipe.recv_bytes())

@@ -12,6 +12,7 @@ from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
 from linear_rope.functional.call import Call
+from linear_rope.functional.fla import fla
 from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
@@ -23,7 +24,7 @@ from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.tracing import is_watched
 
-IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent")
+IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
 
 
 def linear_attention(
@@ -75,12 +76,13 @@ def linear_attention(
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
             the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
-            on a CPU, for every dtype), "recurrent" (a loop over positions with a state of constant size), or "auto",
-            which is "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if
-            causal, keep nothing as wide as the features of the built-in maps for their backward pass and can be
-            differentiated once, in reverse; the others as often as one likes. Without causal, "native" leaves to
-            "chunked" what compilers and function transforms follow, and computes each of the two directions of a decay
-            after a map in PyTorch.
+            on a CPU, for every dtype), "recurrent" (a loop over positions with a state of constant size), "fla" (on a
+            GPU, causal, by the kernel of :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is
+            "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal,
+            keep nothing as wide as the features of the built-in maps for their backward pass and can be differentiated
+            once, in reverse, as "fla"; the others as often as one likes. Without causal, "native" leaves to "chunked"
+            what compilers and function transforms follow, and computes each of the two directions of a decay after a
+            map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
@@ -115,7 +117,7 @@ def linear_attention(
         terms = inputs.terms()
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
             return two_passes(terms, _attend_recurrently).to(v.dtype)
-        sums = (reference if implementation == "reference" else recurrent)(terms, causal=causal)
+        sums = {"reference": reference, "recurrent": recurrent, "fla": fla}[implementation](terms, causal=causal)
         return attention_output(sums, terms.query_scale).to(v.dtype)
 
 

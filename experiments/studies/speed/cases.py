@@ -66,11 +66,11 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
 def build(topic: str, direction: str, name: str, length: int, config: SpeedConfig) -> Call:
     """Set a competitor up. Its inputs are the same for equal sizes."""
     torch.manual_seed(0)
-    if name == study.SGEMM:
+    if name in (study.SGEMM, study.COPY):
         # In the precision of the others: on CUDA it is the rate of the tensor cores that theirs is to be seen beside.
         place: Any = {"device": config.device, "dtype": getattr(torch, config.precision)}
         a, b = torch.randn(2, config.gemm_size, config.gemm_size, **place)
-        return Call(partial(torch.mm, a, b))
+        return Call(partial(torch.mm, a, b) if name == study.SGEMM else partial(b.copy_, a))
     if topic in ("operation", "rate"):
         return _operation(direction, name, length, config)
     if topic == "mapped":
@@ -223,9 +223,19 @@ def _autocast(config: SpeedConfig) -> torch.autocast:
     return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
-def _softmax_backend(config: SpeedConfig) -> contextlib.AbstractContextManager[Any]:
-    """Within it PyTorch's softmax attention is FlashAttention or raises, where the settings allow FlashAttention."""
-    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if config.takes_flash_attention else contextlib.nullcontext()
+def _softmax_backend(config: SpeedConfig, *, biased: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """Within it PyTorch's softmax attention is FlashAttention or raises, where the settings allow FlashAttention.
+
+    It takes no bias of the scores: if ``biased``, PyTorch picks the backend.
+    """
+    is_flash = config.takes_flash_attention and not biased
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if is_flash else contextlib.nullcontext()
+
+
+def _adds_bias(model: nn.Module) -> bool:
+    """Whether a softmax attention of the model adds to its scores, as ALiBi and decays do."""
+    softmax = (module for module in model.modules() if isinstance(module, SoftmaxRoPEAttention))
+    return any(module.alibi or module.decay is not None for module in softmax)
 
 
 def _module(direction: str, name: str, length: int, config: SpeedConfig) -> Call:
@@ -269,10 +279,11 @@ def _step(model: nn.Module, length: int, config: SpeedConfig) -> Call:
     """A step of AdamW on one sequence."""
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(256, (1, length + 1), device=config.device)
+    biased = _adds_bias(model)
 
     def step(length: int = length) -> None:
         optimizer.zero_grad()
-        with _softmax_backend(config), _autocast(config):
+        with _softmax_backend(config, biased=biased), _autocast(config):
             logits = model(tokens[:, :length])
         F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1 : length + 1].flatten()).backward()
         optimizer.step()

@@ -15,7 +15,7 @@ from experiments.records.schema import Comparison
 from experiments.studies.speed import benchmark, records
 from experiments.studies.speed.cases import build, competitors, left_out
 from experiments.studies.speed.records import MemoryMeasurement, TimeMeasurement, read_records
-from experiments.studies.speed.study import AFTER, CHUNKED, DIRECTIONS, OURS, SGEMM, SOFTMAX, STEP, SpeedConfig
+from experiments.studies.speed.study import AFTER, CHUNKED, COPY, DIRECTIONS, OURS, SGEMM, SOFTMAX, STEP, SpeedConfig
 from linear_rope.functional.chunked import CHUNK_SIZE
 
 
@@ -26,7 +26,9 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
         place: Any = {"topic": topic, "length": length, "cases": tuple(cases), "chunk_size": CHUNK_SIZE}
         return (TimeMeasurement(direction=direction, samples=[], **place) for direction in DIRECTIONS[topic])
 
-    yield from times("rate", None, [(SGEMM, config.gemm_size), *((OURS, n) for n in config.lengths)])
+    limits = [SGEMM, COPY] if config.device == "cuda" else [SGEMM]
+    cases = [(name, config.gemm_size) for name in limits] + [(OURS, n) for n in config.lengths]
+    yield from times("rate", None, cases)
     contexts = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
     yield from times("decoding", None, contexts)
     for topic in ("operation", "mapped", "module", "training"):

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from experiments.records.files import is_there, read_file, write_atomically
 from experiments.records.record import decoded, read_lines
 from experiments.records.schema import Comparison, Natural, Positive
-from experiments.studies.speed.study import DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
+from experiments.studies.speed.study import COPY, DIRECTIONS, PRESETS, SGEMM, Length, SpeedConfig
 
 RECORDS = "measurements.jsonl"
 REMEDY = "remove that line"
@@ -57,7 +57,7 @@ class Measurement(Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(name for name, _ in self.cases))
-        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name != SGEMM))
+        lengths = ", ".join(f"{n:,}" for n in dict.fromkeys(n for name, n in self.cases if name not in (SGEMM, COPY)))
         return f"{self.kind} of {self.topic}, {self.direction}, N = {lengths}: {names}"
 
     @property

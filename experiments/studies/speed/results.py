@@ -12,7 +12,17 @@ import pandas as pd
 
 from experiments.report.tables import NOTHING
 from experiments.studies.speed.records import Measurement, MemoryMeasurement, TimeMeasurement
-from experiments.studies.speed.study import AFTER, DIRECTIONS, FORWARD, OURS, SGEMM, SpeedConfig, after, compared_with
+from experiments.studies.speed.study import (
+    AFTER,
+    COPY,
+    DIRECTIONS,
+    FORWARD,
+    OURS,
+    SGEMM,
+    SpeedConfig,
+    after,
+    compared_with,
+)
 
 MIB = 2**20
 
@@ -106,12 +116,14 @@ class Results:
         """Our operation at all lengths in the same rounds as a matrix product.
 
         Of the sgemm rate, ``causal_share`` is by the strict count of ``operation_flops``, ``dense_share`` by the dense
-        one. ``cost`` is the time of a token over its mean over the lengths of the same round.
+        one. ``cost`` is the time of a token over its mean over the lengths of the same round. Where a copy was timed,
+        ``copy_share`` is of its rate, by the count of ``operation_numbers``.
         """
         rows: list[tuple[Any, ...]] = []
         for record in self.times:
-            product = self.seconds.get((record.topic, record.direction, self.config.gemm_size, SGEMM))
-            seconds = {each.length: np.array(each.seconds) for each in record.samples if each.case != SGEMM}
+            place = record.topic, record.direction, self.config.gemm_size
+            product, copy = (self.seconds.get((*place, name)) for name in (SGEMM, COPY))
+            seconds = {each.length: np.array(each.seconds) for each in record.samples if each.case not in (SGEMM, COPY)}
             if record.topic != "rate" or product is None or not seconds:  # one or all others failed
                 continue
             rate = 2 * self.config.gemm_size**3 / product
@@ -120,9 +132,15 @@ class Results:
                 chunk_size = record.chunk_size or length
                 fewest, dense = operation_flops(length, self.config, record.direction, chunk_size)
                 share = quartiles(fewest / values / rate)
-                numbers = (np.median(values), *share, share.median * dense / fewest, np.median(values / length / mean))
+                numbers = [np.median(values), *share, share.median * dense / fewest, np.median(values / length / mean)]
+                if copy is not None:
+                    copied = 2 * self.config.gemm_size**2 / copy  # it reads each number and writes it
+                    moved = operation_numbers(length, self.config, record.direction) / values
+                    numbers += quartiles(moved / copied)
                 rows.append((record.direction, length, len(values), *numbers))
         columns = "direction length rounds median causal_share causal_low causal_high dense_share cost"
+        if any(case == COPY for *_, case in self.seconds):
+            columns += " copy_share copy_low copy_high"
         return pd.DataFrame(rows, columns=columns.split())
 
     @cached_property
@@ -196,6 +214,17 @@ def operation_flops(length: int, config: SpeedConfig, direction: str, chunk_size
     return passes * config.heads * (state + strict), passes * config.heads * (state + dense)
 
 
+def operation_numbers(length: int, config: SpeedConfig, direction: str) -> int:
+    """The fewest numbers that the operation moves over all heads: each input and output, and their gradients, once.
+
+    Forward it reads q and k of M numbers a token and v of D, and writes D. The backward pass reads these and a gradient
+    of D, and writes the gradients of q, k and v.
+    """
+    features, width = config.num_features, config.head_dim
+    numbers = 2 * features + 2 * width if direction == FORWARD else 6 * features + 5 * width
+    return config.heads * length * numbers
+
+
 def _by_competitor(table: pd.DataFrame, cell: Callable[[dict[Any, Any]], str]) -> pd.DataFrame:
     """A row of text for each length, of times for each direction too, and a column per competitor."""
     rows: dict[tuple[str, int], dict[str, str]] = {}
@@ -241,14 +270,19 @@ def addition_cells(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def rate_cells(rate: pd.DataFrame) -> pd.DataFrame:
-    """A row per direction and length of our operation beside the matrix product."""
+    """A row per direction and length of our operation beside the matrix product, and the copy if there is one."""
+
+    def share(row: dict[Any, Any], kind: str) -> str:
+        return Quartiles(row[f"{kind}_share"], row[f"{kind}_low"], row[f"{kind}_high"]).show(".0%")
+
     return pd.DataFrame(
         {
             "what": row["direction"],
             "N": f"{row['length']:,}",
             "time": in_words(row["median"]),
-            "share of sgemm": Quartiles(row["causal_share"], row["causal_low"], row["causal_high"]).show(".0%"),
+            "share of sgemm": share(row, "causal"),
             "counting whole chunks": f"{row['dense_share']:.0%}",
+            **({"share of a copy": share(row, "copy")} if "copy_share" in row else {}),
             "cost of a token": f"{row['cost']:.2f}",
             "rounds": str(row["rounds"]),
         }

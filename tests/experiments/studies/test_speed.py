@@ -12,6 +12,7 @@ import msgspec
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 
 from experiments.cli import main
 from experiments.studies.speed import benchmark, cases, measure
@@ -27,13 +28,16 @@ from experiments.studies.speed.records import (
 from experiments.studies.speed.study import (
     AFTER,
     BEFORE,
+    COPY,
     EQ_19,
     FORWARD,
     NONE,
     OURS,
     PERFORMER,
+    SGEMM,
     SOFTMAX,
     STEP,
+    SpeedConfig,
     settings,
 )
 from tests.made_up import make_record
@@ -247,6 +251,42 @@ def test_models_of_another_size_are_not_trained_beside_ours(monkeypatch):
     monkeypatch.setattr(cases, "_performer_model", larger)
     with pytest.raises(ValueError, match="more than 1 % in parameters"):
         cases.build("training", STEP, PERFORMER, 32, settings("smoke", "cpu"))
+
+
+@pytest.mark.parametrize(("topic", "names"), [
+    ("module", [SOFTMAX]),
+    ("training", [SOFTMAX]),
+    ("positions", ["softmax none", "softmax learned", "softmax rope", "softmax alibi"]),
+    ("decays", [SOFTMAX, f"{SOFTMAX}@decay=gate"]),
+])  # fmt: skip
+def test_softmax_attention_is_held_to_flash_attention_where_it_adds_no_bias(monkeypatch, topic, names):
+    """FlashAttention takes none on a GPU; what is asked for is the same without one."""
+    asked, attend = set(), F.scaled_dot_product_attention
+
+    def recorded(*tensors, attn_mask=None, **options):
+        cuda = torch.backends.cuda
+        enabled = (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled())
+        asked.add((attn_mask is None, enabled))
+        return attend(*tensors, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
+    monkeypatch.setattr(SpeedConfig, "takes_flash_attention", True)
+    config, direction = settings("smoke", "cpu"), FORWARD if topic == "module" else STEP
+    for name in names:
+        cases.build(topic, direction, name, 32, config).run()
+    flash_alone, any_backend = (True, False, False), (True, True, True)
+    is_biased = topic in ("positions", "decays")
+    assert asked == {(True, flash_alone)} | ({(False, any_backend)} if is_biased else set())
+
+
+def test_a_copy_is_timed_beside_the_matrix_product_on_a_gpu_alone():
+    limits = {}
+    for device in ("cpu", "cuda"):
+        plans = [plan for plan in measure.planned(settings("gpu", device)) if plan.topic == "rate"]
+        limits[device] = [{name for name, _ in plan.cases} for plan in plans]
+    assert limits == {"cpu": [{SGEMM, OURS}] * 2, "cuda": [{SGEMM, COPY, OURS}] * 2}
+    copied = cases.build("rate", FORWARD, COPY, 64, settings("smoke", "cpu")).run()
+    assert copied.shape == (64, 64)
 
 
 def fail():

@@ -12,9 +12,10 @@ from experiments.studies.speed.answer import answer
 from experiments.studies.speed.figures import additions_figure, memory_figure
 from experiments.studies.speed.measure import planned
 from experiments.studies.speed.records import Failure, MemoryMeasurement, Sample, TimeMeasurement, append_record
-from experiments.studies.speed.results import Results, addition_cells, crossover
+from experiments.studies.speed.results import Results, addition_cells, crossover, rate_cells
 from experiments.studies.speed.study import (
     AFTER,
+    COPY,
     FORWARD,
     NONE,
     OURS,
@@ -98,6 +99,20 @@ def test_tables_do_without_what_failed():
     assert {target.verdict for target in targets(results)} == {"not measured"}
     alone = timed("rate", FORWARD, None, [(SGEMM, CPU.gemm_size, [1.0])])
     assert Results([alone], CPU).rate_table.empty, "the matrix product alone"
+
+
+def test_a_copy_that_was_timed_bounds_the_operation_too():
+    """Forward it moves H·N·(2·M + 2·D) numbers, and a copy of a matrix its numbers twice."""
+    config = replace(CPU, heads=2, num_features=6, head_dim=4, gemm_size=100)
+    limits = [(SGEMM, 100, [1.0, 2.0]), (COPY, 100, [4.0, 8.0])]
+    table = Results([timed("rate", FORWARD, None, [*limits, (OURS, 1000, [16.0, 16.0])])], config).rate_table
+    assert table["length"].tolist() == [1000]
+    moved, copied = 2 * 1000 * (2 * 6 + 2 * 4), 2 * 100**2
+    assert table["copy_share"].tolist() == pytest.approx([moved / copied * (4 + 8) / 2 / 16])
+    assert rate_cells(table)["share of a copy"].tolist() == ["75% [62%, 88%]"]
+    without = Results([timed("rate", FORWARD, None, [limits[0], (OURS, 1000, [16.0, 16.0])])], config).rate_table
+    assert "copy_share" not in without
+    assert "share of a copy" not in rate_cells(without)
 
 
 def test_sizes_count_once_and_may_be_missing():

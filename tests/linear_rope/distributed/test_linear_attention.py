@@ -31,6 +31,7 @@ from tests.processes import Processes
 
 # One position; whole chunks of 64, and not; more than one of them.
 PARTS = {2: (70, 33), 4: (5, 64, 1, 67)}
+NEEDS_TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two CUDA GPUs on this machine")
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
 
 
@@ -52,6 +53,7 @@ def attended(
     decay: str | None = None,
     padding: bool = False,
     angles: int = 0,
+    device: torch.device | str = "cpu",
     **options: Any,
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Some positions' output, gradients of their tensors, and gradients of what the map learns.
@@ -63,24 +65,26 @@ def attended(
         own: the positions that ``function`` gets.
         decay: "weak", "resets", which also forgets, or None.
         angles: how many are given for each position.
+        device: where it is computed; what is returned is on the CPU.
     """
-    length, made = sum(parts), MAPS[feature_map](0.0)
+    length, made = sum(parts), MAPS[feature_map](0.0).to(device)
     tensors = dict(zip("qkv", random_qkv(2, HEADS, length), strict=True))
     if decay is not None:
         tensors["log_decay"] = some_decay(2, length, resets=decay == "resets")
     if angles:
         tensors["angles"] = random(2, 1, length, angles, seed=81)
     if padding:
-        options["key_padding_mask"] = padding_across(parts)[:, own]
+        options["key_padding_mask"] = padding_across(parts)[:, own].to(device)
     if options.get("denominator") == "rotated":
-        options["positions"] = slow_positions(length)[own]
-    leaves = {name: x[:, :, own].to(dtype).requires_grad_() for name, x in tensors.items()}
+        options["positions"] = slow_positions(length)[own].to(device)
+    leaves = {name: x[:, :, own].to(device, dtype).requires_grad_() for name, x in tensors.items()}
     output = function(**leaves, feature_map=made, **options)
-    upstream = random(2, HEADS, length, D, seed=99)[:, :, own].to(dtype)
+    upstream = random(2, HEADS, length, D, seed=99)[:, :, own].to(device, dtype)
     learned = [x for x in made.parameters() if x.requires_grad]
     inputs = [*leaves.values(), *learned]
     found = torch.autograd.grad(output, inputs, upstream, allow_unused=True, materialize_grads=True)
-    return output.detach(), list(found[: len(leaves)]), list(found[len(leaves) :])
+    found = [x.cpu() for x in found]
+    return output.detach().cpu(), found[: len(leaves)], found[len(leaves) :]
 
 
 def attended_part(
@@ -90,6 +94,8 @@ def attended_part(
     rank = dist.get_rank(group)
     own = slice(sum(parts[:rank]), sum(parts[: rank + 1]))
     function = linear_rope.distributed.linear_attention
+    # Of several GPUs, one for each process.
+    settings = [each | {"device": f"cuda:{rank}"} if each.get("device") == "cuda" else each for each in settings]
     return [attended(function, parts, own, dtype, group=group, **each) for each in settings]
 
 
@@ -99,7 +105,7 @@ def check(
     """Parts together give what the oracle gives for the whole in float64."""
     everyones = processes.run(len(parts), attended_part, parts, dtype, settings)
     for each, found in zip(settings, zip(*everyones, strict=True), strict=True):
-        oracle = {**each, "implementation": "reference"}
+        oracle = {**each, "implementation": "reference", "device": "cpu"}
         output, of_tensors, of_map = attended(linear_rope.linear_attention, parts, slice(None), torch.float64, **oracle)
         outputs, tensors, maps = zip(*found, strict=True)
         assert_near(torch.cat(outputs, dim=2).double(), output, TOLERANCES[dtype])
@@ -145,6 +151,19 @@ def test_single_precision(processes: Processes, implementation: str, causal: boo
         for decay in (None, "resets")
     ]
     check(processes, PARTS[4], settings, torch.float32)
+
+
+@NEEDS_TWO_GPUS
+@CAUSAL
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_on_two_gpus(processes: Processes, dtype: torch.dtype, causal: bool) -> None:
+    common = dict(causal=causal, padding=True, device="cuda")
+    settings = [
+        common | dict(feature_map=feature_map, decay=decay)
+        for feature_map in ("favor+", "elu+1")
+        for decay in (None, "weak")
+    ]
+    check(processes, PARTS[2], settings, dtype)
 
 
 def messages_of(group: dist.ProcessGroup, parts: Sequence[int], options: dict[str, Any]) -> list[int]:

@@ -74,6 +74,17 @@ def test_x_transformers() -> None:
 
 
 @pytest.mark.usefixtures("_no_softmax")
+def test_x_transformers_generates_without_its_cache() -> None:
+    wrapper = pytest.importorskip("x_transformers", reason="x-transformers is not installed").AutoregressiveWrapper
+    model = example("x_transformers")["model"].eval()
+    tokens = torch.randint(256, (2, 10), generator=torch.Generator().manual_seed(0))
+    expected = tokens
+    for _ in range(5):
+        expected = torch.cat((expected, model(expected)[:, -1:].argmax(-1)), dim=1)
+    assert torch.equal(wrapper(model).generate(tokens, 5, temperature=0.0, cache_kv=False), expected[:, 10:])
+
+
+@pytest.mark.usefixtures("_no_softmax")
 def test_torchtune() -> None:
     pytest.importorskip("torchtune", reason="torchtune is not installed")
     assert_causal(example("torchtune")["model"])
