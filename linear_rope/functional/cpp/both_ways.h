@@ -52,13 +52,15 @@ static void query_gradients(Call& c, const Projection& p, const Piece& piece, co
             {G, PANEL, h.features * PANEL}, true);
     const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
     const Real* rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
+    std::memset(m.added, 0, h.features * sizeof(Real));
     for (long r = 0; r < n; r++) {
-      if (queries) add_to_normaliser(h, of_z, queries + r * row, 1, of_total[r]);
+      if (queries) add_to_normaliser(h, m.added, queries + r * row, 1, of_total[r]);
       Real* grad = m.grad_q + r * row;
       Real* of_own = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
       finish_row(h, grad, state.normaliser, of_total[r], rotation ? rotation + r * c.features : nullptr, of_own);
       if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(state.normaliser, queries + r * row, h.features) : 0);
     }
+    add_to_normaliser(h, of_z, m.added, 1, 1);
     map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   }
 }

@@ -7,7 +7,7 @@
 //   inside a chunk   S_ij = (q_i . k_j) P_ij,  j <= i;      P_ij = enter_j * product of kept_t, j < t <= i
 //   the output       o_i  = (read_i q_i . memory + S_i V) / (q'_i . z_i);     read_i = product of kept_t, t <= i
 //   the state        memory <- read_last memory + K^T (stay V);               stay_j = P_last,j
-//   the denominator  z_i = kept_i z_(i-1) + enter_i k'_i
+//   the denominator  z_i = kept_i z_(i-1) + enter_i k'_i = read_i z_0 + what the chunk adds
 //
 // enter and kept are what functional/terms.py calls exp(g_j - c_j) and exp(c_(j-1) + ln a_j - c_j). The backward pass
 // goes through the chunks from the last to the first, and makes features and states again from a state that the
