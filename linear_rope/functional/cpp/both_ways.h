@@ -106,7 +106,7 @@ static void key_gradients(Call& c, const Projection& p, const Piece& piece, doub
 
 static int run_both_ways_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   Call of_keys = c;
   of_keys.length = c.keys;
@@ -126,13 +126,13 @@ static int run_both_ways_forward(Call* call) {
   run(c, long(readers.size()), [&](long i) {
     read_state(c, p, readers[i], pieces[(readers[i].index + 1) * each - 1].passed);
   });
-  return 0;
+  return DONE;
 }
 
 // c.memory, c.normaliser and c.stabiliser are the state that the forward pass ended with.
 static int run_both_ways_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   const long sequences = c.batch * c.heads, size = Head(c, 0).state;
   std::vector<Real> states(sequences * size), added;
@@ -158,5 +158,5 @@ static int run_both_ways_backward(Call* call) {
     const long index = pieces[i].index;
     key_gradients(of_keys, p, pieces[i], stabilisers[index], readers[(index + 1) * each - 1].passed);
   });
-  return 0;
+  return DONE;
 }

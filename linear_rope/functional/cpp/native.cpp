@@ -20,6 +20,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <vector>
 #ifdef LINEAR_ROPE_THREADS
@@ -36,8 +37,12 @@ constexpr long TASKS = 4;  // that fewer sequences are split into, whatever the 
 constexpr float LARGEST_LOG_SCALE = 60;    // of functional/terms.py
 constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
 
+#ifndef LINEAR_ROPE_SOURCES
+#define LINEAR_ROPE_SOURCES ""  // their sha256, which setup.py gives
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
+enum Status { DONE, ANOTHER_VERSION, NO_MEMORY };  // of native.py too
 enum Formula { GIVEN, ELU, RELU, FAVOR };
 enum Denominator { UNROTATED, ROTATED, NONE };
 
@@ -51,6 +56,16 @@ namespace in_double {
 #include "kernel.h"
 }
 #undef Real
+
+// An exception ends here, before it would reach C.
+template <typename Call>
+int status_of(int (*run)(Call*), Call* call) {
+  try {
+    return run(call);
+  } catch (const std::bad_alloc&) {
+    return NO_MEMORY;
+  }
+}
 
 }  // namespace
 
@@ -71,12 +86,14 @@ const char* linear_rope_target() {
   return "any processor of its kind";
 #endif
 }
-int linear_rope_forward_float(in_float::Call* c) { return in_float::run_forward(c); }
-int linear_rope_backward_float(in_float::Call* c) { return in_float::run_backward(c); }
-int linear_rope_both_ways_forward_float(in_float::Call* c) { return in_float::run_both_ways_forward(c); }
-int linear_rope_both_ways_backward_float(in_float::Call* c) { return in_float::run_both_ways_backward(c); }
-int linear_rope_forward_double(in_double::Call* c) { return in_double::run_forward(c); }
-int linear_rope_backward_double(in_double::Call* c) { return in_double::run_backward(c); }
-int linear_rope_both_ways_forward_double(in_double::Call* c) { return in_double::run_both_ways_forward(c); }
-int linear_rope_both_ways_backward_double(in_double::Call* c) { return in_double::run_both_ways_backward(c); }
+// What this was compiled from.
+const char* linear_rope_sources() { return LINEAR_ROPE_SOURCES; }
+int linear_rope_forward_float(in_float::Call* c) { return status_of(in_float::run_forward, c); }
+int linear_rope_backward_float(in_float::Call* c) { return status_of(in_float::run_backward, c); }
+int linear_rope_both_ways_forward_float(in_float::Call* c) { return status_of(in_float::run_both_ways_forward, c); }
+int linear_rope_both_ways_backward_float(in_float::Call* c) { return status_of(in_float::run_both_ways_backward, c); }
+int linear_rope_forward_double(in_double::Call* c) { return status_of(in_double::run_forward, c); }
+int linear_rope_backward_double(in_double::Call* c) { return status_of(in_double::run_backward, c); }
+int linear_rope_both_ways_forward_double(in_double::Call* c) { return status_of(in_double::run_both_ways_forward, c); }
+int linear_rope_both_ways_backward_double(in_double::Call* c) { return status_of(in_double::run_both_ways_backward, c); }
 }

@@ -87,9 +87,14 @@ struct Work {
   Task task;
   long tasks;
   std::atomic<long> next{0};
+  std::atomic<bool> lacks_memory{false};
   static void take(void* data) {
     Work& work = *static_cast<Work*>(data);
-    for (long i = work.next++; i < work.tasks; i = work.next++) work.task(i);
+    try {
+      for (long i = work.next++; i < work.tasks; i = work.next++) work.task(i);
+    } catch (const std::bad_alloc&) {  // none may leave a thread
+      work.lacks_memory = true;
+    }
   }
 };
 
@@ -108,6 +113,7 @@ static void run(const Call& c, long tasks, Task task) {
   else
     Work<Task>::take(&work);
 #endif
+  if (work.lacks_memory) throw std::bad_alloc();
 }
 
 // The pieces of all sequences, (batch * heads, pieces): decided by shapes alone, so that results keep their bits.
@@ -127,11 +133,11 @@ static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
 
 static int run_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   if (c.length == 1 && !c.saved) {
     run(c, c.batch * c.heads, [&](long i) { step(c, p, i); });
-    return 0;
+    return DONE;
   }
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, &passed);
@@ -151,12 +157,12 @@ static int run_forward(Call* call) {
       join_states(h, pieces[i - 1].passed, log_kept[i], to);
   }
   run(c, count, [&](long i) { forward(c, p, pieces[i]); });
-  return 0;
+  return DONE;
 }
 
 static int run_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, &passed);
@@ -177,5 +183,5 @@ static int run_backward(Call* call) {
     }
   }
   run(c, count, [&](long i) { backward(c, p, pieces[i]); });
-  return 0;
+  return DONE;
 }
