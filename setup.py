@@ -1,5 +1,6 @@
 """Builds linear_rope/functional/cpp, where there is a C++ compiler; all else is in setup.cfg."""
 
+import hashlib
 import platform
 from pathlib import Path
 
@@ -10,10 +11,16 @@ from setuptools.command.build_ext import build_ext
 FLAGS = "-std=c++17 -O3 -g0 -ffp-contract=fast -fvisibility=hidden -Wno-psabi".split()
 if platform.machine() in ("x86_64", "AMD64"):
     FLAGS.append("-march=x86-64-v3")
+SOURCES = sorted(path for path in Path("linear_rope/functional/cpp").iterdir() if path.suffix in (".cpp", ".h"))
+SHA256 = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # native.py compares it
 
 
 class BuildNative(build_ext):
-    """A plain shared library, which knows nothing of Python."""
+    """A plain shared library, which knows nothing of Python; it is made again whatever the times of files say."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.force = True
 
     def get_ext_filename(self, fullname: str) -> str:
         return fullname.replace(".", "/") + ".so"
@@ -29,7 +36,8 @@ class NativeWheel(bdist_wheel):
 native = Extension(
     "linear_rope.functional.libnative",
     ["linear_rope/functional/cpp/native.cpp"],
-    depends=sorted(map(str, Path("linear_rope/functional/cpp").glob("*.h"))),
+    depends=[str(path) for path in SOURCES if path.suffix == ".h"],
+    define_macros=[("LINEAR_ROPE_SOURCES", f'"{SHA256}"')],
     extra_compile_args=FLAGS,
     language="c++",
     optional=True,

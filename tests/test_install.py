@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.records.environment import git
+
 PROJECT = Path(__file__).parents[1]
 ASKED = (
     "import torch\n"
@@ -17,7 +19,9 @@ ASKED = (
     "q = torch.arange(12.0).view(1, 1, 6, 2).sin()\n"
     "y = linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True)\n"
     "exact = linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation='reference')\n"
-    "print(linear_rope.__file__, kernels()['native'], (y - exact).abs().max().item() < 1e-6, sep='\\n')\n"
+    "from experiments.records.environment import git\n"
+    "right = (y - exact).abs().max().item() < 1e-6\n"
+    "print(linear_rope.__file__, kernels()['native'], right, git().code_sha256, sep='\\n')\n"
 )
 
 
@@ -50,14 +54,14 @@ def build(root: Path, **environment: str) -> tuple[Path, list[str]]:
 
 
 def ask(installed: Path) -> list[str]:
-    """Where the package is, what its native kernel says of itself, and whether attention is right."""
+    """What the native kernel of the package there says of itself, whether attention is right, and the code's hash."""
     environment = os.environ | {"PYTHONPATH": str(installed)}
     words = [sys.executable, "-c", ASKED]
     process = subprocess.run(words, cwd=installed, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    where, kernel, right = process.stdout.splitlines()
+    where, *told = process.stdout.splitlines()
     assert where.startswith(str(installed))
-    return [kernel, right]
+    return told
 
 
 @pytest.mark.slow
@@ -65,7 +69,9 @@ def test_without_a_compiler_all_but_the_native_kernel_is_installed(tmp_path):
     pytest.importorskip("setuptools", reason="wheels are built with setuptools")
     installed, libraries = build(tmp_path, CC="false", CXX="false")
     assert libraries == []
-    assert ask(installed) == ["not built: no C++ compiler was found when linear_rope was installed", "True"]
+    kernel, right, _ = ask(installed)
+    assert kernel.startswith("not built: no C++ compiler (GCC 12, Clang) was found, or it failed, ")
+    assert right == "True"
 
 
 @pytest.mark.slow
@@ -74,6 +80,7 @@ def test_with_a_compiler_the_wheel_holds_the_native_kernel(tmp_path):
     pytest.importorskip("setuptools", reason="wheels are built with setuptools")
     installed, libraries = build(tmp_path)
     assert libraries == ["linear_rope/functional/libnative.so"]
-    kernel, right = ask(installed)
+    kernel, right, code = ask(installed)
     assert kernel.startswith("C++ for ")
     assert right == "True"
+    assert code == git().code_sha256  # records of both are of the same code

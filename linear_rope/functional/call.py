@@ -66,8 +66,10 @@ class Call(NamedTuple):
 
     @property
     def exact(self) -> torch.dtype:
-        """What scales are computed in: float64 with a decay, whose sums are as large as a sequence is long."""
-        return torch.float64 if self.log_decay is not None and self.q.device.type != "mps" else self.dtype
+        """What scales are in: float64 with a decay, whose sums are as large as a sequence is long, and in the native
+        kernel, whose backward pass goes on with what it found."""
+        wide = self.log_decay is not None or not self.causal
+        return torch.float64 if wide and self.q.device.type != "mps" else self.dtype
 
     @property
     def has_total(self) -> bool:

@@ -1,6 +1,7 @@
 """Linear attention in C++ (cpp/), on a CPU: of causal calls the same result and gradients as causal.py's."""
 
 import ctypes
+import hashlib
 import os
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,13 @@ SAVED = 8
 PANEL = 16
 
 LIBRARY = Path(__file__).with_name("libnative.so")
-"""what setup.py makes of native.cpp"""
+"""what setup.py makes of native.cpp, which lies in cpp/ beside it"""
 
 FORMULAS = ("given", "elu+1", "relu", "favor+")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 DENOMINATORS = ("unrotated", "rotated", "none")
+NO_MEMORY = 2
+"""of the Status in native.cpp; 0 is done"""
 
 
 class _Rows(ctypes.Structure):
@@ -70,7 +73,10 @@ def _is_off() -> bool:
 
 def description() -> str:
     """Whether native.cpp is used, and if not, why not."""
-    return "switched off (LINEAR_ROPE_NATIVE=0)" if _is_off() else _loaded()[1]
+    if _is_off():
+        return "switched off (LINEAR_ROPE_NATIVE=0)"
+    native, what = _loaded()
+    return what if native is None or _parallel() else f"{what}, on one thread: PyTorch brings no OpenMP that it can use"
 
 
 def kernels() -> dict[str, str]:
@@ -87,15 +93,34 @@ def kernels() -> dict[str, str]:
 @cache
 def _loaded() -> tuple[ctypes.CDLL | None, str]:
     if not LIBRARY.exists():
-        return None, "not built: no C++ compiler was found when linear_rope was installed"
+        return None, "not built: no C++ compiler (GCC 12, Clang) was found, or it failed, at installation"
     try:
         native = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         return None, f"not usable ({error})"
     if not native.linear_rope_supported():
         return None, "not usable: built for another processor"
+    if _is_stale(native):
+        return None, "not usable: built from other sources than linear_rope/functional/cpp; pip install -e . again"
     native.linear_rope_target.restype = ctypes.c_char_p
     return native, f"C++ for {native.linear_rope_target().decode()}"
+
+
+def _is_stale(native: ctypes.CDLL) -> bool:
+    """Whether it was built from other sources than those beside it, as after a change of these alone."""
+    sources = LIBRARY.with_name("cpp")
+    if not sources.is_dir():
+        return False
+    if not hasattr(native, "linear_rope_sources"):
+        return True  # from before it told
+    native.linear_rope_sources.restype = ctypes.c_char_p
+    return bool(native.linear_rope_sources().decode() != sources_sha256(sources))
+
+
+def sources_sha256(directory: Path) -> str:
+    """What a library knows of the C++ that it was built from; setup.py counts the same."""
+    sources = sorted(path for path in directory.iterdir() if path.suffix in (".cpp", ".h"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 @cache
@@ -132,10 +157,11 @@ def _padded(count: int) -> int:
 class _Arguments:
     """A _Call under construction, and the tensors that it points to.
 
-    Here alone is checked what pointers need: every tensor's shape, dtype, device and strides.
+    Here alone is checked what pointers need: every tensor's shape, dtype, device and strides, and which there are.
     """
 
     def __init__(self, call: Call) -> None:
+        _check_partners(call)
         self.call = call
         self.c = _Call(size=ctypes.sizeof(_Call))
         self.kept: list[Tensor] = []
@@ -154,8 +180,8 @@ class _Arguments:
         self.set(
             formula=FORMULAS.index(call.formula),
             denominator=DENOMINATORS.index(call.denominator),
-            hyperbolic=int(hyperbolic),
-            paired=int(paired),
+            hyperbolic=bool(hyperbolic),
+            paired=bool(paired),
             eps=eps,
             threads=torch.get_num_threads(),
             parallel=_parallel(),
@@ -194,12 +220,12 @@ class _Arguments:
     def flat(self, name: str, x: Tensor | None, dtype: torch.dtype, *shape: float) -> None:
         if x is not None:
             _check(name, x, shape)
-            self.out(name, x.to(dtype).contiguous())
+            self.out(name, x.to(dtype).contiguous().resolve_neg())
 
     def rows(self, name: str, x: Tensor | None, *shape: float) -> None:
         if x is not None:
             _check(name, x, shape)
-            x = x.to(self.call.dtype)
+            x = x.to(self.call.dtype).resolve_neg()
             self.out_rows(name, x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
 
     def out(self, name: str, x: Tensor) -> Tensor:
@@ -219,7 +245,27 @@ class _Arguments:
         way = "" if self.call.causal else "both_ways_"
         assert native is not None
         status = getattr(native, f"linear_rope_{way}{function}_{TYPES[self.call.dtype]}")(ctypes.byref(self.c))
-        assert status == 0, "native.py and the compiled native.cpp are not of one version"
+        if status == NO_MEMORY:
+            raise MemoryError("the native kernel found no memory for its work; give fewer sequences, heads or features")
+        if status:
+            raise RuntimeError(f"{LIBRARY} and native.py are not of one version; pip install -e . again")
+
+
+def _check_partners(call: Call) -> None:
+    """What one argument says of another, as the kernel believes it."""
+    if (call.denominator_q is None) != (call.denominator_k is None):
+        raise ValueError("one of denominator_q and denominator_k is None, the other not; give both or none")
+    if call.denominator_q is not None and call.denominator != "unrotated":
+        raise ValueError(f'denominator_q is given, and denominator is {call.denominator!r}; give "unrotated"')
+    if (call.q_rotation is None) != (call.k_rotation is None):
+        raise ValueError("one of q_rotation and k_rotation is None, the other not; give both or none")
+    if (call.formula == "favor+") != bool(call.constant is not None and call.constant.numel()):
+        came = None if call.constant is None else tuple(call.constant.shape)
+        raise ValueError(f"constant is {came} with formula {call.formula!r}; give one row or more to favor+ alone")
+    if not call.causal:
+        for name in ("log_decay", "memory", "normaliser", "stabiliser"):
+            if getattr(call, name) is not None:
+                raise ValueError(f"{name} is given, and causal is False; give causal=True, or no {name}")
 
 
 def _check(name: str, x: Tensor, shape: tuple[float, ...]) -> None:

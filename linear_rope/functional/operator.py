@@ -45,7 +45,14 @@ def _implementation(call: Call) -> ModuleType:
             f'implementation is "native", but the tensors are on {call.q.device}, and the native kernel is '
             f'{native.description()}; give tensors on a CPU, or choose "auto" or "chunked"'
         )
-    return native if takes and call.implementation != "chunked" else chunked
+    if takes and call.implementation != "chunked":
+        return native
+    if not call.causal:
+        raise ValueError(
+            f"causal is False on {call.q.device} with implementation {call.implementation!r}; only the native kernel "
+            f"computes that here, which is {native.description()}; give causal=True"
+        )
+    return chunked
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)

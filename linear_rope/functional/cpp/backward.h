@@ -3,7 +3,7 @@
 struct BackwardMemory {
   Side q, k[SAVED];
   Real *v, *grad_v, *of_out, *of_read, *grad_q, *grad_k, *panels, *v_panels, *S, *of_S, *P, *work, *wide, *own_q, *own_k;
-  Real *G, *G_rows, *memory_rows, *z, *of_z;
+  Real *G, *G_rows, *memory_rows, *z, *of_z, *added;
   State states[SAVED];
   BackwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row, inputs = CHUNK * h.width_row;
@@ -27,6 +27,7 @@ struct BackwardMemory {
     memory_rows = arena.take(h.values * h.feature_row);
     z = arena.take(h.features);
     of_z = arena.take(h.features);
+    added = arena.take(h.features);
   }
 };
 
@@ -43,11 +44,7 @@ static void remake_states(Call& c, const Projection& p, const Head& h, BackwardM
     std::memcpy(next.normaliser, m.states[i].normaliser, h.features * sizeof(Real));
     find_factors(h, start, n, m.k[i].log_scale, m.states[i].stabiliser, f);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
-    if (h.sums()) {
-      const Real* keys = summed(h, c.denominator_k, m.k[i], start, n, m.own_k);
-      for (long r = 0; r < n; r++)
-        add_to_normaliser(h, next.normaliser, keys + r * h.feature_row, f.kept[r], f.enter[r]);
-    }
+    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k[i], start, n, m.own_k), m.added, next.normaliser);
     add_chunk(h, f, n, m.k[i].turned, m.v, next);
   }
 }
@@ -155,14 +152,20 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
     finish_row(h, grad, m.z, of_total[r], q_rotation ? q_rotation + r * c.features : nullptr, to);
     if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(m.z, sum_q + r * row, h.features) : 0);
   }
+  // Here too what the chunk adds is summed by itself; z is now that of each position.
+  std::memcpy(m.z, m.of_z, h.features * sizeof(Real));
+  std::memset(m.added, 0, h.features * sizeof(Real));
   for (long r = n - 1; r >= 0; r--) {
-    if (h.sums()) add_to_normaliser(h, m.of_z, sum_q + r * row, 1, of_total[r]);
+    if (h.sums())
+      for (Real* z : {m.z, m.added}) add_to_normaliser(h, z, sum_q + r * row, 1, of_total[r]);
     Real* grad = m.grad_k + r * row;
     Real* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
-    finish_row(h, grad, m.of_z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
-    if (c.of_k) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.of_z, sum_k + r * row, h.features) : 0);
-    if (h.sums() && f.kept[r] != 1) scale(m.of_z, h.features, f.kept[r]);
+    finish_row(h, grad, m.z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
+    if (c.of_k) c.of_k[at + r] = dot(grad, keys.mapped + r * row, h.features) + (own ? f.enter[r] * dot(m.z, sum_k + r * row, h.features) : 0);
+    if (h.sums() && f.kept[r] != 1)
+      for (Real* z : {m.z, m.added}) scale(z, h.features, f.kept[r]);
   }
+  add_to_normaliser(h, m.of_z, m.added, f.last, 1);
   map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
 }

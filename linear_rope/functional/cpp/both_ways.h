@@ -52,13 +52,15 @@ static void query_gradients(Call& c, const Projection& p, const Piece& piece, co
             {G, PANEL, h.features * PANEL}, true);
     const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
     const Real* rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
+    std::memset(m.added, 0, h.features * sizeof(Real));
     for (long r = 0; r < n; r++) {
-      if (queries) add_to_normaliser(h, of_z, queries + r * row, 1, of_total[r]);
+      if (queries) add_to_normaliser(h, m.added, queries + r * row, 1, of_total[r]);
       Real* grad = m.grad_q + r * row;
       Real* of_own = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
       finish_row(h, grad, state.normaliser, of_total[r], rotation ? rotation + r * c.features : nullptr, of_own);
       if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(state.normaliser, queries + r * row, h.features) : 0);
     }
+    add_to_normaliser(h, of_z, m.added, 1, 1);
     map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   }
 }
@@ -104,7 +106,7 @@ static void key_gradients(Call& c, const Projection& p, const Piece& piece, doub
 
 static int run_both_ways_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   Call of_keys = c;
   of_keys.length = c.keys;
@@ -124,13 +126,13 @@ static int run_both_ways_forward(Call* call) {
   run(c, long(readers.size()), [&](long i) {
     read_state(c, p, readers[i], pieces[(readers[i].index + 1) * each - 1].passed);
   });
-  return 0;
+  return DONE;
 }
 
 // c.memory, c.normaliser and c.stabiliser are the state that the forward pass ended with.
 static int run_both_ways_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   const long sequences = c.batch * c.heads, size = Head(c, 0).state;
   std::vector<Real> states(sequences * size), added;
@@ -156,5 +158,5 @@ static int run_both_ways_backward(Call* call) {
     const long index = pieces[i].index;
     key_gradients(of_keys, p, pieces[i], stabilisers[index], readers[(index + 1) * each - 1].passed);
   });
-  return 0;
+  return DONE;
 }

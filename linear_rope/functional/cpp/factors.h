@@ -3,36 +3,37 @@
 struct Factors {
   Real kept[CHUNK], enter[CHUNK], read[CHUNK], stay[CHUNK];
   double scale[CHUNK];  // c_i
-  double end;           // c after the chunk
-  Real last;           // what is left of the state after the chunk
+  double end;           // c after the chunk, of a state that was multiplied by `last` as it is rounded
+  Real last;            // what is left of the state after the chunk
 };
 
 // Of n positions from `start`, after a state with stabiliser `before`; `log_scale` are those of the keys.
 static void find_factors(const Head& h, long start, long n, const double* log_scale, double before, Factors& f) {
   const Call& c = h.call;
   const double* decay = c.log_decay ? c.log_decay + h.index * c.length + start : nullptr;
-  double now = before;
-  Real read = 1;
+  double now = before, read = 1;
   for (long i = 0; i < n; i++) {
     const bool hidden = h.is_padding(start + i);
-    const double fades = decay ? decay[i] : 0;
+    const double faded = now + (decay ? decay[i] : 0);
     if (h.has_scale) {
-      const double faded = now + fades, key = hidden ? SMALLEST : log_scale[i];
+      const double key = hidden ? SMALLEST : log_scale[i];
       now = std::max(faded, key);
-      f.kept[i] = faded == now ? 1 : Real(std::exp(faded - now));
       f.enter[i] = hidden ? 0 : key == now ? 1 : Real(std::exp(key - now));
     } else {
-      f.kept[i] = fades == 0 ? 1 : Real(std::exp(fades));
+      now = 0;
       f.enter[i] = !hidden;
     }
+    const double kept = faded == now ? 1 : std::exp(faded - now);
+    f.kept[i] = Real(kept);
     f.scale[i] = now;
-    f.read[i] = read *= f.kept[i];
+    f.read[i] = Real(read *= kept);
   }
-  f.last = read;
-  f.end = now;
-  Real stay = 1;
+  f.last = Real(read);
+  // States are multiplied by many of these: what rounding took from one is in the stabiliser, and so in the next.
+  f.end = f.last < std::numeric_limits<Real>::min() ? now : now + (read / f.last - 1);
+  double stay = 1;
   for (long i = n - 1; i >= 0; i--) {
-    f.stay[i] = stay * f.enter[i];
+    f.stay[i] = Real(stay * f.enter[i]);
     stay *= f.kept[i];
   }
 }

@@ -53,7 +53,7 @@ INLINE Real gain_of(const Head& h, Real total, double scale, double query_scale)
 
 struct ForwardMemory {
   Side q, k;
-  Real *v, *out, *panels, *S, *P, *work, *own_q, *own_k;
+  Real *v, *out, *panels, *S, *P, *work, *own_q, *own_k, *added;
   State state;
   ForwardMemory(const Head& h, Arena& arena) {
     const long features = CHUNK * h.feature_row, values = CHUNK * h.value_row;
@@ -70,6 +70,7 @@ struct ForwardMemory {
     work = arena.take(features);
     own_q = arena.take(h.call.denominator_q.data ? features : 0);
     own_k = arena.take(h.call.denominator_q.data ? features : 0);
+    added = arena.take(h.features);
     state.memory = arena.take(h.memory);
     state.normaliser = arena.take(h.features);
   }
@@ -88,6 +89,13 @@ static void add_chunk(const Head& h, const Factors& f, long n, const Real* keys,
 
 INLINE void add_to_normaliser(const Head& h, Real* z, const Real* key, Real kept, Real enter) {
   for (long m = 0; m < h.features; m += LANES) store(z + m, load(z + m) * kept + load(key + m) * enter);
+}
+
+// The normaliser after n positions. These are summed by themselves: a long sum loses much of each by itself.
+static void add_keys(const Head& h, const Factors& f, long n, const Real* keys, Real* added, Real* z) {
+  std::memset(added, 0, h.features * sizeof(Real));
+  for (long i = 0; i < n; i++) add_to_normaliser(h, added, keys + i * h.feature_row, f.kept[i], f.enter[i]);
+  add_to_normaliser(h, z, added, f.last, 1);
 }
 
 static void forward(Call& c, const Projection& p, const Piece& piece) {
@@ -113,20 +121,22 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
     if (h.sums()) {
       const Real* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
       const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
-      Real* z = m.state.normaliser;
+      Real *z = m.state.normaliser, *added = m.added;
+      std::memset(added, 0, h.features * sizeof(Real));
       for (long i = 0; i < n; i++) {
-        const Vector kept = all(f.kept[i]), enter = all(f.enter[i]);
+        const Vector kept = all(f.kept[i]), enter = all(f.enter[i]), read = all(f.read[i]);
         Vector s0 = {}, s1 = {};
         for (long j = 0; j < h.features; j += PANEL) {
-          const Vector z0 = load(z + j) * kept + load(keys + i * row + j) * enter;
-          const Vector z1 = load(z + j + LANES) * kept + load(keys + i * row + j + LANES) * enter;
-          store(z + j, z0);
-          store(z + j + LANES, z1);
-          s0 += load(queries + i * row + j) * z0;
-          s1 += load(queries + i * row + j + LANES) * z1;
+          const Vector a0 = load(added + j) * kept + load(keys + i * row + j) * enter;
+          const Vector a1 = load(added + j + LANES) * kept + load(keys + i * row + j + LANES) * enter;
+          store(added + j, a0);
+          store(added + j + LANES, a1);
+          s0 += load(queries + i * row + j) * (load(z + j) * read + a0);
+          s1 += load(queries + i * row + j + LANES) * (load(z + j + LANES) * read + a1);
         }
         total[i] = sum(s0 + s1);
       }
+      add_to_normaliser(h, z, added, f.last, 1);
     }
     to_panels(rows, h.features, m.k.turned, row, m.panels);
     lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);

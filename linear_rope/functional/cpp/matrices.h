@@ -3,16 +3,11 @@
 // Matrices have rows of a multiple of 16 numbers, filled up with zeros, and 16 more between rows: rows a power of two
 // apart would share the same few places of the first-level cache. "Panels" are 16 columns after another.
 
-// C[R x 16] (+)= A[R x K] B[K x 16]
+// C[R x 16] (+)= A[R x K] B[K x 16]; the product is added as a whole, so that long sums lose little of it.
 template <int R>
 INLINE void tile(long K, const Real* A, long row, long column, const Real* B, long b_row, Real* C, long c_row,
                  bool add) {
-  Vector left[R], right[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) {
-    left[r] = add ? load(C + r * c_row) : Vector{};
-    right[r] = add ? load(C + r * c_row + LANES) : Vector{};
-  }
+  Vector left[R] = {}, right[R] = {};
   for (long k = 0; k < K; k++) {
     const Vector b0 = load(B), b1 = load(B + LANES);
 #pragma GCC unroll 8
@@ -26,8 +21,9 @@ INLINE void tile(long K, const Real* A, long row, long column, const Real* B, lo
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
-    store(C + r * c_row, left[r]);
-    store(C + r * c_row + LANES, right[r]);
+    Real* to = C + r * c_row;
+    store(to, add ? load(to) + left[r] : left[r]);
+    store(to + LANES, add ? load(to + LANES) + right[r] : right[r]);
   }
 }
 

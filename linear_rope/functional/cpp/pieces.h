@@ -18,11 +18,7 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
-    if (h.sums()) {
-      const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
-      for (long i = 0; i < n; i++)
-        add_to_normaliser(h, m.state.normaliser, keys + i * h.feature_row, f.kept[i], f.enter[i]);
-    }
+    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.normaliser);
     add_chunk(h, f, n, m.k.turned, m.v, m.state);
     if (c.log_decay)
       for (long i = 0; i < n; i++) log_kept += c.log_decay[piece.index * c.length + start + i];
@@ -44,7 +40,7 @@ static double piece_gradient(Call& c, const Projection& p, const Piece& piece, R
   Real *G = to, *of_z = to + h.memory;
   std::memset(to, 0, h.state * sizeof(Real));
   Factors f;
-  Real kept = 1;
+  double kept = 1;
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk);
     load_side(h, p, c.k, c.key_scale, nullptr, 0, true, start, n, m.k[0], m.work);
@@ -53,10 +49,13 @@ static double piece_gradient(Call& c, const Projection& p, const Piece& piece, R
     Real of_total[CHUNK];
     output_gradients(c, h, m, f, start, n, of_total);
     const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
+    std::memset(m.added, 0, h.features * sizeof(Real));
     for (long i = 0; i < n; i++) {
-      scale(m.of_out + i * h.value_row, h.values, f.read[i] * kept);
-      if (h.sums()) add_to_normaliser(h, of_z, queries + i * h.feature_row, 1, of_total[i] * f.read[i] * kept);
+      const Real read = Real(f.read[i] * kept);
+      scale(m.of_out + i * h.value_row, h.values, read);
+      if (h.sums()) add_to_normaliser(h, m.added, queries + i * h.feature_row, 1, of_total[i] * read);
     }
+    add_to_normaliser(h, of_z, m.added, 1, 1);
     product(h.features, h.values, n, {m.q.turned, 1, h.feature_row}, {m.of_out, h.value_row, PANEL},
             {G, PANEL, h.features * PANEL}, true);
     state.stabiliser = f.end;
@@ -77,7 +76,7 @@ static void join_states(const Head& h, const Real* before, double log_kept, Real
   double first, second;
   std::memcpy(&first, before + at, sizeof(double));
   std::memcpy(&second, added + at, sizeof(double));
-  const double faded = first + log_kept, now = h.has_scale ? std::max(faded, second) : 0;
+  const double faded = first + log_kept, now = h.has_scale ? std::max(faded, second) : second;
   if (second != now) scale(added, at, Real(std::exp(second - now)));
   add_state(h, before, faded == now ? 1 : Real(std::exp(faded - now)), added);
   std::memcpy(added + at, &now, sizeof(double));
@@ -88,9 +87,14 @@ struct Work {
   Task task;
   long tasks;
   std::atomic<long> next{0};
+  std::atomic<bool> lacks_memory{false};
   static void take(void* data) {
     Work& work = *static_cast<Work*>(data);
-    for (long i = work.next++; i < work.tasks; i = work.next++) work.task(i);
+    try {
+      for (long i = work.next++; i < work.tasks; i = work.next++) work.task(i);
+    } catch (const std::bad_alloc&) {  // none may leave a thread
+      work.lacks_memory = true;
+    }
   }
 };
 
@@ -109,6 +113,7 @@ static void run(const Call& c, long tasks, Task task) {
   else
     Work<Task>::take(&work);
 #endif
+  if (work.lacks_memory) throw std::bad_alloc();
 }
 
 // The pieces of all sequences, (batch * heads, pieces): decided by shapes alone, so that results keep their bits.
@@ -128,11 +133,11 @@ static std::vector<Piece> pieces_of(const Call& c, std::vector<Real>* passed) {
 
 static int run_forward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   if (c.length == 1 && !c.saved) {
     run(c, c.batch * c.heads, [&](long i) { step(c, p, i); });
-    return 0;
+    return DONE;
   }
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, &passed);
@@ -152,12 +157,12 @@ static int run_forward(Call* call) {
       join_states(h, pieces[i - 1].passed, log_kept[i], to);
   }
   run(c, count, [&](long i) { forward(c, p, pieces[i]); });
-  return 0;
+  return DONE;
 }
 
 static int run_backward(Call* call) {
   Call& c = *call;
-  if (c.size != long(sizeof(Call))) return 1;
+  if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, true);
   std::vector<Real> passed;
   const std::vector<Piece> pieces = pieces_of(c, &passed);
@@ -178,5 +183,5 @@ static int run_backward(Call* call) {
     }
   }
   run(c, count, [&](long i) { backward(c, p, pieces[i]); });
-  return 0;
+  return DONE;
 }

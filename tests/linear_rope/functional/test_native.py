@@ -3,16 +3,21 @@
 What every implementation guarantees is tested for it where it is for all: it is one of ``tensors.FORMS``.
 """
 
+import ctypes
 import random
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, ReluFeatures, kernels, linear_attention
 from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.functional import native
 from linear_rope.functional.call import Call, Result
 from linear_rope.functional.operator import TENSORS, causal
+from tests.linear_rope.tensors import TOLERANCES, assert_near
 
 pytestmark = pytest.mark.skipif(
     kernels()["native"].startswith("switched off")
@@ -43,6 +48,78 @@ def test_it_is_switched_off_by_the_environment(monkeypatch):
     linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True)
     with pytest.raises(ValueError, match=r'implementation is "native".* switched off'):
         linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+
+
+@pytest.mark.skipif(not torch.backends.openmp.is_available(), reason="PyTorch without OpenMP")
+def test_it_shares_the_threads_of_pytorch():
+    assert "on one thread" not in kernels()["native"]
+
+
+def test_it_says_that_it_has_one_thread_only(monkeypatch):
+    monkeypatch.setattr(native, "_parallel", lambda: None)
+    assert kernels()["native"].startswith("C++ for ")
+    assert ", on one thread: " in kernels()["native"]
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """A copy of the library, beside its sources, which is the one that is used."""
+    copied = tmp_path / native.LIBRARY.name
+    shutil.copy(native.LIBRARY, copied)
+    shutil.copytree(native.LIBRARY.with_name("cpp"), tmp_path / "cpp")
+    monkeypatch.setattr(native, "LIBRARY", copied)
+    native._loaded.cache_clear()
+    yield copied
+    native._loaded.cache_clear()
+
+
+def test_a_library_of_other_sources_is_not_used(library):
+    assert kernels()["native"].startswith("C++ for ")
+    with open(library.with_name("cpp") / "step.h", "a") as file:
+        file.write("// changed\n")
+    native._loaded.cache_clear()
+    told = "not usable: built from other sources than linear_rope/functional/cpp; pip install -e . again"
+    assert kernels()["native"] == told
+    q = torch.randn(1, 1, 4, 2)
+    with pytest.raises(ValueError, match=r'implementation is "native".* built from other sources'):
+        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+
+
+def test_a_library_of_another_version_computes_nothing(monkeypatch):
+    class Longer(native._Call):
+        _fields_ = (("more", ctypes.c_long),)
+
+    monkeypatch.setattr(native, "_Call", Longer)
+    q = torch.randn(1, 1, 4, 2)
+    with pytest.raises(RuntimeError, match="not of one version; pip install -e"):
+        linear_attention(q, q, q, feature_map=EluPlusOne(), causal=True, implementation="native")
+
+
+TOO_LARGE = """
+import resource
+import psutil, torch
+from linear_rope import EluPlusOne, linear_attention
+
+# A state of 64 MiB; the kernel holds one of each of 5 heads and as much again for each task.
+q, k, v = torch.rand(3, 1, 5, 2, 4096).unbind(0)
+results = 5 * 2**26
+for room in (2**26, 6 * 2**26):  # not enough for the first, nor for the second
+    limit = psutil.Process().memory_info().vms + results + room
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        with torch.no_grad():
+            linear_attention(q, k, v, feature_map=EluPlusOne(), rope="none", causal=True, implementation="native")
+    except MemoryError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_too_little_memory_is_an_error_that_can_be_caught():
+    process = subprocess.run([sys.executable, "-c", TOO_LARGE], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("the native kernel found no memory for its work; give fewer ") == 2
 
 
 def strided(x, draw):
@@ -127,6 +204,41 @@ def test_four_thousand_random_calls_agree_with_the_oracle():
         compare(seed, torch.float32 if seed % 2 else torch.float64, 1e-4 if seed % 2 else 1e-10)
 
 
+@pytest.mark.parametrize("heads", [1, 4])  # in pieces, and as a whole
+@pytest.mark.parametrize("kind", ["favor+", "elu+1"])
+@pytest.mark.parametrize("way", ["the same tokens", "a slow decay", "a decay", "both ways"])
+def test_long_sums_in_float32_are_as_precise_as_short_ones(way, kind, heads):
+    """One number after another, each rounded in the same direction, 16,384 would be off by a thousandth."""
+    length, width = 16384, 8
+    feature_map = MAPS[kind](width, 16)
+    q, k, v = (torch.randn(1, heads, length, width, generator=torch.Generator().manual_seed(s)) for s in range(3))
+    log_decay = None
+    if "decay" in way:
+        log_decay = torch.full((1, heads, length), -1e-4 if "slow" in way else -1e-3)
+        v = torch.linspace(0, 1, length).view(1, 1, -1, 1).expand_as(v)
+    else:
+        q, k, v = (x[:, :, :1].expand_as(x) for x in (q, k, v))
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, log_decay) if x is not None]
+        options = {"feature_map": feature_map.to(dtype), "rope": "none", "causal": way != "both ways"}
+        decay = None if log_decay is None else leaves[3]
+        out = linear_attention(*leaves[:3], log_decay=decay, implementation="native", **options)
+        grads = torch.autograd.grad(out.sum(), leaves[2:])  # those of q and k are zero where all tokens are the same
+        found.append((out.detach().double(), torch.cat([x.flatten().double() for x in grads])))
+    assert_near(found[1], found[0], TOLERANCES[torch.float32])
+
+
+def test_both_passes_take_the_same_stabiliser_where_every_query_sees_every_key():
+    """Here ln of all keys' scales is about −2,001, of which float32 keeps 4 digits behind the point at most."""
+    q = torch.zeros(1, 1, 4, 4)
+    k, v = torch.full((1, 1, 4, 4), 44.75), torch.ones(1, 1, 4, 3, requires_grad=True)
+    given = dict.fromkeys(TENSORS) | {"q": q, "k": k, "v": v, "constant": torch.zeros(6, 4), "numbers": (0, 0, 0)}
+    call = Call(**given, formula="favor+", denominator="unrotated", causal=False)
+    (grad,) = torch.autograd.grad(causal(call, "native").output.sum(), v)
+    torch.testing.assert_close(grad, torch.ones_like(v), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("batch", "heads"), [(1, 1), (2, 1), (2, 3)])
 def test_the_bits_do_not_depend_on_the_number_of_threads(batch, heads, causal):
@@ -202,6 +314,51 @@ def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
                 continue
             with pytest.raises(ValueError, match=r"native kernel needs|values to unpack"):
                 causal(call._replace(**{name: each}), "native")
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "words"),
+    [
+        (call_with_features, {"denominator_k": None}, "denominator_q and denominator_k"),
+        (call_with_features, {"denominator_q": None}, "denominator_q and denominator_k"),
+        (call_with_features, {"denominator": "none"}, "denominator_q is given"),
+        (call_with_features, {"constant": torch.ones(6, 4)}, "constant is"),
+        (call_with_everything, {"q_rotation": None}, "q_rotation and k_rotation"),
+        (call_with_everything, {"k_rotation": None}, "q_rotation and k_rotation"),
+        (call_with_everything, {"constant": None}, "constant is None"),
+        (call_with_everything, {"constant": torch.ones(0, 4)}, "constant is"),
+        (call_with_everything, {"formula": "elu+1"}, "constant is"),
+        (call_with_everything, {"causal": False}, "log_decay is given"),
+        (call_with_everything, {"causal": False, "log_decay": None}, "memory is given"),
+        (call_with_everything, {"causal": False, "log_decay": None, "memory": None}, "normaliser is given"),
+    ],
+)
+def test_no_tensor_without_its_partner_reaches_the_kernel(make, changes, words):
+    with pytest.raises(ValueError, match=rf"{words}.*; give"):
+        causal(make()._replace(**changes), "native")
+
+
+def test_settings_are_yes_or_no_whatever_numbers_they_are():
+    """Between 0 and 1 they would be yes in Python and no in C++, which would look for more features than there are."""
+    call = call_with_everything()._replace(constant=call_with_everything().constant[:3])
+    results = [causal(call._replace(numbers=(one, 0.0, 1e-6)), "native") for one in (1.0, 0.5)]
+    assert torch.equal(results[0].output, results[1].output)
+
+
+def test_without_the_kernel_the_operator_is_causal(monkeypatch):
+    call = call_with_everything()._replace(**dict.fromkeys(("log_decay", "memory", "normaliser", "stabiliser")))
+    for implementation in ("chunked", "auto"):
+        with pytest.raises(ValueError, match=r"causal is False on cpu.*; give causal=True"):
+            causal(call._replace(causal=False), implementation)
+        monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
+
+
+def test_a_sign_that_pytorch_has_not_yet_applied_counts():
+    q, k = torch.rand(2, 1, 2, 5, 4).unbind(0)
+    v = torch.view_as_complex(torch.randn(1, 2, 5, 1, 2)).conj().imag
+    assert v.is_neg()
+    options = {"feature_map": EluPlusOne(), "causal": True, "implementation": "native"}
+    assert torch.equal(linear_attention(q, k, v, **options), linear_attention(q, k, v.clone(), **options))
 
 
 @CALLS

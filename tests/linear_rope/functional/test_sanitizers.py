@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from linear_rope.functional.native import sources_sha256
+
 PROJECT = Path(__file__).parents[3]
 CPP = PROJECT / "linear_rope/functional/cpp"
 SANITIZERS = {
@@ -55,7 +57,8 @@ def run_tests(root: Path, sanitizer: str, *options: str, spoil: tuple[str, str] 
     library = root / "libnative.so"
     instructions = ["-march=x86-64-v3"] if os.uname().machine == "x86_64" else []
     words = ["g++", "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-ffp-contract=fast", "-Wno-psabi"]
-    words += ["-shared", "-fPIC", *instructions, *flags, str(source / "native.cpp"), "-o", str(library)]
+    words += [f'-DLINEAR_ROPE_SOURCES="{sources_sha256(source)}"', "-shared", "-fPIC", *instructions, *flags]
+    words += [str(source / "native.cpp"), "-o", str(library)]
     subprocess.run(words, check=True)
     found = subprocess.run(["g++", f"-print-file-name={runtime}"], check=True, capture_output=True, text=True)
     # Not for the compiler's own children: only the interpreter is to load it.
