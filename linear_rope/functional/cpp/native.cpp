@@ -34,6 +34,7 @@ constexpr long SAVED = 8;  // chunks between saved states
 constexpr long PANEL = 16;
 constexpr long LANES = 8;
 constexpr long TASKS = 4;  // that fewer sequences are split into, whatever the number of threads
+constexpr long WORTH_A_THREAD = 1 << 18;  // numbers of a state that take longer than another thread takes to wake up
 constexpr float LARGEST_LOG_SCALE = 60;    // of functional/terms.py
 constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
 

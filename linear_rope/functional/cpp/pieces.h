@@ -136,7 +136,12 @@ static int run_forward(Call* call) {
   if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;
   const Projection p(c, false);
   if (c.length == 1 && !c.saved) {
-    run(c, c.batch * c.heads, [&](long i) { step(c, p, i); });
+    const long tasks = c.batch * c.heads;
+    const auto task = [&](long i) { step(c, p, i); };
+    if (tasks * c.features * c.values < WORTH_A_THREAD)
+      for (long i = 0; i < tasks; i++) task(i);
+    else
+      run(c, tasks, task);
     return DONE;
   }
   std::vector<Real> passed;
