@@ -213,7 +213,7 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
     run, orphan = ray.wait_until(trained_there)
     command = [sys.executable, "-m", "experiments", "watch", ray.out, "--once"]
     shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"ray: \d+ done, \d+ queued, \d+ running; about .* left\n", shown), shown
+    assert re.search(r"\d+ done, .*\d+ running", " ".join(shown.split())), shown
     victim.kill()
     assert psutil.wait_procs([orphan], timeout=60)[1] == [], "it has not noticed"
     assert ray.process.wait(PATIENCE) == 0, ray.log.read_text()
