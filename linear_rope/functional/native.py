@@ -80,7 +80,7 @@ def description() -> str:
 
 
 def kernels() -> dict[str, str]:
-    """What computes causal linear attention here, by the names that ``implementation`` takes.
+    """What computes linear attention on a CPU here, by the names that ``implementation`` takes.
 
     Returns:
         "native": the kernel in C++ and the processors that it was compiled for, or why there is none, as in

@@ -1,10 +1,10 @@
 """The native kernel: it is there where it can be, agrees with the oracle whatever it is given, and keeps its bits.
 
-What every implementation guarantees is tested for it where it is for all: it is one of ``tensors.FORMS``.
+Random calls are in test_random_calls.py. What every implementation guarantees is tested for it where it is for all: it
+is one of ``tensors.FORMS``.
 """
 
 import ctypes
-import random
 import shutil
 import subprocess
 import sys
@@ -12,8 +12,7 @@ import sys
 import pytest
 import torch
 
-from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, ReluFeatures, kernels, linear_attention
-from linear_rope.features.elementwise import GivenFeatures
+from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, kernels, linear_attention
 from linear_rope.functional import native
 from linear_rope.functional.call import Call, Result
 from linear_rope.functional.operator import TENSORS, causal
@@ -24,17 +23,6 @@ pytestmark = pytest.mark.skipif(
     or (not kernels()["native"].startswith("C++") and shutil.which("c++") is None),
     reason=kernels()["native"],
 )
-
-MAPS = {
-    "favor+": lambda width, features: FavorPlus(width, features),
-    "favor+hyperbolic": lambda width, features: FavorPlus(width, features, hyperbolic=True),
-    "favor+paired": lambda width, features: FavorPlus(width, features, paired=True),
-    "elu+1": lambda width, features: EluPlusOne(),
-    "elu+1+paired": lambda width, features: EluPlusOne(paired=True),
-    "relu": lambda width, features: ReluFeatures(eps=1e-2),
-    "given": lambda width, features: GivenFeatures(),
-}
-LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 255, 256, 257, 300)
 
 
 def test_it_is_built_where_there_is_a_compiler():
@@ -120,88 +108,6 @@ def test_too_little_memory_is_an_error_that_can_be_caught():
     process = subprocess.run([sys.executable, "-c", TOO_LARGE], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("the native kernel found no memory for its work; give fewer ") == 2
-
-
-def strided(x, draw):
-    """The same numbers somewhere else in memory: behind others, spread out, or with the heads inside."""
-    way = draw.randrange(4)
-    if way == 0:
-        return torch.cat((x, x), dim=-1)[..., x.shape[-1] :]
-    if way == 1:
-        return x.transpose(1, 2).contiguous().transpose(1, 2)
-    if way == 2:
-        return x.repeat_interleave(2, dim=-1)[..., ::2]
-    return x
-
-
-def compare(seed, dtype, tolerance):
-    """One random call, its output and gradients, against the oracle in float64."""
-    draw = random.Random(seed)
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    batch, heads, length = draw.choice((1, 2, 3)), draw.choice((1, 2, 5)), draw.choice(LENGTHS)
-    if seed % 10 == 0:  # few heads, whose sequences are worked on in pieces
-        batch, heads, length = 1, draw.choice((1, 2)), draw.choice((1024, 1100))
-    width, values = draw.choice((2, 4, 6, 8, 16, 20, 34)), draw.choice((1, 3, 8, 16, 20, 33))
-    kind, features = draw.choice(sorted(MAPS)), draw.choice((2, 6, 8, 16, 18, 34, 66))
-    feature_map = MAPS[kind](width, features)
-    # What is rotated before it is given is not positive.
-    rope = draw.choice(("after", "none") if kind == "given" else ("after", "before", "none"))
-    # Sums of signed weights can come close to zero, where rounding is anything.
-    denominator = draw.choice(("unrotated", "none") if rope == "after" else ("unrotated", "rotated", "none"))
-    causal = draw.random() < 0.7
-    keys = length if causal or draw.random() < 0.5 else draw.choice(LENGTHS)
-    padding = torch.rand(batch, keys, generator=generator) < 0.3 if draw.random() < 0.4 else None
-    log_decay = None
-    if keys == length and draw.random() < 0.5:
-        log_decay = -torch.rand(batch, heads, length, generator=generator, dtype=torch.float64) * draw.choice((0.01, 1))
-        if draw.random() < 0.3:
-            log_decay[torch.rand(batch, heads, length, generator=generator) < 0.1] = -torch.inf
-    q, k, v = (
-        normal(batch, heads, length, width),
-        normal(batch, heads, keys, width),
-        normal(batch, heads, keys, values),
-    )
-    if kind == "given":
-        q, k = q.abs() + 0.1, k.abs() + 0.1
-    weights = normal(batch, heads, length, values)
-    found = []
-    for form, kept in (("reference", torch.float64), ("native", dtype)):
-        leaves = [x.to(kept).requires_grad_() for x in (q, k, v, log_decay) if x is not None]
-        given = [strided(x, draw) for x in leaves[:3]] if form == "native" else leaves[:3]
-        out = linear_attention(
-            *given,
-            feature_map=feature_map.to(kept),
-            rope=rope,
-            denominator=denominator,
-            causal=causal,
-            key_padding_mask=padding,
-            log_decay=leaves[3] if log_decay is not None else None,
-            implementation=form,
-        )
-        found.append([out, *torch.autograd.grad((out * weights.to(kept)).sum(), leaves)])
-    # Where softmax-like quotients cancel, as with one key only, a gradient is zero: errors are of the largest of all.
-    size = max(1e-6, *(float(x.detach().abs().max()) for x in found[0]))
-    for name, expected, got in zip(("out", "q", "k", "v", "log_decay"), *found, strict=False):
-        off = float((expected - got.double()).detach().abs().max()) / size
-        assert off <= tolerance, (seed, name, off, kind, rope, denominator, causal, length, keys, features)
-
-
-# In float32 an error of 6e-8 is divided by denominators that can be a hundredth of their terms' size, as after padding.
-@pytest.mark.parametrize("part", range(4))
-def test_random_calls_agree_with_the_oracle(part):
-    for seed in range(25 * part, 25 * (part + 1)):
-        compare(seed, torch.float64, 1e-10)
-        compare(seed, torch.float32, 1e-4)
-
-
-@pytest.mark.slow
-def test_four_thousand_random_calls_agree_with_the_oracle():
-    for seed in range(100, 4100):
-        compare(seed, torch.float32 if seed % 2 else torch.float64, 1e-4 if seed % 2 else 1e-10)
 
 
 @pytest.mark.parametrize("heads", [1, 4])  # in pieces, and as a whole

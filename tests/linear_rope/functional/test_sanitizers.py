@@ -32,9 +32,9 @@ from pathlib import Path
 import pytest
 from linear_rope.functional import native
 native.LIBRARY = Path(sys.argv[1])
-tests = "tests/linear_rope/functional/test_native.py"
+tests = [f"tests/linear_rope/functional/test_{name}.py" for name in ("native", "random_calls")]
 # Not captured: what a sanitizer writes as it ends the process would be lost.
-status = pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", tests, *sys.argv[2:]])
+status = pytest.main(["-q", "-x", "-s", "-p", "no:cacheprovider", *tests, *sys.argv[2:]])
 assert native.library()._name == sys.argv[1]
 sys.exit(status)
 """
@@ -47,7 +47,7 @@ pytestmark = [
 
 
 def run_tests(root: Path, sanitizer: str, *options: str, spoil: tuple[str, str] | None = None) -> tuple[int, str]:
-    """The exit status and the output of test_native.py with a copy of the kernel under a sanitizer."""
+    """The exit status and the output of the kernel's own tests with a copy of the kernel under a sanitizer."""
     source = shutil.copytree(CPP, root / "cpp")
     if spoil is not None:
         files = [path for path in source.iterdir() if spoil[0] in path.read_text()]
