@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -216,6 +217,7 @@ def test_of_a_damaged_encoder_no_older_one_is_taken(root, tmp_path):
         task.initial_weights(get_variant("softmax-learned"), 0)
 
 
+@pytest.mark.skipif(not os.environ.get("LINEAR_ROPE_DATA"), reason="LINEAR_ROPE_DATA names no directory with sst-2")
 @pytest.mark.parametrize("words", [["glue", "--data", "sst-2"], ["glue"]])
 def test_without_encoders_the_command_is_told_that_makes_them(tmp_path, capsys, words):
     out = tmp_path / "glue"
