@@ -38,6 +38,8 @@ def run(options: RunOptions) -> int:
     check_resources(options.launcher, options.resources)
     if options.part is not None:
         parse_part(options.part)
+    if options.prepare and options.dry_run:
+        raise ValueError("--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one")
     if options.prepare and (options.part or options.learning_rates):
         raise ValueError(
             "--prepare makes the directories of all runs at once, at rates that are known; leave out --part and "

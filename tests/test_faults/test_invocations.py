@@ -162,7 +162,7 @@ wrong_speed = st.one_of(not_with_speed, value_of("out", NO_PLACES), wrong_choice
 )
 missing_values = st.tuples(
     st.lists(st.sampled_from(["--dry-run", "--steps=3"]), max_size=2, unique=True),
-    st.sampled_from([name for name in flags(RunOptions) if name not in ("--dry-run", "--steps")]),
+    st.sampled_from([name for name in flags(RunOptions) if name not in ("--dry-run", "--steps", "--prepare")]),
     st.sampled_from([[], ["--steps", "3"]]),
 ).map(lambda parts: ["run", "decay", *parts[0], parts[1], *parts[2]])
 wrong_studies = not_among([ALL, *STUDIES]).map(lambda name: ["run", name])
