@@ -17,7 +17,7 @@ from experiments.data.registry import load_corpus
 from experiments.launch.launcher import Run
 from experiments.launch.local import Local
 from experiments.launch.progress import Display
-from experiments.launch.runs import Training, train_runs
+from experiments.launch.runs import Training, prepare_runs, train_runs
 from experiments.presets import get_preset
 from experiments.records.record import run_status
 from tests.made_up import repeated_rows
@@ -39,20 +39,24 @@ CONFIG = dataclasses.replace(
 PATIENCE = 900
 
 
-class Nobody:
-    """Leaves the runs as they were prepared."""
-
-    def run(self, jobs):
-        yield from ()
-
-
-def prepare(root, text, launcher, *, steps=CONFIG.steps, nproc=1):
-    """A run's directory, with what the launcher does to it."""
-    config = dataclasses.replace(CONFIG, steps=steps)
-    training = Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
+def training_of(root, text, *, steps=CONFIG.steps, nproc=1):
+    """What the runs of a comparison share, and its directory."""
     root.mkdir()
-    train_runs(training, [RUN], launcher, Display(Console(file=io.StringIO()), [RUN], 0, steps))
+    config = dataclasses.replace(CONFIG, steps=steps)
+    return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
+
+
+def trained(root, text, **options):
+    """A run that the local launcher has trained."""
+    training = training_of(root, text, **options)
+    train_runs(training, [RUN], Local(), Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps))
     return training.job(RUN)
+
+
+def prepare(root, text, **options):
+    """A run that is ready to be trained."""
+    (job,) = prepare_runs(training_of(root, text, **options), [RUN])
+    return job
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, text):
-    return prepare(tmp_path_factory.mktemp("alone") / "out", text, Local()).directory
+    return trained(tmp_path_factory.mktemp("alone") / "out", text).directory
 
 
 def torchrun(job, restarts=0):
@@ -96,25 +100,25 @@ def assert_same_curve(one, other):
 
 
 def test_torchrun_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
-    job = prepare(tmp_path / "out", text, Nobody())
+    job = prepare(tmp_path / "out", text)
     assert torchrun(job).wait(PATIENCE) == 0
     assert_same_curve(job.directory, alone)
     assert run_status(job.root, *RUN).state == "done"
 
 
 def test_nproc_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
-    job = prepare(tmp_path / "out", text, Local(), nproc=2)
+    job = trained(tmp_path / "out", text, nproc=2)
     assert run_status(job.root, *RUN).state == "done", (job.directory / "log.txt").read_text()
     assert_same_curve(job.directory, alone)
 
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory, text):
-    return prepare(tmp_path_factory.mktemp("longer") / "out", text, Local(), steps=200).directory
+    return trained(tmp_path_factory.mktemp("longer") / "out", text, steps=200).directory
 
 
 def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
-    job = prepare(tmp_path / "out", text, Nobody(), steps=200)
+    job = prepare(tmp_path / "out", text, steps=200)
     process = torchrun(job, restarts=1)
     wait_for_step(job.directory, 45)
     os.kill(with_rank(process, 1).pid, signal.SIGKILL)
@@ -128,7 +132,7 @@ def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
 @pytest.mark.parametrize(("rank", "state"), [(0, "running"), (1, "failed")])
 def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, longer, rank, state):
     """The first one has no time to say so."""
-    job = prepare(tmp_path / "out", text, Nobody(), steps=200)
+    job = prepare(tmp_path / "out", text, steps=200)
     process = torchrun(job)
     wait_for_step(job.directory, 45)
     workers = [with_rank(process, each) for each in (0, 1)]
@@ -143,7 +147,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, l
 
 
 def test_a_stopped_torchrun_leaves_a_checkpoint(tmp_path, text):
-    job = prepare(tmp_path / "out", text, Nobody(), steps=2000)
+    job = prepare(tmp_path / "out", text, steps=2000)
     process = torchrun(job)
     wait_for_step(job.directory, 5)
     process.terminate()
