@@ -73,7 +73,7 @@ def _rope(found: Findings, results: Results) -> str:
     """With its intervals, which are wide."""
     costs = [(side, found.rows.get(f"favor+-rope-{side}-cost")) for side in ("after", "before")]
     said = [
-        f"{side} the FAVOR+ map {cost.estimate.mean:.0%} [{cost.estimate.low:.0%}, {cost.estimate.high:.0%}]"
+        f"{side} the FAVOR+ map {cost.estimate.mean:z.0%} [{cost.estimate.low:.0%}, {cost.estimate.high:.0%}]"
         for side, cost in costs
         if cost and cost.estimate.has_interval
     ]
