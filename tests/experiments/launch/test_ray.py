@@ -210,10 +210,11 @@ def test_a_node_that_is_killed_costs_no_run(cluster, tmp_path, text):
                 return run, there[int(pids[-1])]
         return None
 
-    run, orphan = ray.wait_until(trained_there)
+    ray.wait_until(lambda: ray.log.read_text().count(": done") >= 1)
     command = [sys.executable, "-m", "experiments", "watch", ray.out, "--once"]
     shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert re.search(r"\d+ done, .*\d+ running", " ".join(shown.split())), shown
+    run, orphan = ray.wait_until(trained_there)
     victim.kill()
     assert psutil.wait_procs([orphan], timeout=60)[1] == [], "it has not noticed"
     assert ray.process.wait(PATIENCE) == 0, ray.log.read_text()
@@ -259,9 +260,10 @@ def test_files_that_cannot_be_stored_at_a_stop_keep_no_other_run_from_it(cluster
     # Three runs on three nodes, of which the first sees the directory.
     ray = Comparison(cluster.hidden / "out", text, "--launcher", "ray", **options).start()
     ray.wait_until(lambda: all(f"{run}: started" in ray.log.read_text() for run in ray.runs))
-    time.sleep(10)  # they take their first steps
-    hidden = [run for run in ray.runs if not (ray.directory(run) / "log.txt").exists()]
-    assert len(hidden) == 2
+    seen = ray.wait_until(lambda: [run for run in ray.runs if (ray.directory(run) / "metrics.jsonl").exists()])
+    time.sleep(10)  # the other two, begun at the same time, take their first steps
+    assert len(seen) == 1
+    hidden = [run for run in ray.runs if run not in seen]
     shutil.rmtree(ray.directory(hidden[0]))
     ray.directory(hidden[0]).touch()
     ray.process.send_signal(signal.SIGINT)
