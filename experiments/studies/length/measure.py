@@ -119,7 +119,7 @@ def window_means(measured: pd.DataFrame) -> pd.DataFrame:
     whole_windows = [
         set(zip(rows["first"], rows["last"], strict=True)) == set(bins(place[-1])) for place, rows in grouped
     ]
-    sums = grouped[["total", "size"]].sum()[whole_windows]
+    sums = grouped[["total", "size"]].sum().loc[whole_windows]
     return (sums["total"] / sums["size"]).rename("bits_per_byte").reset_index()
 
 

@@ -170,9 +170,9 @@ def compare(seed: int, dtype: torch.dtype) -> None:
         assert off <= TOLERANCES[dtype], (name, off, call, list(tensors), padding is not None)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_random_calls_agree_with_the_oracle(part: int) -> None:
-    for seed in range(25 * part, 25 * (part + 1)):
+    for seed in range(part, 40, 2):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             compare(seed, dtype)
 
