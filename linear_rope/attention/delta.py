@@ -11,12 +11,12 @@ from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.functional.delta import delta_rule
 from linear_rope.functional.linear_attention import prepare
 from linear_rope.functional.rotated_features import Rope
-from linear_rope.functional.terms import full_precision
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
+from linear_rope.precision import full_precision
 
 
 class DeltaState(NamedTuple):

@@ -7,10 +7,12 @@ from torch import Tensor, nn
 
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
-from linear_rope.positions.decay import Decay, make_decay
+from linear_rope.functional.arguments import check_decay_values
+from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
+from linear_rope.precision import full_precision
 
 
 class Carried(NamedTuple):
@@ -95,8 +97,8 @@ class RoPEAttention(nn.Module):
         self.rotation: SelectiveAngles | None = None
         self.rotation_convolution: ShortConvolution | None = None
         for name, window in (("local_conv", local_conv), ("short_conv", short_conv)):
-            if window < 0 or window == 1:
-                raise ValueError(f"{name} is {window}; give 2 or more, or 0 for none")
+            if not isinstance(window, int) or window < 0 or window == 1:
+                raise ValueError(f"{name} is {window!r}; give a whole number of 2 or more, or 0 for none")
         self.local = ShortConvolution(width, local_conv, causal=causal) if local_conv else None
         self.short = ShortConvolution(3 * width, short_conv, causal=causal) if short_conv else None
 
@@ -267,14 +269,26 @@ class RoPEAttention(nn.Module):
             local = self.local.window(values, key_padding_mask, local)
         angles = None
         if self.rotation is not None and self.rotation_convolution is not None:
-            inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
-            convolved = self.rotation_convolution(inputs, key_padding_mask, speeds)
-            speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
-            speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
-            angles, phase = self.rotation(x, speed, key_padding_mask, phase)
-        log_decay = None if self.decay is None else self.decay(x)
+            with full_precision(x.device):
+                inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
+                convolved = self.rotation_convolution(inputs, key_padding_mask, speeds)
+                speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
+                speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
+                angles, phase = self.rotation(x, speed, key_padding_mask, phase)
+        log_decay = self._log_decay(x)
         q, k, v = map(self._in_heads, (q, k, v))
         return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
+
+    def _log_decay(self, x: Tensor) -> Tensor | None:
+        if self.decay is None:
+            return None
+        log_decay = self.decay(x)
+        wanted = (x.shape[0], self.heads, x.shape[1])
+        if log_decay.shape != wanted:
+            raise ValueError(f"decay gave ln a_t of shape {tuple(log_decay.shape)}; give {wanted}")
+        if not isinstance(self.decay, FixedDecay | GatedDecay):
+            check_decay_values(log_decay)
+        return log_decay
 
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
         y = y.transpose(1, 2).flatten(2)
@@ -290,6 +304,11 @@ class RoPEAttention(nn.Module):
         if not isinstance(state, kind):
             raise ValueError(f"state is of type {type(state).__name__}; give the {kind.__name__} that prefill gave")
         check_sequences("x", x, self.dim, self.dtype)
+        parts = {"rope_angles": self.rotation, "short_conv": self.short, "local_conv": self.local}
+        kept = (state.carried.phase, state.carried.short, state.carried.local)
+        for (name, part), what in zip(parts.items(), kept, strict=True):
+            if (part is None) != (what is None):
+                raise ValueError(f"state is that of an attention with another {name}; give one that prefill gave here")
         batch = state.position.shape[0]
         if x.shape[:2] != (batch, 1):
             raise ValueError(

@@ -10,7 +10,6 @@ from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_sequences
 from linear_rope.functional.decay import faded, fading
-from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions
@@ -20,6 +19,7 @@ from linear_rope.positions.scores import ScorePositions
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
+from linear_rope.precision import full_precision
 
 
 class KeyValueCache(NamedTuple):

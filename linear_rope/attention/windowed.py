@@ -14,13 +14,14 @@ from linear_rope.functional.linear_attention import prepare
 from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Inputs
-from linear_rope.functional.terms import attention_output, full_precision
+from linear_rope.functional.terms import attention_output
 from linear_rope.functional.windowed import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
+from linear_rope.precision import full_precision
 
 
 class WindowState(NamedTuple):

@@ -16,11 +16,11 @@ from linear_rope.checks import check_padding_mask, check_sequences
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import linear_attention
-from linear_rope.functional.terms import full_precision
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.rotary import apply_rope, rotate, rotation_of
 from linear_rope.positions.tokens import Positions, align_positions, token_positions
 from linear_rope.positions.xpos import scaled_by_distance
+from linear_rope.precision import full_precision
 
 
 class AttentionMatrices(NamedTuple):

@@ -16,9 +16,10 @@ from linear_rope.functional.bidirectional import two_passes
 from linear_rope.functional.linear_attention import one_pass, prepare, with_state
 from linear_rope.functional.recurrent import State, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
-from linear_rope.functional.terms import attention_output, full_precision
+from linear_rope.functional.terms import attention_output
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions
+from linear_rope.precision import full_precision
 
 
 def linear_attention(

@@ -161,27 +161,46 @@ def empty_gradients(call: Call) -> Gradients:
 
 
 def put_exponents(
-    gradients: Gradients,
-    call: Call,
-    result: Result,
-    of_q: Tensor,
-    of_k: Tensor,
-    grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
+    gradients: Gradients, call: Call, of_q: Tensor, of_k: Tensor, of_states: Tensor, stretch: int
 ) -> None:
-    """The gradients of scales and decays from those of each query's and key's own exponent, (B, H, N)."""
+    """The gradients of scales and decays from those of each query's and key's own exponent, (B, H, N).
+
+    Args:
+        of_states: (B, H, stretches) of the exponent of the state after every ``stretch`` positions, and after the last.
+    """
     if gradients.query_scale is not None:
         gradients.query_scale.copy_(of_q)
     if gradients.key_scale is not None:
         gradients.key_scale.copy_(of_k)
     if gradients.log_decay is not None and call.log_decay is not None:
         # ln a_t is in the weights of every key before t for every query from t on, and in the state after the last.
-        wide = torch.float32 if of_q.device.type == "mps" else torch.float64
-        from_here = (of_q.to(wide) - of_k).flip(-1).cumsum(-1).flip(-1)
-        from_here += _dot(grad_memory, result.memory) + _dot(grad_normaliser, result.normaliser)
-        gradients.log_decay.copy_(from_here.masked_fill_(call.log_decay.isneginf(), 0))
+        # Stretch by stretch, so that no rounding error travels further.
+        resets = call.log_decay.isneginf()
+        from_here = _in_stretches(of_q.to(of_states.dtype) - of_k, stretch).flip(-1).cumsum(-1).flip(-1)
+        from_here += of_states.unsqueeze(-1)
+        # Nothing passes a reset: what has been summed there is rounding errors.
+        next_reset = torch.where(_in_stretches(resets, stretch), torch.arange(stretch, device=resets.device), stretch)
+        next_reset = next_reset.flip(-1).cummin(-1).values.flip(-1)
+        from_here -= torch.nn.functional.pad(from_here, (0, 1)).gather(-1, next_reset)
+        gradients.log_decay.copy_(from_here.flatten(2)[..., : resets.shape[-1]].masked_fill(resets, 0))
 
 
-def _dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
+def _in_stretches(x: Tensor, stretch: int) -> Tensor:
+    """(B, H, N) → (B, H, stretches, ``stretch``), the last one filled up with zeros."""
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % stretch)).unflatten(-1, (-1, stretch))
+
+
+def new_exponents_of_states(
+    call: Call, result: Result, grad_memory: Tensor | None, grad_normaliser: Tensor | None, stretch: int
+) -> Tensor:
+    """``of_states`` of :func:`put_exponents`, of which only the last is known: float64, where the device has it."""
+    batch, heads, length, _ = call.q.shape
+    dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
+    of_states = torch.zeros(batch, heads, -(-length // stretch), dtype=dtype, device=call.q.device)
+    of_states[..., -1:] = dot(grad_memory, result.memory) + dot(grad_normaliser, result.normaliser)
+    return of_states
+
+
+def dot(grad: Tensor | None, state: Tensor) -> Tensor | float:
     """(B, H, 1), or zero without a gradient."""
     return 0.0 if grad is None else (grad * state).flatten(2).sum(-1, keepdim=True)

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from linear_rope.features.base import Formula
-from linear_rope.functional.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.functional.call import (
+    Call,
+    Gradients,
+    Result,
+    dot,
+    empty_gradients,
+    new_exponents_of_states,
+    put_exponents,
+)
 from linear_rope.functional.call import empty_result as any_result
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
 from linear_rope.functional.recurrent import State
@@ -22,6 +30,8 @@ from linear_rope.positions.rotary import rotate
 # Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
 BLOCK_ELEMENTS = {"cpu": 2**20}
 OTHER_BLOCK_ELEMENTS = 2**25
+STRETCH = BLOCK_CHUNKS * CHUNK_SIZE
+"""positions of a block, but for the last two"""
 
 
 class Region(NamedTuple):
@@ -38,7 +48,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return any_result(call)
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
-    later = length // (BLOCK_CHUNKS * CHUNK_SIZE) + 2
+    later = length // STRETCH + 2
 
     def new(*shape: int, exists: bool = True, dtype: torch.dtype = call.dtype) -> Tensor:
         return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
@@ -89,6 +99,7 @@ def differentiate(
         grad_output = torch.zeros_like(result.output)
     gradients, formula = empty_gradients(call), call.make_formula()
     exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
+    of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, STRETCH)
     back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
     stretches = list(enumerate(blocks(call.q.shape[2])))
     for batch, heads in _groups(call):
@@ -97,6 +108,10 @@ def differentiate(
             after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
         for number, positions in reversed(stretches):
             at = Region(batch, heads, positions)
+            if call.log_decay is not None and positions.stop % STRETCH == 0 and number + 1 < len(stretches):
+                assert after is not None
+                state = _state_before(call, result, number + 1, batch, heads)
+                of_states[batch, heads, number : number + 1] = _exponent(after, state)
             state = _state_before(call, result, number, batch, heads)
             terms, mapped = _terms(call, formula, at)
             total = result.total[at] if terms.has_denominator else None
@@ -121,8 +136,15 @@ def differentiate(
         if gradients.normaliser is not None and after.normaliser is not None:
             gradients.normaliser[batch, heads] = after.normaliser
     if exponents is not None:
-        put_exponents(gradients, call, result, exponents[0], exponents[1], grad_memory, grad_normaliser)
+        put_exponents(gradients, call, exponents[0], exponents[1], of_states, STRETCH)
     return gradients
+
+
+def _exponent(grad: State, state: State | None) -> Tensor | float:
+    """The gradient (b, h, 1) of the exponent of a state, from that of the state."""
+    assert state is not None
+    of_memory = dot(grad.memory, state.memory)
+    return of_memory if state.normaliser is None else of_memory + dot(grad.normaliser, state.normaliser)
 
 
 class _Mapped(NamedTuple):

@@ -17,11 +17,12 @@ from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
-from linear_rope.functional.terms import Terms, attention_output, full_precision
+from linear_rope.functional.terms import Terms, attention_output
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
+from linear_rope.precision import full_precision
 from linear_rope.tracing import is_watched
 
 IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linear_rope.functional.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.functional.call import (
+    Call,
+    Gradients,
+    Result,
+    empty_gradients,
+    new_exponents_of_states,
+    put_exponents,
+)
 from linear_rope.functional.call import empty_result as any_result
 
 CHUNK = 32
@@ -57,7 +64,7 @@ class _Call(ctypes.Structure):
         ("grad_output", _Rows),
         *_fields(ctypes.c_void_p, "grad_total grad_new_memory grad_new_normaliser"),
         *_fields(_Rows, "grad_q grad_k grad_v grad_denominator_q grad_denominator_k"),
-        *_fields(ctypes.c_void_p, "of_q of_k grad_memory grad_normaliser parallel"),
+        *_fields(ctypes.c_void_p, "of_q of_k of_states grad_memory grad_normaliser parallel"),
         ("threads", ctypes.c_long),
     )
 
@@ -339,10 +346,13 @@ def differentiate(
             arguments.out(name, torch.empty(shape, dtype=call.dtype))
             for name, shape in (("of_q", queries), ("of_k", keys))
         ]
+    of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, CHUNK * SAVED)
+    if call.log_decay is not None:
+        arguments.out("of_states", of_states)
     arguments.run("backward")
     for to, x in copies:
         to.copy_(x)
     if exponents:
         of_q, of_k = exponents
-        put_exponents(gradients, call, result, of_q, of_k, grad_memory, grad_normaliser)
+        put_exponents(gradients, call, of_q, of_k, of_states, CHUNK * SAVED)
     return gradients

@@ -110,16 +110,15 @@ def _batched(
     def batch_axis(name: str) -> int:
         return 1 if name in ("memories", "normalisers", "stabilisers") else 0
 
-    def fold(name: str, x: Any, axis: int | None, size: int) -> Any:
-        if (
-            not isinstance(x, Tensor)
-            or name == "constant"
-            or (axis is None and name.endswith("rotation") and x.shape[0] == 1)
-        ):
+    def fold(name: str, x: Any, axis: int | None, size: int, batch: int) -> Any:
+        if not isinstance(x, Tensor) or name == "constant" or (axis is None and x.shape == (0,)):
             return x
-        if axis is None and x.shape == (0,):
+        rotates = name.endswith("rotation")
+        if rotates and axis is None and x.shape[0] == 1:
             return x
         x = x.unsqueeze(0).expand(size, *x.shape) if axis is None else x.movedim(axis, 0)
+        if rotates:  # one for all of a batch becomes one each
+            x = x.expand(size, batch, *x.shape[2:])
         return x.movedim(0, batch_axis(name)).flatten(batch_axis(name), batch_axis(name) + 1)
 
     def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
@@ -131,7 +130,7 @@ def _batched(
                 each.append(operator(*chosen))
             return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(outputs)
         batch = arguments[0].shape[0] if in_dims[0] is None else arguments[0].movedim(in_dims[0], 0).shape[1]
-        folded = [fold(*each, size) for each in zip(names, arguments, in_dims, strict=True)]
+        folded = [fold(*each, size, batch) for each in zip(names, arguments, in_dims, strict=True)]
         found = operator(*folded)
         unfolded = [
             (x, None) if x.shape == (0,) else (x.unflatten(batch_axis(name), (size, batch)), batch_axis(name))

@@ -11,7 +11,6 @@ past keeps at token t; both directions of a sequence fade, by −|L_i − L_j|. 
 that query i sees (of g_j alone with a scale, zero without): every factor is at most 1, and c_i cancels in the quotient.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -57,13 +56,6 @@ class Sums(NamedTuple):
 
 # Without a denominator nothing cancels the exponentials; beyond e^60 they are cut off, so that they stay finite.
 LARGEST_LOG_SCALE = 60.0
-
-
-def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Keeps autocast from lowering the precision of what is computed under it."""
-    # PyTorch 2.6 cannot compile the question.
-    available = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:

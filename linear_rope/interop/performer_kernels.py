@@ -13,7 +13,8 @@ from linear_rope.features.favor import favor_features
 from linear_rope.functional.bidirectional import bidirectional
 from linear_rope.functional.operator import causal as causal_operator
 from linear_rope.functional.rotated_features import call_of_terms
-from linear_rope.functional.terms import Sums, Terms, full_precision
+from linear_rope.functional.terms import Sums, Terms
+from linear_rope.precision import full_precision
 
 # The peer has these as defaults that none of its modules changes.
 SOFTMAX_EPS = 1e-4

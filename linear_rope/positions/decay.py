@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from linear_rope.checks import check_choice
 from linear_rope.positions.alibi import alibi_slopes
+from linear_rope.precision import full_precision
 
 
 class Decay(nn.Module):
@@ -37,16 +38,14 @@ class FixedDecay(Decay):
         log_kept: (H,) ln a of each head, at most 0.
     """
 
-    log_kept: Tensor
-
     def __init__(self, log_kept: Tensor) -> None:
         super().__init__(len(log_kept))
-        # What the settings say need not be stored with the weights.
-        self.register_buffer("log_kept", log_kept.double(), persistent=False)
+        # No buffer: what the settings say is neither stored with the weights nor rounded or left undefined with them.
+        self.log_kept: list[float] = log_kept.tolist()
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return self.log_kept.to(dtype).view(1, -1, 1).expand(x.shape[0], -1, x.shape[1])
+        log_kept = torch.tensor(self.log_kept, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+        return log_kept.view(1, -1, 1).expand(x.shape[0], -1, x.shape[1])
 
 
 class GatedDecay(Decay):
@@ -61,8 +60,6 @@ class GatedDecay(Decay):
         temperature: τ.
     """
 
-    start: Tensor
-
     def __init__(self, dim: int, heads: int, *, temperature: float = 1.0) -> None:
         super().__init__(heads)
         if not temperature > 0:
@@ -72,12 +69,14 @@ class GatedDecay(Decay):
         nn.init.normal_(self.weight, std=0.02)
         self.bias = nn.Parameter(torch.zeros(heads))
         kept = (1 - torch.exp2(-_spread(2, 7, heads))) ** temperature
-        self.register_buffer("start", torch.logit(kept), persistent=False)
+        self.start: list[float] = torch.logit(kept).tolist()
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = torch.promote_types(x.dtype, torch.float32)
-        logits = F.linear(x.to(dtype), self.weight.to(dtype)) + (self.start + self.bias).to(dtype)
-        return F.logsigmoid(logits).mT / self.temperature
+        with full_precision(x.device):
+            bias = torch.tensor(self.start, dtype=torch.float64, device=x.device) + self.bias
+            logits = F.linear(x.to(dtype), self.weight.to(dtype)) + bias.to(dtype)
+            return F.logsigmoid(logits).mT / self.temperature
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, temperature={self.temperature}"
@@ -86,8 +85,8 @@ class GatedDecay(Decay):
 def _spread(first: float, last: float, heads: int) -> Tensor:
     """(H,) evenly from ``first`` to ``last``; the middle for one head."""
     if heads == 1:
-        return torch.tensor([(first + last) / 2], dtype=torch.float64)
-    return torch.linspace(first, last, heads, dtype=torch.float64)
+        return torch.tensor([(first + last) / 2], dtype=torch.float64, device="cpu")
+    return torch.linspace(first, last, heads, dtype=torch.float64, device="cpu")
 
 
 def _kept(exponents: Tensor) -> Tensor:
@@ -97,8 +96,8 @@ def _kept(exponents: Tensor) -> Tensor:
 
 DECAYS: dict[str, Callable[[int, int], Decay]] = {
     "fixed": lambda dim, heads: FixedDecay(_kept(_spread(1, 7, heads))),
-    "alibi": lambda dim, heads: FixedDecay(-alibi_slopes(heads)),
-    "retnet": lambda dim, heads: FixedDecay(_kept(5 + torch.arange(heads, dtype=torch.float64))),
+    "alibi": lambda dim, heads: FixedDecay(-alibi_slopes(heads, device="cpu")),
+    "retnet": lambda dim, heads: FixedDecay(_kept(5 + torch.arange(heads, dtype=torch.float64, device="cpu"))),
     "gate": GatedDecay,
 }
 """called with the width of the tokens and the number of heads: "fixed" keeps 1 − 2^(−e), e from 1 to 7 over the heads;

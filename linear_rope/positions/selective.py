@@ -35,7 +35,8 @@ class SelectiveRotation:
     bias: bool = False
     """whether each pair has a learned constant speed b of its own; with "paper" it is exp(b), which begins at 1"""
     gate: bool = False
-    """whether f is multiplied by a head's σ(w·x_t + b); with "paper" of the token's parts of length one"""
+    """whether f is multiplied by a head's 2·σ(w·x_t + b), which begins near 1; with "paper" by σ alone, of the token's
+    parts of length one"""
     init: Literal["rope", "paper"] = "rope"
     """"rope" adds the projection, and a convolution of it that begins at zero, to 1: training begins close to RoPE.
     "paper" is the convolution of the projection alone, with PyTorch's usual variance"""
@@ -120,7 +121,8 @@ class SelectiveAngles(nn.Module):
             tokens = self._tokens(x).flatten(2) if self.is_paper else x
             gate = self.gate.to(speed.dtype) * self._gain(self.gate)
             logits = F.linear(tokens.to(speed.dtype), gate, self.gate_bias.to(speed.dtype))
-            speed = speed * logits.sigmoid().mT.unsqueeze(-1)
+            # Twice σ is 1 where training begins.
+            speed = speed * logits.sigmoid().mT.unsqueeze(-1) * (1 if self.is_paper else 2)
         if key_padding_mask is not None:
             speed = speed.masked_fill(key_padding_mask[:, None, :, None], 0)
         frequencies = rope_frequencies(self.width, base=self.base, device=x.device)

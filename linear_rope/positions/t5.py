@@ -23,8 +23,6 @@ class T5Buckets(ScorePositions):
         max_distance: from which on all distances are in one bucket.
     """
 
-    bounds: Tensor
-
     def __init__(
         self, heads: int, head_dim: int, causal: bool = False, buckets: int = 32, max_distance: int = 128
     ) -> None:
@@ -41,14 +39,16 @@ class T5Buckets(ScorePositions):
         wide = self.one_side - exact
         growth = max_distance / exact
         # The first distance of each bucket but the first; rounded, so that a whole number stays one.
-        firsts = [*range(1, exact + 1), *(math.ceil(round(exact * growth ** (i / wide), 9)) for i in range(1, wide))]
-        self.register_buffer("bounds", torch.tensor(firsts), persistent=False)
+        self.firsts = [
+            *range(1, exact + 1),
+            *(math.ceil(round(exact * growth ** (i / wide), 9)) for i in range(1, wide)),
+        ]
 
     def bucket(self, distance: Tensor) -> Tensor:
         """The row of the table for distances m − n of query and key."""
         size = distance.clamp(min=0) if self.causal else distance.abs()
         later = 0 if self.causal else (distance < 0) * self.one_side
-        return torch.bucketize(size, self.bounds, right=True) + later
+        return torch.bucketize(size, torch.tensor(self.firsts, device=size.device), right=True) + later
 
     def forward(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         rows = self.bucket(distances(q_positions, k_positions))

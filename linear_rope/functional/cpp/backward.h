@@ -170,6 +170,15 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
 }
 
+// The gradient of the exponent of the state that was saved before a chunk, from that of the state.
+static double exponent_of_state(const Head& h, const BackwardMemory& m, long chunk) {
+  const Call& c = h.call;
+  const Real* state = c.saved + (chunk / SAVED * c.batch * c.heads + h.index) * h.state;
+  double total = h.sums() ? dot(m.of_z, state + h.memory, h.features) : 0;
+  for (long i = 0; i < h.memory; i += h.features) total += dot(m.G + i, state + i, h.features);
+  return total;
+}
+
 static void backward(Call& c, const Projection& p, const Piece& piece) {
   const long index = piece.index;
   const Head h(c, index);
@@ -182,6 +191,8 @@ static void backward(Call& c, const Projection& p, const Piece& piece) {
   std::memcpy(m.of_z, piece.passed + h.memory, h.features * sizeof(Real));
   for (long first = (piece.last - 1) / SAVED * SAVED; first >= piece.first; first -= SAVED) {
     const long last = std::min(first + SAVED, piece.last);
+    if (c.of_states && last < h.chunks())
+      c.of_states[index * ((h.chunks() + SAVED - 1) / SAVED) + first / SAVED] = exponent_of_state(h, m, last);
     remake_states(c, p, h, m, first, last);
     for (long chunk = last - 1; chunk >= first; chunk--) chunk_gradients(c, p, h, m, chunk, chunk - first);
   }

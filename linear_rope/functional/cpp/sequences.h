@@ -30,7 +30,8 @@ struct Call {
   Rows grad_output;
   const Real *grad_total, *grad_new_memory, *grad_new_normaliser;
   Rows grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k;
-  Real *of_q, *of_k;  // (batch, heads, length): gradients of the exponents
+  Real *of_q, *of_k;   // (batch, heads, length): gradients of the exponents
+  double* of_states;  // (batch, heads, stretches): likewise of the states that were saved after each stretch
   Real *grad_memory, *grad_normaliser;
   // How to run `function(data)` on so many threads: GOMP_parallel of the OpenMP that PyTorch uses, or null for one.
   void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);

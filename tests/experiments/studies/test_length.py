@@ -131,7 +131,9 @@ def test_verdicts_follow_the_effects(made_up, sign, verdict):
     assert set(verdicts(STUDY, *made_up(sign)).values()) == {verdict}
 
 
-@pytest.mark.parametrize(("rise", "said"), [(0.0, "A fixed decay cures what"), (0.5, "A fixed decay does not cure what")])
+@pytest.mark.parametrize(
+    ("rise", "said"), [(0.0, "A fixed decay cures what"), (0.5, "A fixed decay does not cure what")]
+)
 def test_the_answer_of_variants_that_decay_says_whether_it_cures(rise, said, make_comparison, tmp_path):
     root = make_comparison(tmp_path / "length", "elu+1-rope-after,elu+1-rope-after@decay=fixed", 3)
     rows = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.attention import RoPEAttention
-from linear_rope.positions import FixedDecay, GatedDecay, SelectiveRotation
+from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotation
 from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused, in_steps, random, some_padding
 
@@ -114,15 +114,95 @@ def test_alibi_of_softmax_is_the_decay_of_the_same_name() -> None:
     assert_near(make("softmax", rope="none", decay="alibi")(x), make("softmax", rope="none", alibi=True)(x))
 
 
-def test_selective_angles_begin_as_rope() -> None:
-    """With a projection of zero the speed is 1 at every token."""
-    module, plain = make("elu+1", rope_angles="selective"), make("elu+1")
+BEGINS_AS_ROPE = pytest.mark.parametrize(
+    "settings", [SelectiveRotation(), SelectiveRotation(rank=None, bias=True, gate=True)]
+)
+
+
+@BEGINS_AS_ROPE
+def test_selective_angles_without_their_projections_are_rope(settings: SelectiveRotation) -> None:
+    """The speed is 1 at every token."""
+    module, plain = (LinearRoPEAttention(DIM, HEADS, feature_map="elu+1", rope_angles=x) for x in (settings, "fixed"))
     assert module.rotation is not None
     with torch.no_grad():
         module.rotation.projections[-1].zero_()
-    plain.load_state_dict({name: x for name, x in module.state_dict().items() if not name.startswith("rotation")})
+        if module.rotation.gate is not None:
+            module.rotation.gate.zero_()
+    weights = {name: x for name, x in module.state_dict().items() if not name.startswith("rotation")}
+    plain.load_state_dict(weights)
     x = random(2, LENGTH, DIM)
-    assert_near(module(x), plain(x))
+    assert_near(module.double()(x), plain.double()(x))
+
+
+@BEGINS_AS_ROPE
+def test_selective_angles_begin_near_rope(settings: SelectiveRotation) -> None:
+    """Weights of 0.02 change a speed of 1 by a few hundredths."""
+    torch.manual_seed(0)
+    module, x = (
+        LinearRoPEAttention(DIM, HEADS, causal=True, num_features=6, rope_angles=settings),
+        torch.randn(2, 100, DIM),
+    )
+    phase = module.prefill(x)[1].carried.phase
+    assert ((phase - 100).abs() < 10).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_angles_and_decays_keep_their_precision_under_autocast(kernel: str) -> None:
+    module = make(kernel, decay="gate", rope_angles=SelectiveRotation(bias=True, gate=True)).float()
+    x, low = random(2, 300, DIM).float(), random(2, 300, DIM).bfloat16()
+    for tokens in (x, low):
+        expected = module.project(tokens.float(), tokens.float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = module.project(tokens, tokens)
+        assert found.q.dtype == torch.bfloat16
+        for name in ("angles", "log_decay"):
+            assert getattr(found, name).dtype == torch.float32
+            assert_near(getattr(found, name), getattr(expected, name), 1e-5)
+
+
+@pytest.mark.parametrize("options", ADDITIONS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_modules_can_be_made_on_the_meta_device_and_loaded(kernel: str, options: dict[str, Any]) -> None:
+    module, x = make(kernel, **options), random(2, 9, DIM)
+    for assign in (True, False):
+        with torch.device("meta"):
+            empty = KERNELS[kernel](causal=True, **options).double()
+        empty = empty if assign else empty.to_empty(device="cpu")
+        empty.load_state_dict(module.state_dict(), strict=True, assign=assign)
+        assert_identical(empty(x), module(x))
+
+
+class Own(Decay):
+    """Of a value and shape that is given."""
+
+    def __init__(self, value: float, *shape: int) -> None:
+        super().__init__(HEADS)
+        self.value, self.shape = value, shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.full(self.shape, self.value, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_decay_of_one_s_own_that_cannot_be_is_refused(kernel: str) -> None:
+    x = random(2, 9, DIM)
+    assert_refused(lambda: make(kernel, decay=Own(0.5, 2, HEADS, 9))(x), ["log_decay", "0.5", "≤ 0"])
+    assert_refused(lambda: make(kernel, decay=Own(-0.5, 2, 9, HEADS))(x), ["decay", "(2, 9, 2)", "(2, 2, 9)"])
+
+
+@pytest.mark.parametrize("window", [2.5, "4", None])
+def test_windows_that_are_no_whole_numbers_are_refused(window: Any) -> None:
+    assert_refused(lambda: make("elu+1", local_conv=window), ["local_conv", repr(window), "whole number"])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_state_of_another_kind_of_attention_is_refused(kernel: str) -> None:
+    plain, x = make(kernel), random(2, 9, DIM)
+    for options in ({"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}):
+        module = make(kernel, **options)
+        for one, other in ((plain, module), (module, plain)):
+            _, state = one.prefill(x)
+            assert_refused(lambda: other.step(x[:, :1], state), ["state", *options])  # noqa: B023
 
 
 @pytest.mark.parametrize("rank", [None, 3])

@@ -30,6 +30,7 @@ from tests.linear_rope.tensors import (
     some_padding,
 )
 
+IN_BLOCKS = [form for form in FAST if form != "recurrent"]
 CAUSAL = pytest.mark.parametrize("causal", [True, False])
 
 
@@ -126,6 +127,50 @@ def test_the_hundred_thousandth_token_is_as_exact_as_the_hundredth(name: str, dt
     tail = [x[:, :, -last:].double() for x in (q, k, v, log_decay)]
     expected = with_decay(*tail, implementation="reference", **options)
     assert_near(y[:, :, -50:].double(), expected[:, :, -50:], TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("implementation", IN_BLOCKS)
+@pytest.mark.parametrize("name", ["favor+", "elu+1"])
+def test_the_first_token_s_gradients_are_exact_before_a_hundred_thousand_others(name: str, implementation: str) -> None:
+    """At a = 1/2 what comes 250 tokens later counts 2^−250; rounding errors of all that comes would not."""
+    length, first = 100_000, 400
+    feature_map = FavorPlus(D, M).double() if name == "favor+" else EluPlusOne()
+    inputs = [*random_qkv(1, HEADS, length), torch.full((1, HEADS, length), math.log(0.5), dtype=torch.float64)]
+    weights = random(1, HEADS, length, D, seed=90)
+
+    def gradients(inputs: list[Tensor], implementation: str) -> list[Tensor]:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        y = with_decay(*leaves, feature_map=feature_map, rope="none", causal=True, implementation=implementation)
+        found = torch.autograd.grad((y * weights[:, :, : y.shape[2]].to(y.dtype)).sum(), leaves)
+        return [x[:, :, :150] for x in found]
+
+    expected = gradients([x[:, :, :first] for x in inputs], "reference")
+    for found, wanted in zip(gradients([x.float() for x in inputs], implementation), expected, strict=True):
+        assert_near(found.double(), wanted, TOLERANCES[torch.float32])
+
+
+@pytest.mark.parametrize(
+    ("length", "implementation"), [*((70, form) for form in FAST), *((1500, form) for form in IN_BLOCKS)]
+)
+def test_no_gradient_passes_a_reset_not_even_rounding_errors(
+    feature_map: FeatureMap, length: int, implementation: str
+) -> None:
+    """What comes after the reset is a million times as loud."""
+    start = length // 2 + 3
+    inputs = [x.float() for x in (*random_qkv(1, HEADS, length), some_decay(1, length))]
+    inputs[3][..., start] = -torch.inf
+    loud = torch.ones(length, 1)
+    loud[start:] = 1e6
+
+    def gradients(inputs: list[Tensor], loud: Tensor, implementation: str) -> list[Tensor]:
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
+        y = with_decay(*leaves, feature_map=feature_map, causal=True, implementation=implementation)
+        return [x[:, :, :start] for x in torch.autograd.grad((y * loud.to(y.dtype)).sum(), leaves)]
+
+    alone = [x[:, :, :start].double() for x in inputs]
+    expected = gradients(alone, loud[:start], "reference")
+    for found, wanted in zip(gradients(inputs, loud, implementation), expected, strict=True):
+        assert_near(found.double(), wanted, 10 * TOLERANCES[torch.float32])
 
 
 def test_decays_of_one_change_nothing(feature_map: FeatureMap) -> None:
@@ -245,3 +290,20 @@ def test_values_of_a_decay_are_not_read_where_a_call_is_traced() -> None:
     assert_near(torch.func.vmap(attend)(log_decays), torch.stack([attend(x) for x in log_decays]))
     on_meta = [x.to("meta") for x in (q, k, v, log_decays[0])]
     linear_attention(*on_meta[:3], feature_map=EluPlusOne(), causal=True, log_decay=on_meta[3])
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "auto"])
+def test_positions_and_angles_of_each_of_many_calls_go_through_vmap(implementation: str) -> None:
+    """Which are one for both sequences of a call, and others in another call."""
+    q, k, v = random_qkv(2, HEADS, 70)
+    options: dict[str, Any] = dict(feature_map=EluPlusOne(), causal=True, implementation=implementation)
+
+    def at(positions: Tensor) -> Tensor:
+        return linear_attention(q, k, v, positions=positions, **options)
+
+    def turned(angles: Tensor) -> Tensor:
+        return linear_attention(q, k, v, angles=angles, **options)
+
+    positions, angles = torch.arange(70) * torch.tensor([[1], [3], [0]]), random(3, 1, 1, 70, D // 2, seed=91)
+    assert_near(torch.func.vmap(at)(positions), torch.stack([at(x) for x in positions]))
+    assert_near(torch.func.vmap(turned)(angles), torch.stack([turned(x) for x in angles]))
