@@ -36,7 +36,7 @@ def _with_a_decay(found: Findings) -> str:
         return ""
     verb = {SUPPORTED: "cures", NOT_SUPPORTED: "does not cure"}.get(cures.verdict, "may cure")
     return (
-        f"A fixed decay {verb} what RoPE breaks on longer texts: at 16 times the training length it changes the rise of "
-        f"the loss of elu+1 with RoPE after its map by {cures.estimate.mean:+.2f} {found.comparison.objective.unit}. The "
-        f"loss of {hold} of {measured} variants with a decay holds."
+        f"A fixed decay {verb} what RoPE breaks on longer texts: at 16 times the training length it changes the rise "
+        f"of the loss of elu+1 with RoPE after its map by {cures.estimate.mean:+.2f} "
+        f"{found.comparison.objective.unit}. The loss of {hold} of {measured} variants with a decay holds."
     )

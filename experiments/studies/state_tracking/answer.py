@@ -3,7 +3,7 @@
 from experiments.analysis.statistics import estimate
 from experiments.report.answer import Findings, in_words, listed
 from experiments.studies.recall.answer import shown
-from experiments.studies.tracking.measure import ACCURACIES, FACTORS, TRACKS
+from experiments.studies.state_tracking.measure import ACCURACIES, FACTORS, TRACKS
 
 
 def answer(found: Findings) -> str:

@@ -11,7 +11,7 @@ from experiments.figures.settings import by_base, curves_by_setting, looks_by_se
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
 from experiments.studies.recall.answer import shown
-from experiments.studies.tracking.measure import ACCURACIES, FACTORS
+from experiments.studies.state_tracking.measure import ACCURACIES, FACTORS
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)

@@ -12,15 +12,15 @@ from experiments.data.registry import load_corpus
 from experiments.report.answer import Findings
 from experiments.studies import tables
 from experiments.studies.registry import STUDIES
-from experiments.studies.tracking import measure as tracking
-from experiments.studies.tracking.answer import answer
-from experiments.studies.tracking.figures import by_length_table, figures
+from experiments.studies.state_tracking import measure as tracking
+from experiments.studies.state_tracking.answer import answer
+from experiments.studies.state_tracking.figures import by_length_table, figures
 from experiments.training.chosen_objective import make_objective
 from tests.made_up import make_record
 
 from .conftest import drawn, judged, opened, verdicts, write
 
-TRACKING = STUDIES["tracking"]
+TRACKING = STUDIES["state-tracking"]
 NOISE = (0.0, 0.001, -0.001)
 BEST, WITHOUT = "elu+1-selective-after@decay=gate", "elu+1-rope-after@decay=gate"
 
