@@ -18,17 +18,20 @@ def answer(found: Findings) -> str:
         f"without the decay {alone}."
     )
     if found.size("fixed-below-softmax"):
-        difference = found.rows["fixed-below-softmax"].estimate
-        surely = (
-            "" if found.verdict("fixed-below-softmax") == SUPPORTED or difference.mean > 0 else ", not beyond doubt"
-        )
-        side = "below" if difference.mean < 0 else "above"
-        said.append(f"It ends {abs(difference.mean):.3f} {unit} {side} softmax attention with RoPE{surely}.")
+        difference = found.rows["fixed-below-softmax"].estimate.mean
+        side, doubt = "below" if difference < 0 else "above", _doubt(found, "fixed-below-softmax")
+        said.append(f"It ends {abs(difference):.3f} {unit} {side} softmax attention with RoPE{doubt}.")
     if found.size("rope-after-with-fixed"):
         added = found.rows["rope-after-with-fixed"].estimate.mean
-        word = "lowers" if added < 0 else "raises"
-        said.append(f"With the decay RoPE after the map {word} the loss by {abs(added):.3f}.")
+        word, doubt = "lowers" if added < 0 else "raises", _doubt(found, "rope-after-with-fixed")
+        said.append(f"With the decay RoPE after the map {word} the loss by {abs(added):.3f}{doubt}.")
     if found.size("alike"):
         beside = found.rows["alike"].estimate.mean
         said.append(f"With a gate and a local convolution on both, elu+1 minus softmax attention is {beside:+.3f}.")
     return " ".join(said)
+
+
+def _doubt(found: Findings, key: str) -> str:
+    """What is to be added where a lower loss is claimed, found and not beyond doubt."""
+    is_sure = found.verdict(key) == SUPPORTED or found.rows[key].estimate.mean > 0
+    return "" if is_sure else ", not beyond doubt"
