@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope import SoftmaxRoPEAttention
+from linear_rope import SoftmaxRoPEAttention, YaRN
 from linear_rope.positions import Deberta, T5Buckets, TransformerXL
+from linear_rope.positions.rotary import rope_frequencies
 from tests.linear_rope.tensors import random
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -182,3 +183,19 @@ def test_rope_is_roformer_s(causal: bool) -> None:
         hidden = F.gelu(layer.intermediate.dense(y))
         y = layer.output.LayerNorm(y + layer.output.dense(hidden))
     assert_equal(y, expected)
+
+
+@pytest.mark.parametrize(("factor", "length", "base"), [(32.0, 256, 10000.0), (4.0, 2048, 10000.0), (8.0, 64, 500.0)])
+def test_yarn_has_its_frequencies(factor: float, length: int, base: float) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    settings = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length, "rope_theta": base}
+    longest = int(length * factor)
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=1, max_position_embeddings=longest, rope_parameters=settings
+    )
+    frequencies, magnitude = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    scaling = YaRN(factor, original_length=length)
+    ours = rope_frequencies(64, base=base, scaling=scaling)
+    torch.testing.assert_close(frequencies.double(), ours, rtol=1e-6, atol=0)
+    assert magnitude == pytest.approx(scaling.magnitude, rel=1e-12)
