@@ -21,7 +21,7 @@ from experiments.records.record import is_finished, read_comparison, run_config,
 from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
 from experiments.training import tuning
-from experiments.training.checkpoint import checkpoint_path, read_checkpoint
+from experiments.training.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
@@ -96,7 +96,7 @@ def _is_mixed(root: Path, comparison: Comparison) -> bool:
 def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
     """Copy what is there of ``runs``; returns where each was. A run that has begun is left alone.
 
-    So is one whose weights are damaged there. Raises OSError if something cannot be read or written; what was taken
+    So is one of which a checkpoint that it is measured by is not whole there. Raises OSError if something cannot be read or written; what was taken
     over until then is whole.
     """
     for leftover in training.root.glob(f"{UNFINISHED}*"):
@@ -111,7 +111,8 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
         if there is None or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
-            read_checkpoint(_weights(there.root, there.run, training.config.steps))
+            for step in _steps(training):
+                read_checkpoint(_weights(there.root, there.run, step))
         except (ValueError, OSError):
             continue
         _copy(training, run, there)
@@ -121,15 +122,16 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
 
 def _copy(training: Training, run: Run, there: Trained) -> None:
     """Make the run under another name, then rename it: at any moment all of it is there, or nothing."""
-    directory, steps = training.job(run).directory, training.config.steps
+    directory = training.job(run).directory
     elsewhere = replace(training, root=training.root / f"{UNFINISHED}{os.getpid()}")
     made = elsewhere.job(run).directory
     try:
-        weights = _weights(elsewhere.root, run, steps)
-        weights.mkdir(parents=True)
+        for step in _steps(training):
+            weights = _weights(elsewhere.root, run, step)
+            weights.mkdir(parents=True)
+            for path in _weights(there.root, there.run, step).iterdir():
+                write_atomically(weights / path.name, read_file(path, "remove it", LARGEST_CHECKPOINT))
         write_run_config(elsewhere, run)
-        for path in _weights(there.root, there.run, steps).iterdir():
-            write_atomically(weights / path.name, read_file(path, "remove it", LARGEST_CHECKPOINT))
         metrics = run_directory(there.root, *there.run) / "metrics.jsonl"
         write_atomically(made / "metrics.jsonl", read_file(metrics, "remove it"))
         where = f"{there.root.name}, {there.run}"
@@ -142,6 +144,14 @@ def _copy(training: Training, run: Run, there: Trained) -> None:
         sync_directory(directory.parent)
     finally:
         shutil.rmtree(elsewhere.root, ignore_errors=True)
+
+
+def _steps(training: Training) -> list[int]:
+    """Those whose checkpoints a finished run is measured by: the last one's, or the mean of all that it keeps."""
+    config = training.config
+    if config.kept_checkpoints == 2:
+        return [config.steps]
+    return averaged_steps(config.steps, config.checkpoint_every, config.kept_checkpoints)
 
 
 def _weights(root: Path, run: Run, steps: int) -> Path:

@@ -111,6 +111,11 @@ def load_newest_checkpoint(
     return None, notes
 
 
+def averaged_steps(steps: int, every: int, count: int) -> list[int]:
+    """The last ``count`` steps, 2 or more, of whose checkpoints there is a mean; fewer where there were not as many."""
+    return [*range(every, steps, every)[-(count - 1) :], steps]
+
+
 def averaged_weights(
     directory: Path, model: nn.Module, *, steps: int, every: int, count: int
 ) -> tuple[dict[str, torch.Tensor], int]:
@@ -129,7 +134,7 @@ def averaged_weights(
     Raises:
         ValueError, OSError: the last one is not there or damaged.
     """
-    wanted = range(every, steps, every)[-(count - 1) :]
+    *wanted, _ = averaged_steps(steps, every, count)
     newest = read_checkpoint(checkpoint_path(directory, steps)).model
     names = dict(model.named_parameters())
     sums = {name: newest[name].double() for name in names}

@@ -15,7 +15,7 @@ from experiments.records.record import run_directory
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import Objective
-from experiments.training.trained_models import trained_models
+from experiments.training.trained_models import finished_runs, trained_models
 from experiments.training.translation import BEAMS as BEAMS
 from experiments.training.translation import LENGTH_PENALTY as LENGTH_PENALTY
 from experiments.training.translation import Translation, Translator, corpus_bleu, load_average
@@ -48,7 +48,8 @@ TRANSLATIONS = Table(
 def measure(root: Path, comparison: Comparison, objective: Objective) -> list[str]:
     """Write bleu.csv and translations.csv; returns sentences about what could not be measured.
 
-    They are written after every run, and one whose weights were measured already is not translated again.
+    They are written after every run. One whose weights were measured already is not translated again, and what was
+    measured of one whose weights are gone stays.
     """
     if not isinstance(objective, Translation):
         return [f"--data {objective.corpus.name} is no translation: no BLEU was measured; give --data multi30k"]
@@ -57,8 +58,9 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
     rows = objective.examples.test.iloc[chosen]
     sources, references = rows["source"].tolist(), rows["target"].tolist()
     before = SCORES.read(root), TRANSLATIONS.read(root)
-    scores, translations = list[pd.DataFrame](), list[pd.DataFrame]()
-    for name, seed, model in trained_models(root, comparison, objective, "the translation", notes):
+    found = {run: tuple(_of_run(table, *run) for table in before) for run in finished_runs(root, comparison)}
+    measured = [run for run, tables in found.items() if all(map(len, tables))]
+    for name, seed, model in trained_models(root, comparison, objective, "the translation", notes, measured):
         try:
             count = load_average(run_directory(root, name, seed), model, config)
         except (ValueError, OSError) as error:
@@ -67,24 +69,21 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
         if count < config.kept_checkpoints:
             notes.append(f"{name} seed {seed} translates with the average of {count} checkpoints: no more are whole")
         weights = digest_of(model)
-        done = _of_run(before[0], name, seed)
-        if before[1] is not None and len(done) and done.iloc[0]["weights"] == weights:
-            scores.append(done)
-            translations.append(_of_run(before[1], name, seed))
+        if (name, seed) in measured and found[name, seed][0].iloc[0]["weights"] == weights:
             continue
         translator = Translator(model, objective.tokenizer, config.context)
         said = translator.translate(sources)
         bleu, signature = corpus_bleu(said, references)
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
-        scores.append(pd.DataFrame([{"variant": name, "seed": seed} | score]))
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
         # Spread over all lengths: those at the beginning are the shortest.
         kept = pd.DataFrame(texts).iloc[:: max(1, len(said) // KEPT)][:KEPT]
-        translations.append(kept.assign(variant=name, seed=seed)[TRANSLATIONS.columns])
-        SCORES.write(root, *scores)
-        TRANSLATIONS.write(root, *translations)
-    SCORES.write(root, *scores)
-    TRANSLATIONS.write(root, *translations)
+        found[name, seed] = (
+            pd.DataFrame([{"variant": name, "seed": seed} | score]),
+            kept.assign(variant=name, seed=seed)[TRANSLATIONS.columns],
+        )
+        for table, parts in zip((SCORES, TRANSLATIONS), zip(*found.values(), strict=True), strict=True):
+            table.write(root, *filter(len, parts))
     return notes
 
 

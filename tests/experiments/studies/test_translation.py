@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -59,6 +60,26 @@ def test_what_was_translated_is_not_translated_again(made, monkeypatch):
     monkeypatch.setattr(measured.Translator, "translate", lambda *_: pytest.fail("it was translated again"))
     assert main([*words, "--out", str(out)]) == 0
     assert (out / "bleu.csv").read_bytes() == before
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measured_is_made_again(made, tmp_path):
+    out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
+    before = {name: (out / name).read_bytes() for name in ("bleu.csv", "translations.csv")}
+    shutil.rmtree(out / "softmax-rope/seed0/checkpoint")
+    (out / "translations.csv").write_text(
+        "".join(line for line in before["translations.csv"].decode().splitlines(keepends=True) if GATED not in line)
+    )
+    assert main([*words, "--out", str(out)]) == 0
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
+    words = ["run", "translation", "--preset", "smoke", "--variants", "softmax-rope", *SMALL, "--seeds", "2"]
+    out = tmp_path / "tuned"
+    assert main([*words, "--learning-rates", "0.002,0.02", "--workers", "1", "--out", str(out)]) == 0
+    assert pd.read_csv(out / "bleu.csv")["checkpoints"].tolist() == [4, 4]
 
 
 def test_a_trained_model_translates_in_python_and_on_the_command_line(made, capsys, monkeypatch):
