@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from linear_rope.tracing import is_watched
+
 
 class Faded(NamedTuple):
     """Attributes:
@@ -33,14 +35,15 @@ def fading(log_decay: Tensor, dtype: torch.dtype, *, causal: bool) -> Tensor:
     −∞ where a reset lies between them, and with ``causal`` at later keys.
     """
     sums, segment = faded(log_decay)
-    between = sums.unsqueeze(-1) - sums.unsqueeze(-2)
-    apart = segment.unsqueeze(-1) != segment.unsqueeze(-2)
-    if causal:
-        apart = apart | torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu(1)
-    else:
+    between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).to(dtype)
+    hidden = torch.ones(between.shape[-2:], dtype=torch.bool, device=between.device).triu(1)
+    if not causal:
         # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
-        between = between.tril() - between.triu(1)
-    return between.to(dtype).masked_fill(apart, -torch.inf)
+        between = between * torch.where(hidden, -1, 1)
+    if log_decay.device.type == "cpu" and not is_watched() and not bool(segment.any()):
+        return between.masked_fill(hidden, -torch.inf) if causal else between  # the rest takes longer than all this
+    apart = segment.unsqueeze(-1) != segment.unsqueeze(-2)
+    return between.masked_fill(apart | hidden if causal else apart, -torch.inf)
 
 
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:

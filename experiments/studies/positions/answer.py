@@ -13,7 +13,7 @@ def answer(found: Findings) -> str:
     softmax = [each for each in found.finished if each.kernel == "softmax"]
     if not softmax:
         return ""
-    best, rope = softmax[0], next((each for each in softmax if each.position == "rope"), None)
+    best, rope = softmax[0], next((each for each in softmax if each.position == "rope-before"), None)
     said = [f"{in_words(best)[0].upper()}{in_words(best)[1:]} ends lowest, at {found.final(best.name).mean:.2f} {unit}"]
     if rope is not None and rope != best:
         said[0] += f"; with RoPE it is {found.final(rope.name).mean:.2f}"

@@ -28,7 +28,7 @@ def several(monkeypatch):
     }
     study = replace(STUDIES["convergence"], name="several", presets={"smoke": SMALL | {"of_data": of_data}})
     monkeypatch.setitem(STUDIES._items, "several", study)
-    monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had))
+    monkeypatch.setitem(DATA_SETS._items, "nowhere", DataSet("nowhere", "", not_to_be_had, find=lambda _: None))
 
 
 @pytest.mark.slow
@@ -66,3 +66,15 @@ def test_compare_asks_for_the_data_set(several):
         ValueError, match="data is not given, and several is a comparison of each data set; give stdlib"
     ):
         compare("softmax-none", experiment="several", preset="smoke")
+
+
+@pytest.mark.parametrize("place", ["/somewhere", None])
+def test_data_that_are_damaged_are_refused_and_so_is_a_study_without_any(several, tmp_path, capsys, monkeypatch, place):
+    data_set = DataSet("nowhere", "", not_to_be_had, find=lambda directory: place)
+    monkeypatch.setitem(DATA_SETS._items, "nowhere", data_set)
+    of_data = {"nowhere": {}}
+    study = replace(STUDIES["several"], presets={"smoke": SMALL | {"of_data": of_data}})
+    monkeypatch.setitem(STUDIES._items, "several", study)
+    assert main(["run", "several", "--preset", "smoke", "--out", str(tmp_path / "all")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("--data nowhere cannot be had" if place else "none of nowhere is here") in line

@@ -97,7 +97,7 @@ def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
     assert table.loc["softmax-deberta", "added to a step"].startswith("+60%")
     assert table.loc["softmax-tupe"].tolist()[-1] == "-"
     said = answer(Findings(comparison, summarise(root, comparison, curves), judged(POSITIONS, *made_up), root))
-    assert said.startswith("Softmax attention with T5's buckets ends lowest")
+    assert said.startswith("Softmax attention with T5's buckets ends lowest, at 3.40 bits per byte; with RoPE it is 3.50.")
     assert "RoPE is clearly below 11 of the 12 others." in said
     assert "is the lowest of linear attention, at 3.7" in said
     assert said.endswith("the loss does not rise for softmax attention with ALiBi.")
@@ -112,6 +112,9 @@ def test_a_step_of_every_variant_is_timed_in_every_round(next_byte, monkeypatch,
     found = pd.read_csv(tmp_path / "cost.csv")
     assert found.groupby("variant").size().to_dict() == dict.fromkeys(names, positions.ROUNDS)
     assert (found["seconds"] > 0).all()
+    before = (tmp_path / "cost.csv").read_bytes()
+    assert positions.measure_cost(tmp_path, record, next_byte(config)) == []
+    assert (tmp_path / "cost.csv").read_bytes() == before, "what a quiet machine measured stays"
 
 
 @pytest.mark.parametrize("name", ["softmax-rope", "elu+1-rope-after", "softmax-t5", "elu+1-rope-after@decay=retnet"])
