@@ -196,7 +196,8 @@ class TrainedRun:
             name = self.comparison.record.objective.name
             raise ValueError(f"{self} was trained for {name!r} and continues no text; give a run of a language model")
         place = next(model.parameters()).device
-        tokenizer = self._tokenizer(SubwordTokenizer)
+        tokenizer = self.tokenizer()
+        assert not isinstance(tokenizer, TextTokenizer)
         given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
         ids = given if tokenizer is None else tokenizer.encode(given)
         read = torch.tensor(ids.astype(np.int64)[None], device=place)
@@ -234,8 +235,8 @@ class TrainedRun:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and translates nothing; give a run of translations"
             )
-        tokenizer = self._tokenizer(TextTokenizer)
-        if tokenizer is None:
+        tokenizer = self.tokenizer()
+        if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
         config = Config(**record.config)
         model = self.model(device)
@@ -266,8 +267,8 @@ class TrainedRun:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and classifies nothing; give a run of labelled texts"
             )
-        tokenizer = self._tokenizer(TextTokenizer)
-        if tokenizer is None:
+        tokenizer = self.tokenizer()
+        if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
         (context,) = (record.context_of(each) for each in record.variants if each.name == self.variant)
         reader = TextClassifier(
@@ -275,12 +276,16 @@ class TrainedRun:
         )
         return reader.classify([[each] if isinstance(each, str) else each for each in examples])
 
-    def _tokenizer(self, kind: type[T]) -> T | None:
-        """The tokenizer that the comparison keeps. Raises ValueError if it is not the one of the record."""
-        sha256, path = self.comparison.record.objective.tokenizer_sha256, self.comparison.directory / FILE
-        if not sha256:
+    def tokenizer(self) -> SubwordTokenizer | TextTokenizer | None:
+        """What makes tokens of a text for the model, as the comparison keeps it; None where a token is a byte.
+
+        Raises ValueError if it is not the one of the record.
+        """
+        objective, path = self.comparison.record.objective, self.comparison.directory / FILE
+        if not objective.tokenizer_sha256:
             return None
+        kind = SubwordTokenizer if objective.name == NextSubword.name else TextTokenizer
         tokenizer = kind.read(path)
-        if tokenizer.sha256 != sha256:
+        if tokenizer.sha256 != objective.tokenizer_sha256:
             raise ValueError(f"{path} is not the tokenizer that the record names; put that one back")
         return tokenizer

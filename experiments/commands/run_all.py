@@ -46,7 +46,7 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
             "study by the command that its claims name"
         )
     console = make_console()
-    commands = {name: ["run", name, "--out", str(RUNS / options.preset / name)] for name in STUDIES}
+    commands = {name: _own_command(name, options.preset) for name in STUDIES}
     if options.preset == "cpu":
         commands = {name: references.arguments(name) for name in references.REFERENCES}
     statuses = {}
@@ -71,3 +71,11 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
     for name in failed:
         console.print(f"  {name} is not; the same command tries it again")
     return EXIT_FAILED if failed else 0
+
+
+def _own_command(name: str, preset: str) -> list[str]:
+    """The words that run a study at a preset, beside the others of ``run all``."""
+    words = ["run", name, "--out", str(RUNS / preset / name)]
+    if "initial_weights" in (STUDIES[name].presets or {}).get(preset, {}):
+        words += ["--initial-weights", str(RUNS / preset / "mlm")]
+    return words

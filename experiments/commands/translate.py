@@ -17,7 +17,7 @@ def translate(options: TranslateOptions) -> int:
     from experiments.comparison import load
 
     run = load(options.directory).run(options.variant, options.seed)
-    texts = sys.stdin.read().splitlines() if options.text is None else [options.text]
+    texts = sys.stdin.read().removesuffix("\n").split("\n") if options.text is None else [options.text]
     penalty = options.length_penalty
     console = make_console()
     for text in run.translate(texts, beams=options.beams, length_penalty=penalty, device=options.device):

@@ -96,8 +96,8 @@ def _is_mixed(root: Path, comparison: Comparison) -> bool:
 def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) -> dict[Run, Trained]:
     """Copy what is there of ``runs``; returns where each was. A run that has begun is left alone.
 
-    So is one of which a checkpoint that it is measured by is not whole there. Raises OSError if something cannot be read or written; what was taken
-    over until then is whole.
+    So is one of which a checkpoint that it is measured by is not whole there. Raises OSError if something cannot be
+    read or written; what was taken over until then is whole.
     """
     for leftover in training.root.glob(f"{UNFINISHED}*"):
         shutil.rmtree(leftover)

@@ -6,7 +6,7 @@ from experiments.config import Config
 from experiments.data.corpus import Data, text_of
 from experiments.data.examples import Examples
 from experiments.training.classification import Classification
-from experiments.training.masked import MaskedToken, lines
+from experiments.training.masked import MaskedToken, check_text, lines
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword, Objective
 from experiments.training.pretrained import Pretrained
 from experiments.training.subwords import FILE, SubwordTokenizer
@@ -59,6 +59,7 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
             raise ValueError("--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe")
         if kept is not None:
             return MaskedToken(corpus, *sizes, TextTokenizer.read(kept))
+        check_text(corpus)
         learnt = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
         return MaskedToken(corpus, *sizes, learnt)
     if kept is not None:
@@ -89,9 +90,10 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
         texts = (text for column in columns for text in column)
         tokenizer = TextTokenizer.train(texts, config.vocabulary_size, config.tokenizer)
     if tokenizer.size > config.vocabulary_size:
+        whose = examples.name if pretrained is None else config.initial_weights
         raise ValueError(
-            f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {config.initial_weights} has "
-            f"{tokenizer.size} tokens; give that"
+            f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {whose} has {tokenizer.size} tokens; "
+            "give that"
         )
     if is_translation:
         return Translation(examples, config.context, config.batch_size, tokenizer, config.label_smoothing)

@@ -105,3 +105,16 @@ class MaskedToken(NextToken):
 def lines(content: Bytes) -> list[str]:
     """The lines of a text in UTF-8; bytes that are none become replacement characters."""
     return content.tobytes().decode(errors="replace").split("\n")
+
+
+def check_text(corpus: Corpus) -> None:
+    """Raises ValueError if a corpus is not UTF-8, whose letters would be lost; between its splits it may be cut."""
+    content = b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        row = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"--data {corpus.name}: row {row} is not UTF-8 ({error.reason}), and WordPiece reads letters; convert the "
+            "text to UTF-8"
+        ) from None

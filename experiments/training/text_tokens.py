@@ -88,7 +88,8 @@ class TextTokenizer:
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without those that begin and end it."""
+        """The ids of each text, without those that begin and end it; what is no UTF-8 becomes question marks."""
+        texts = [text.encode(errors="replace").decode() for text in texts]
         parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
         found = (each for part in parts for each in self._tokenizer.encode_batch_fast(list(part)))
         return [np.array(each.ids, dtype=np.uint16) for each in found]

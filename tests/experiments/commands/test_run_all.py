@@ -57,6 +57,8 @@ def test_another_preset_runs_every_study_with_its_own_variants():
     _, ran = collected(["--preset", "smoke"])
     assert [words[1] for words in ran] == list(STUDIES)
     assert all("--variants" not in words and "--preset=smoke" in words for words in ran)
+    (glue,) = (words for words in collected(["--preset", "gpu"])[1] if words[1] == "glue")
+    assert glue[glue.index("--initial-weights") + 1] == "results/runs/gpu/mlm"
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])

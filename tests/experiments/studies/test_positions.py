@@ -97,7 +97,9 @@ def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
     assert table.loc["softmax-deberta", "added to a step"].startswith("+60%")
     assert table.loc["softmax-tupe"].tolist()[-1] == "-"
     said = answer(Findings(comparison, summarise(root, comparison, curves), judged(POSITIONS, *made_up), root))
-    assert said.startswith("Softmax attention with T5's buckets ends lowest, at 3.40 bits per byte; with RoPE it is 3.50.")
+    assert said.startswith(
+        "Softmax attention with T5's buckets ends lowest, at 3.40 bits per byte; with RoPE it is 3.50."
+    )
     assert "RoPE is clearly below 11 of the 12 others." in said
     assert "is the lowest of linear attention, at 3.7" in said
     assert said.endswith("the loss does not rise for softmax attention with ALiBi.")

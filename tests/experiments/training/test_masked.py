@@ -104,6 +104,15 @@ def test_settings_that_do_not_fit_are_refused(settings, said):
         make_objective(corpus_of_text("text", TEXT), Config(**{"context": 34, **settings}))
 
 
+def test_a_text_that_is_not_utf_8_is_refused_by_its_row_and_may_be_cut_between_its_splits():
+    settings = Config(context=34, objective="masked", tokenizer="wordpiece", vocabulary_size=300)
+    with pytest.raises(ValueError, match="--data text: row 901 is not UTF-8"):
+        make_objective(corpus_of_text("text", TEXT + b"\n" + "thé".encode("latin-1") + b"\n" + TEXT), settings)
+    letters = "é ".encode() * (len(TEXT) // 2)
+    for shift in (b"", b"x", b"xx"):  # with one of them a split ends in the middle of a letter
+        assert make_objective(corpus_of_text("text", TEXT + shift + letters), settings).vocabulary <= 300
+
+
 def test_tokens_of_a_text_come_back():
     text = "An Oak-tree’s leaves: 12,5 m²\n\t“naïve” 你好"
     bpe, wordpiece = (TextTokenizer.train([text] * 2, 400, kind) for kind in ("bpe", "wordpiece"))
