@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from experiments.data.archives import members_of
@@ -17,6 +19,9 @@ REVIEW_NAME = re.compile(r"aclImdb/(train|test)/(neg|pos)/[0-9]{1,5}_[0-9]{1,2}\
 REVIEWS = {f"{split}/{label}": 12_500 for split in ("train", "test") for label in CLASSES}
 VALIDATION = 0.1
 """of the training split"""
+NAME_OF_LONG = "imdb-sentiment-long"
+LONG = 400
+"""words; in WordPiece some 500 tokens"""
 
 
 def archive_in(data_dir: Path | None) -> Path | None:
@@ -25,12 +30,17 @@ def archive_in(data_dir: Path | None) -> Path | None:
 
 
 def load(
-    data_dir: Path | None, _: object = None, *, download: Download = DOWNLOAD, reviews: Mapping[str, int] = REVIEWS
+    data_dir: Path | None,
+    _: object = None,
+    *,
+    words: int = 0,
+    download: Download = DOWNLOAD,
+    reviews: Mapping[str, int] = REVIEWS,
 ) -> Examples:
     """The 25,000 reviews for training, a tenth of them for validation, and the 25,000 for testing.
 
-    Texts are as they are in the files, with their ``<br />``. ``reviews`` is the number there has to be of each split
-    and label.
+    Texts are as they are in the files, with their ``<br />``. Those of fewer ``words`` are left out of validation and
+    test. ``reviews`` is the number there has to be of each split and label.
 
     Raises ValueError if the archive cannot be had or read (see ``members_of``), or holds other reviews.
     """
@@ -58,12 +68,20 @@ def load(
 
     labelled, test = (pd.DataFrame(rows[split], columns=["text", "label"], dtype=str) for split in ("train", "test"))
     training, validation = cut(labelled, ["text"], (1 - VALIDATION, VALIDATION))
+    validation, test = (table[table["text"].str.split().str.len() >= words] for table in (validation, test))
     note = (
         "IMDB's film reviews with their official test split; validation is a tenth of the training split, and shares "
-        "no text with what is left of it. 123 reviews of the test split are in the training split too."
+        f"no text with what is left of it. {20 if words else 123} reviews of the test split are in the training split "
+        "too."
     )
+    if words:
+        note += f" Validation and test have reviews of {words} words or more alone, training has those of any length."
     return examples_of(
-        "imdb-sentiment", (training, validation, mixed(test)), source, note, classes=tuple(CLASSES.values())
+        NAME_OF_LONG if words else "imdb-sentiment",
+        (training, validation, mixed(test)),
+        source,
+        note,
+        classes=tuple(CLASSES.values()),
     )
 
 
@@ -78,3 +96,11 @@ DATA_SET = DataSet(
     size="25,000 + 25,000 reviews, 84 MB packed",
     fetch=(fetching(DOWNLOAD.url, OFFICIAL_NAMES[1]),),
 )
+LONG_REVIEWS = replace(
+    DATA_SET,
+    name=NAME_OF_LONG,
+    description=f"The same, validated and tested on reviews of {LONG} words or more.",
+    load=partial(load, words=LONG),
+    size="22,560 + 3,147 reviews, 84 MB packed",
+)
+DATA_SETS = (DATA_SET, LONG_REVIEWS)

@@ -44,7 +44,7 @@ DATA_SETS: Registry[DataSet] = Registry(
             *copying.DATA_SETS,
             *state_tracking.DATA_SETS,
             *glue.DATA_SETS,
-            imdb_sentiment.DATA_SET,
+            *imdb_sentiment.DATA_SETS,
             newsgroups.DATA_SET,
             *cail2019_scm.DATA_SETS,
             late_verdicts.DATA_SET,

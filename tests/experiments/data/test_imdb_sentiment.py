@@ -1,5 +1,7 @@
 """Reviews of IMDB with their labels."""
 
+import re
+
 import pytest
 
 from experiments.data import imdb_sentiment
@@ -40,6 +42,18 @@ def test_labels_from_folders_wherever_the_archive_is(tmp_path, server: Server):
         imdb_sentiment.load(tmp_path / "b", reviews=COUNTS, download=offered)
 
 
+def test_short_reviews_can_be_left_out_of_validation_and_test_alone(tmp_path):
+    long = {name: text + b" and so on" * 3 if re.search("[13579]_7", name) else text for name, text in reviews()}
+    write_tar(tmp_path / "imdb/aclImdb_labelled.tar.xz", long.items())
+    every, judged = (imdb_sentiment.load(tmp_path, reviews=COUNTS, words=words) for words in (0, 10))
+    assert judged.train.equals(every.train)
+    assert len(judged.test) == 20  # those of odd numbers
+    for split in (judged.test, judged.validation):
+        assert split["text"].str.contains("and so on").all()
+    assert "10 words or more" in judged.note
+    assert judged.sha256 != every.sha256
+
+
 def test_wrong_archives(tmp_path):
     path = tmp_path / "imdb/aclImdb_labelled.tar.xz"
     write_tar(path, reviews())
@@ -65,3 +79,7 @@ def test_the_real_one(real):
     shared = {*examples.train["text"], *examples.validation["text"]} & {*examples.test["text"]}
     assert len(shared) == 123
     assert "123 reviews" in examples.note
+    judged = real("imdb-sentiment-long")
+    assert tuple(judged.describe().splits.values()) == (22_560, 362, 3_147)
+    shared = {*judged.train["text"], *judged.validation["text"]} & {*judged.test["text"]}
+    assert f"{len(shared)} reviews" in judged.note
