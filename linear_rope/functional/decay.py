@@ -11,6 +11,9 @@ from torch import Tensor
 
 from linear_rope.tracing import is_watched
 
+ROWS = 32
+"""of a matrix of differences, made at a time"""
+
 
 class Faded(NamedTuple):
     """Attributes:
@@ -35,15 +38,28 @@ def fading(log_decay: Tensor, dtype: torch.dtype, *, causal: bool) -> Tensor:
     −∞ where a reset lies between them, and with ``causal`` at later keys.
     """
     sums, segment = faded(log_decay)
+    hidden = torch.ones(sums.shape[-1], sums.shape[-1], dtype=torch.bool, device=sums.device).triu(1)
+    # What follows takes as long as all the rest; where it can be seen that there is no reset it is left out.
+    is_whole = log_decay.device.type == "cpu" and not is_watched() and not bool(segment.any())
+    if is_whole and not sums.requires_grad:
+        between = _differences(sums, dtype)
+        return between.masked_fill_(hidden, -torch.inf) if causal else between.mul_(torch.where(hidden, -1, 1))
     between = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).to(dtype)
-    hidden = torch.ones(between.shape[-2:], dtype=torch.bool, device=between.device).triu(1)
     if not causal:
         # |x| has no derivative at 0, but the sums up to two tokens have, also where nothing is forgotten between them.
         between = between * torch.where(hidden, -1, 1)
-    if log_decay.device.type == "cpu" and not is_watched() and not bool(segment.any()):
-        return between.masked_fill(hidden, -torch.inf) if causal else between  # the rest takes longer than all this
+    if is_whole:
+        return between.masked_fill(hidden, -torch.inf) if causal else between
     apart = segment.unsqueeze(-1) != segment.unsqueeze(-2)
     return between.masked_fill(apart | hidden if causal else apart, -torch.inf)
+
+
+def _differences(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """x_i − x_j, (..., N) → (..., N, N), a few rows at a time, so that the wide ones stay in the cache."""
+    differences = torch.empty(*sums.shape, sums.shape[-1], dtype=dtype, device=sums.device)
+    for rows, part in zip(differences.split(ROWS, dim=-2), sums.split(ROWS, dim=-1), strict=True):
+        rows.copy_(part.unsqueeze(-1) - sums.unsqueeze(-2))
+    return differences
 
 
 def segmented_maximum(x: Tensor, segment: Tensor) -> Tensor:
