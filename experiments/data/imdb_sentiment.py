@@ -68,7 +68,7 @@ def load(
 
     labelled, test = (pd.DataFrame(rows[split], columns=["text", "label"], dtype=str) for split in ("train", "test"))
     training, validation = cut(labelled, ["text"], (1 - VALIDATION, VALIDATION))
-    validation, test = (table[table["text"].str.split().str.len() >= words] for table in (validation, test))
+    validation, test = (table[[len(text.split()) >= words for text in table["text"]]] for table in (validation, test))
     note = (
         "IMDB's film reviews with their official test split; validation is a tenth of the training split, and shares "
         f"no text with what is left of it. {20 if words else 123} reviews of the test split are in the training split "
