@@ -87,7 +87,7 @@ WRONG_RUNS = [
     ("--out loop", "--out loop cannot be written (Too many levels of symbolic links)"),
     (f"--out new/{'x' * 300} --dry-run", "File name too long"),
     (f"--out {'new/' * 1000}", "File name too long"),
-    ("--out a\0\x1b[31mb", r"--out a\x00\x1b[31mb cannot be written (embedded null byte)"),
+    ("--out a\0\x1b[31mb", r"--out a\x00\x1b[31mb cannot be written ("),
     ("--out \ud800", r"--out \ud800 cannot be written"),
 ]
 WRONG_USES += [(f"run convergence {words}", said) for words, said in WRONG_RUNS]

@@ -146,7 +146,7 @@ class TestReading:
             (Path("/dev/zero"), "it is not a regular file"),
             (tmp_path / "loop", "Too many levels of symbolic links"),
             (tmp_path / ("x" * 300), "File name too long"),
-            (Path("a\0b"), "embedded null byte"),
+            (Path("a\0b"), ".*embedded null"),
             (tmp_path / "file" / "below", "Not a directory"),
         ):
             with pytest.raises(ValueError, match=rf"^--data-file: .* cannot be read \({reason}.*\); give one file"):
@@ -175,7 +175,7 @@ class TestDataDirectory:
             (tmp_path / "file", "Not a directory"),
             (tmp_path / "loop", "Too many levels of symbolic links"),
             (tmp_path / ("x" * 300), "File name too long"),
-            (Path("a\0b"), "embedded null byte"),
+            (Path("a\0b"), ".*embedded null"),
             (Path("/dev/zero"), "Not a directory"),
         ):
             message = rf"^--data-dir: .* is not a directory that can be read \({reason}.*\); give the directory"
