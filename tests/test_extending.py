@@ -164,6 +164,7 @@ def test_a_labelled_data_set_is_read_from_the_data_directory(asked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sources, tmp_path):
     shutil.copytree(sources / "my_rope", tmp_path / "my_rope")
     plugin = ("--plugin", "my_rope.plugin")

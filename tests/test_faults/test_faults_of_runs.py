@@ -61,7 +61,7 @@ def read_only(directories):
     ("options", "what", "reason"),
     [
         ([], "kill", "killed (SIGKILL), as the system does when memory runs out"),
-        (["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step"),
+        pytest.param(["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step", marks=pytest.mark.full),
     ],
 )
 def test_a_worker_killed_for_memory_or_that_hangs(comparison, check_recovery, options, what, reason):

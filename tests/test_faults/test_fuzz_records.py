@@ -205,7 +205,14 @@ def snapshot(root):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("study", "count"), [("convergence", 70), ("decay", 60), ("speed", 160)])
+@pytest.mark.parametrize(
+    ("study", "count"),
+    [
+        pytest.param("convergence", 70, marks=pytest.mark.full),
+        ("decay", 60),
+        pytest.param("speed", 160, marks=pytest.mark.full),
+    ],
+)
 def test_a_report_of_damaged_records_is_whole_or_refused_in_one_line(
     records, tmp_path, counts, monkeypatch, capsys, study, count
 ):

@@ -78,9 +78,8 @@ def test_a_comparison_killed_five_times_ends_as_if_it_had_not_been(comparison, u
     assert killed.leftovers() == []
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_comparison_stopped_anywhere_says_how_to_go_on_and_does(comparison, undisturbed, counts, number, status):
     chance = random.Random(status)
     stopped = comparison("--workers", "2")

@@ -32,6 +32,7 @@ def several(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsys):
     words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--workers", "1"]
     assert main([*words, "--out", str(tmp_path / "all")]) == 0

@@ -101,6 +101,7 @@ def test_the_trained_models_open_in_python(made):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_learned_positions_have_a_table_of_their_length(tmp_path):
     out = tmp_path / "learned"
     names = "softmax-learned@context=64,softmax-learned@context=128"

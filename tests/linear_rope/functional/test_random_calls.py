@@ -178,6 +178,7 @@ def test_random_calls_agree_with_the_oracle(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
 def test_four_thousand_random_calls_agree_with_the_oracle(part: int) -> None:
     dtypes = (torch.float64, torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16)
