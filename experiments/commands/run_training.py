@@ -38,6 +38,7 @@ from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective
+from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, parse_variants
 
@@ -52,6 +53,8 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
     device = _device(options)
+    if options.shard:
+        check_can_shard(device)
     workers = options.workers
     if workers is None and not is_elsewhere(options.launcher):
         workers = 1 if device.type == "cuda" else max(1, available_cores() // (config.threads * options.nproc))

@@ -14,11 +14,13 @@ from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, train_run
 from experiments.training.objectives import NextByte
-from experiments.training.processes import ALONE, connect
+from experiments.training.processes import ALONE, check_can_shard, connect
 from experiments.variants import VARIANTS
 from tests.made_up import repeated_rows
 
 CPU = torch.device("cpu")
+too_old = not hasattr(torch.cpu.Stream, "record_event")
+SHARD = [False, pytest.param(True, marks=pytest.mark.skipif(too_old, reason="PyTorch before 2.7 shards on GPUs only"))]
 CONFIG = dataclasses.replace(
     get_preset("smoke").config,
     precision="float64",
@@ -86,7 +88,7 @@ def assert_same_curve(one, other):
         assert row == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", SHARD)
 def test_four_processes_give_the_loss_curve_of_one(processes, tmp_path, shard):
     config = dataclasses.replace(CONFIG, steps=50, evaluation_windows=16, test_windows=16)  # a batch for each
     _, drawn = train(tmp_path / "alone", config)
@@ -103,7 +105,7 @@ def test_four_processes_give_the_loss_curve_of_one(processes, tmp_path, shard):
 
 
 # At this rate the last weights are not the best.
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", SHARD)
 @pytest.mark.parametrize("changed", [{"tested": "best", "learning_rate": 0.01}, {"budgets": "10,15"}])
 def test_the_best_weights_and_budgets_too(processes, tmp_path, changed, shard):
     config = dataclasses.replace(CONFIG, **changed)
@@ -112,7 +114,7 @@ def test_the_best_weights_and_budgets_too(processes, tmp_path, changed, shard):
     assert_same_curve(tmp_path / "four", tmp_path / "alone")
 
 
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", SHARD)
 def test_checkpoints_move_between_one_and_four_processes(processes, tmp_path, shard):
     train(tmp_path / "whole", CONFIG)
     assert {ended for ended, _ in together(processes, tmp_path / "moved", CONFIG, 5, shard=shard)} == {
@@ -127,3 +129,12 @@ def test_a_loss_that_is_not_finite_fails_in_every_process_at_the_same_step(proce
     config = dataclasses.replace(CONFIG, learning_rate=1e30, precision="float32")
     (reason,) = {ended for ended, _ in together(processes, tmp_path, config)}
     assert reason.startswith("RunFailed: diverged")
+
+
+def test_a_pytorch_that_cannot_shard_on_a_cpu_is_named(monkeypatch):
+    if not too_old:
+        check_can_shard(CPU)
+        monkeypatch.delattr(torch.cpu.Stream, "record_event")
+    check_can_shard(torch.device("cuda"))
+    with pytest.raises(ValueError, match=r"--shard on a CPU needs PyTorch 2\.7 or later, and this is 2\."):
+        check_can_shard(CPU)
