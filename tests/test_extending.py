@@ -202,6 +202,7 @@ def test_what_was_only_looked_at_or_took_part_in_another_comparison_is_not_on_re
     assert "plugins" not in json.loads((tmp_path / "b/comparison.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
     assert "equal to the oracle" in python("check_map.py", path=sources, at=sources)
     words = ["--plugin", "squareplus", "--variants", "elu+1-rope-after,squareplus-rope-after"]

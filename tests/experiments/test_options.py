@@ -106,6 +106,7 @@ def test_what_trains_nothing_loads_nothing_heavy(arguments):
     assert process.stdout.endswith("set()\n")
 
 
+@pytest.mark.slow
 def test_a_run_says_something_before_it_loads_pytorch(tmp_path):
     command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--dry-run"]
     process = subprocess.run([*command, "--out", tmp_path], cwd=PROJECT, capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from experiments.studies.registry import STUDIES
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
 
-QUICK = ("convergence-imdb", "copying", "mask")
+QUICK = ("copying",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in COMPARISONS])

@@ -212,6 +212,7 @@ def _train_one_of_two(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_stay_equal(tmp_path: Path) -> None:
     """Different inputs and global seeds; the features are drawn in each process, from the module's own seed."""
     spawn(_train_one_of_two, (str(tmp_path),), nprocs=2)

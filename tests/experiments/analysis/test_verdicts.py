@@ -81,6 +81,7 @@ def nearly_decided(name, seed, step):
     return 4 + seed + {BASELINE: 0.0, AFTER: noise[seed] - 0.1, BEFORE: noise[-seed] - 0.1, "softmax-rope": -1.0}[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variants", "fates", "verdict"),
     [

@@ -120,6 +120,7 @@ def twelve_narrow(tmp_path_factory, make_comparison):
     return draw_all(make_comparison(tmp_path_factory.mktemp("narrow"), TWELVE, fates=FATES), narrow=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize("case", ["twelve_variants", "one_seed", "twelve_narrow"])
 def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monkeypatch):

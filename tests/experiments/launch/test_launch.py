@@ -46,6 +46,7 @@ def train(training):
     return train_runs(training, [RUN], Local(), Display(Console(file=io.StringIO()), [RUN], 0, CONFIG.steps))
 
 
+@pytest.mark.slow
 def test_a_data_set_that_changed_is_not_trained_on(training):
     training.data_file.write_text("another text altogether\n" * 500)
     assert "the data set changed" in train(training)[RUN].reason
@@ -80,7 +81,8 @@ def test_runs_at_a_time_have_a_gpu_each(tmp_path, training):
     assert [re.findall("my GPUs: (.*)", log) for log in logs] == [["4"], ["7"], ["4"]]
 
 
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(1.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 1.5])
 def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(tmp_path, training, seconds):
     out = tmp_path / "out"
     arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]

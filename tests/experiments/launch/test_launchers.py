@@ -86,7 +86,8 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "there")
 
 
-@pytest.mark.parametrize("place", ["pytestconfig", pytest.param("elsewhere", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["pytestconfig", "elsewhere"])
 def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
     request.getfixturevalue(place)
     out = tmp_path / "out"

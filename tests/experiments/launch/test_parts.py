@@ -45,6 +45,7 @@ def test_the_parts_have_every_run_once_and_are_about_equal():
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@pytest.mark.slow
 def test_a_part_trains_its_share_and_a_run_without_reports_what_one_run_would(tmp_path, text, capsys):
     assert run(tmp_path / "whole", text) == 0
     out = tmp_path / "out"
@@ -67,6 +68,7 @@ def test_a_part_trains_its_share_and_a_run_without_reports_what_one_run_would(tm
     assert [path.name for path in out.rglob(".*") if "lock" not in path.name and path.name != ".owner"] == []
 
 
+@pytest.mark.slow
 def test_learning_rates_are_tried_in_parts_and_found_when_all_have_ended(tmp_path, text, capsys):
     grid = "--learning-rates", "0.001,0.01"
     assert run(tmp_path / "whole", text, *grid) == 0
@@ -105,6 +107,7 @@ def test_the_command_of_all_parts_names_none():
     assert without_part(words) == ["run", "x", "--seeds", "3", "--partial"]
 
 
+@pytest.mark.slow
 def test_a_part_that_failed_has_status_1(tmp_path, text, capsys):
     out = tmp_path / "out"
     assert run(out, text, "--part", "1/2") == 0

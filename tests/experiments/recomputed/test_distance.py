@@ -6,6 +6,8 @@ import statistics
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def binned(by_distance):
     """Means over 0, 1, ... and ranges of distance that grow by a fixed factor, as (distances, values)."""

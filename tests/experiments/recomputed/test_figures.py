@@ -9,6 +9,8 @@ from matplotlib.container import ErrorbarContainer
 
 from .conftest import BASELINE, EQUAL
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["convergence", "made_up"])
 def report(request):

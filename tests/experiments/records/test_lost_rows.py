@@ -26,6 +26,7 @@ SHARES = (0.002, 0.05)
 """of the rows, that are lost: so few that some claims keep all of theirs, and so many that few do"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TABLES, ids=str)
 def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
     name, table = path.parts

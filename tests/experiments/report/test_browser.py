@@ -11,6 +11,8 @@ from PIL import Image
 from experiments.report.overview import write_overview
 from experiments.studies.registry import STUDIES
 
+pytestmark = pytest.mark.slow
+
 AFTER, LONG, FAILED = "favor+-rope-after", "favor+-rope-after@redraw_every=100", "softmax-rope"
 VARIANTS = f"softmax-none,{FAILED},favor+-none,{AFTER},{LONG}"
 DESK, TELEPHONE = {"width": 1280, "height": 800}, {"width": 400, "height": 800}

@@ -45,6 +45,7 @@ def test_every_study_says_what_a_report_needs():
             assert "{" not in study.said(text)
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
     page = tmp_path / "CLAIMS.md"
     assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(page)]) == 0

@@ -80,6 +80,7 @@ def test_a_study_without_a_table_has_none_for_a_paper(tmp_path, capsys, form):
     assert "trains nothing, so it has no main table; its tables are the CSV files in it" in error
 
 
+@pytest.mark.slow
 def test_an_overview_is_over_all_comparisons_of_a_directory(make_comparison, tmp_path, capsys):
     for name in ("one", "two"):
         make_comparison(tmp_path / name, "elu+1-none", 1, name=name, steps=40)

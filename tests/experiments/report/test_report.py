@@ -259,6 +259,7 @@ def rename_variant(root, old, new):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"variant": new}))
 
 
+@pytest.mark.slow
 def test_names_of_variants_are_nothing_but_text_in_page_and_figures(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "run", "elu+1-none,elu+1-rope-after", 1, steps=40)
     rename_variant(root, "elu+1-rope-after", f"group/{NASTY}")

@@ -76,6 +76,7 @@ def table():
     return rotated_score_table(8, (16,), (0.25, 0.35), pairs=32, draws=400)
 
 
+@pytest.mark.slow
 def test_the_measured_variance_of_independent_draws_is_the_analytic_one(table):
     groups = table.groupby(["scale", "map", "distance"])
     assert len(groups) == 2 * len(MAPS) * len(DISTANCES)

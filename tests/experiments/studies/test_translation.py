@@ -74,6 +74,7 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
     assert {name: (out / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
     words = ["run", "translation", "--preset", "smoke", "--variants", "softmax-rope", *SMALL, "--seeds", "2"]
@@ -166,6 +167,7 @@ def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
     assert "With RoPE softmax attention has +1.0 BLEU against sinusoidal positions." in said
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_figures(made_up, tmp_path):
     root, comparison, curves = made_up
     shown = bleu_table(measured.SCORES.read(root), comparison).set_index("variant")

@@ -248,6 +248,7 @@ def retrain(there):
     write_json(directory / "manifest.json", manifest)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys):
     there, words = encoders
     with undrawn():

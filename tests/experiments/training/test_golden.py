@@ -19,6 +19,7 @@ import torch
 
 from experiments.config import Config
 from experiments.data.corpus import corpus_of_text
+from experiments.studies.registry import STUDIES
 from experiments.training import loop as train
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
@@ -56,6 +57,7 @@ OF_EITHER_KERNEL = (
     *("favor+hyperbolic-rope-after", "elu+1+paired-rope-after", "elu+1-selective-after"),
     *("elu+1-alibi", "favor+-alibi"),
 )
+QUICK = {*OF_EITHER_KERNEL, *STUDIES["convergence"].variants}
 ALIKE = ({"softmax-rope", "softmax-xpos"}, {"softmax-t5", "softmax-huang"})
 """Two tolerances apart: over 70 positions xPos decays little, and few of the distances were seen often."""
 
@@ -95,7 +97,9 @@ def golden():
     return json.loads(GOLDEN.read_text())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_twenty_steps_give_the_losses_on_record(golden, tmp_path, variant):
     check(golden, tmp_path, variant)
 

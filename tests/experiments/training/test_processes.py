@@ -20,7 +20,8 @@ from tests.made_up import repeated_rows
 
 CPU = torch.device("cpu")
 too_old = not hasattr(torch.cpu.Stream, "record_event")
-SHARD = [False, pytest.param(True, marks=pytest.mark.skipif(too_old, reason="PyTorch before 2.7 shards on GPUs only"))]
+sharded = pytest.mark.skipif(too_old, reason="PyTorch before 2.7 shards on GPUs only")
+SHARD = [False, pytest.param(True, marks=[pytest.mark.slow, sharded])]
 CONFIG = dataclasses.replace(
     get_preset("smoke").config,
     precision="float64",

@@ -77,6 +77,7 @@ def gradients(inputs: list[Tensor], function: Any, **options: Any) -> list[Tenso
     return [*found, *torch.autograd.grad(output, log_decay, random(*output.shape, seed=99))]
 
 
+@pytest.mark.slow
 def test_many_chunks_and_large_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fla, "_kernel", lambda like: what_the_kernel_sums)
     q, k, v = random_qkv(1, HEADS, 1500)

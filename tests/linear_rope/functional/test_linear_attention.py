@@ -140,6 +140,7 @@ def test_low_precision_is_close_to_float64(
             assert_form(qkv, form, TOLERANCES[dtype], function, causal=causal, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["favor+", "elu+1", "own"])
 def test_long_sequences_with_many_features(name: str) -> None:
     """Longer and wider than what an implementation works on at a time."""
