@@ -121,6 +121,7 @@ def test_an_installed_package_adds_a_map_a_position_a_kernel_and_data_and_the_re
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_an_installed_tracker_follows_a_run_and_the_record_names_it(installed, tmp_path):
     words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", "elu+1-none", "--out", "out"]
     suite(*words, "--tracker", "newest", path=installed, at=tmp_path)
@@ -188,6 +189,7 @@ def test_a_plugin_adds_a_study_and_a_launcher_that_are_reported_and_judged(sourc
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_what_was_only_looked_at_or_took_part_in_another_comparison_is_not_on_record(installed, tmp_path):
     words = [*SMOKE, "--out", "out", "--variants"]
     code = (

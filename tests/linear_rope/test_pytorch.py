@@ -117,7 +117,9 @@ def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: 
     ("name", "form", "options"),
     # The backend "eager" would take less time, but does not look into the operator.
     [
-        pytest.param(*case, marks=() if case == ("elu+1", EVERY_LENGTH[0][1], {}) else pytest.mark.slow)
+        pytest.param(
+            *case, marks=() if case == ("elu+1", EVERY_LENGTH[0][1], {}) else [pytest.mark.slow, pytest.mark.full]
+        )
         for case in EVERY_LENGTH
     ],
 )

@@ -133,11 +133,12 @@ def test_all_of_a_comparison_made_read_only_is_one_line(comparison, undisturbed,
 NONE_IS_LEFT = "no checkpoint is left to go on from, so training began again at step 0"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
         (slice(-1, None), "checkpoint {} is damaged and was passed over"),
-        pytest.param(slice(None), NONE_IS_LEFT, marks=pytest.mark.full),
+        (slice(None), NONE_IS_LEFT),
     ],
 )
 def test_damaged_checkpoints_are_reported_and_what_is_whole_is_used(comparison, undisturbed, damaged, said):
@@ -189,10 +190,8 @@ def fill(disk):
     os.unlink(disk / "probe")
 
 
-@pytest.mark.parametrize(
-    "stays_full",
-    [pytest.param(False, id="for a while", marks=pytest.mark.full), pytest.param(True, id="to the end")],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("stays_full", [False, True], ids=["for a while", "to the end"])
 def test_a_disk_that_fills_while_a_run_trains(comparison, small_disk, undisturbed, counts, stays_full):
     disturbed = comparison("--workers", "1", out=small_disk / "comparison").start()
     wait_for_the_second(disturbed)

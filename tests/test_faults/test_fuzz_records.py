@@ -21,6 +21,7 @@ from experiments.studies.speed.records import read_records
 from tests.made_up import make_record
 from tests.test_faults.damage import FUZZING, WORD, inputs_of
 
+pytestmark = pytest.mark.full
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 VARIANTS = ("elu+1-none", "elu+1-rope-after")
 RUN = Path("elu+1-none") / "seed0"
@@ -205,14 +206,7 @@ def snapshot(root):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("study", "count"),
-    [
-        pytest.param("convergence", 70, marks=pytest.mark.full),
-        ("decay", 60),
-        pytest.param("speed", 160, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize(("study", "count"), [("convergence", 70), ("decay", 60), ("speed", 160)])
 def test_a_report_of_damaged_records_is_whole_or_refused_in_one_line(
     records, tmp_path, counts, monkeypatch, capsys, study, count
 ):

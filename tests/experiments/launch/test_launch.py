@@ -70,6 +70,7 @@ def test_a_run_left_running_by_a_dead_run_or_without_its_test_figure_is_run_agai
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_runs_at_a_time_have_a_gpu_each(tmp_path, training):
     (tmp_path / "which_gpus.py").write_text("import os\nprint('my GPUs:', os.environ['CUDA_VISIBLE_DEVICES'])\n")
     arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]

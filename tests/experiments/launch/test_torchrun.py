@@ -129,6 +129,7 @@ def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
     assert_same_curve(job.directory, longer)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rank", "state"), [(0, "running"), (1, "failed")])
 def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, longer, rank, state):
     """The first one has no time to say so."""

@@ -40,7 +40,7 @@ def assert_line(found, x, y):
     assert found == [(pytest.approx(x, rel=1e-9), pytest.approx(y, rel=1e-9))]
 
 
-@pytest.mark.parametrize("name", [pytest.param("convergence", marks=pytest.mark.slow), "decay"])
+@pytest.mark.parametrize("name", [pytest.param("convergence", marks=pytest.mark.full), "decay"])
 def test_every_line_of_attention_by_distance(name, request):
     report = request.getfixturevalue(name)
     kernels = list(dict.fromkeys(variant["kernel"] for variant in report.records.variants.values()))

@@ -77,6 +77,7 @@ def table():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_measured_variance_of_independent_draws_is_the_analytic_one(table):
     groups = table.groupby(["scale", "map", "distance"])
     assert len(groups) == 2 * len(MAPS) * len(DISTANCES)

@@ -84,6 +84,7 @@ def test_a_smoke_run_leaves_all_that_a_comparison_has(smoke):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_killed_run_measures_only_what_is_missing_and_a_third_nothing(smoke, tmp_path, capsys):
     """The notes are those of now: a peer that is installed meanwhile is no longer missing."""
     root = tmp_path / "killed"

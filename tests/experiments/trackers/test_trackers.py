@@ -161,6 +161,7 @@ def test_nothing_is_written_outside_the_comparison(tracked):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_run_that_is_trained_in_copies_is_one_run_and_keeps_what_it_told(tmp_path):
     """As on machines that do not see the comparison's directory."""
     names, home = [name for name in ("wandb", "trackio") if find_spec(name)], tmp_path / "home"
