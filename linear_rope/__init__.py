@@ -5,21 +5,35 @@ from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
 from linear_rope.functional import kernels, linear_attention
 from linear_rope.model import CausalLM, Encoder, EncoderDecoder, ModelConfig
-from linear_rope.positions import NTKAware, PositionInterpolation, RopeScaling, YaRN, apply_rope
+from linear_rope.positions import (
+    Decay,
+    FixedDecay,
+    GatedDecay,
+    NTKAware,
+    PositionInterpolation,
+    RopeScaling,
+    SelectiveRotation,
+    YaRN,
+    apply_rope,
+)
 
 __all__ = [
     "CausalLM",
+    "Decay",
     "EluPlusOne",
     "Encoder",
     "EncoderDecoder",
     "FavorPlus",
     "FeatureMap",
+    "FixedDecay",
+    "GatedDecay",
     "LinearRoPEAttention",
     "ModelConfig",
     "NTKAware",
     "PositionInterpolation",
     "ReluFeatures",
     "RopeScaling",
+    "SelectiveRotation",
     "SoftmaxRoPEAttention",
     "YaRN",
     "apply_rope",

@@ -27,7 +27,7 @@ def test_import_loads_torch_and_einops_only() -> None:
 def test_public_names() -> None:
     promised = {
         "LinearRoPEAttention", "SoftmaxRoPEAttention", "linear_attention", "apply_rope", "FavorPlus", "EluPlusOne",
-        "ReluFeatures", "CausalLM", "Encoder", "EncoderDecoder", "ModelConfig",
+        "ReluFeatures", "CausalLM", "Encoder", "EncoderDecoder", "ModelConfig", "Decay", "SelectiveRotation", "YaRN",
     }  # fmt: skip
     assert promised <= set(linear_rope.__all__)
     assert all(getattr(linear_rope, name).__doc__ for name in linear_rope.__all__)
