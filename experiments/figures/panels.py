@@ -88,8 +88,10 @@ def name_vertical(figure: Figure, quantity: str) -> None:
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
-    """One legend below all panels, of everything that any of them labels."""
+    """One legend below all panels, of everything that any of them labels; none if nothing has a label."""
     found = {text: handle for axes in panels for text, handle in _labelled(axes).items()}
+    if not found:
+        return
     if is_narrow():
         columns = 1 if max(map(len, found)) > 16 else 2
         _make_room(figure, -(-len(found) // columns))

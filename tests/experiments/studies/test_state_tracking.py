@@ -58,11 +58,11 @@ def test_a_text_has_no_state(next_byte, tmp_path):
 
 @pytest.fixture
 def made_up(make_comparison, tmp_path):
-    def make(best=0.97):
-        root = make_comparison(tmp_path / "made-up", ",".join(TRACKING.variants), 3)
+    def make(best=0.97, variants=TRACKING.variants):
+        root = make_comparison(tmp_path / "made-up", ",".join(variants), 3)
         rows = [
             (variant, seed, factor, (best if variant == BEST else (0.95, 0.6, 0.5)[place]) + NOISE[seed])
-            for variant, seed in itertools.product(TRACKING.variants, range(3))
+            for variant, seed in itertools.product(variants, range(3))
             for place, factor in enumerate(tracking.FACTORS)
         ]
         write(tracking.ACCURACIES, root, rows)
@@ -92,4 +92,9 @@ def test_the_table_and_the_figures(made_up, tmp_path):
     assert shown.loc[BEST].tolist() == ["3", "97%", "97%", "97%"]
     assert shown.loc[WITHOUT].tolist() == ["3", "95%", "60%", "50%"]
     _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert stems == {"by-length"}
+
+
+def test_variants_without_settings_need_no_legend(made_up, tmp_path):
+    _, stems = drawn(figures, tmp_path / "output", *made_up(variants=["softmax-rope", "elu+1-rope-after"]))
     assert stems == {"by-length"}
