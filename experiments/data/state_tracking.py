@@ -1,7 +1,7 @@
 """State tracking: the product of all group elements so far (Merrill et al. 2024, arXiv 2404.08819).
 
 A model has to carry a state that every element changes; parity is the group of two elements. Selective RoPE (arXiv
-2511.17388) trains on 128 elements and tests on 512; here it is half of both.
+2511.17388) trains on 128 elements and tests on 512; here it is half of both, or an eighth.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from experiments.data.corpus import Bytes, DataSet, Sequences
 from experiments.data.synthetic import sequences_data_set
 
-LENGTH = 64
+LENGTHS = 16, 64
 GROUPS = {"parity": (2, False), "s3": (3, False), "a5": (5, True)}
 """what is permuted, and whether only even permutations count"""
 
@@ -27,7 +27,7 @@ class StateTracking(Sequences):
     """
 
     group: str
-    length: int = LENGTH
+    length: int = 64
 
     @cached_property
     def products(self) -> npt.NDArray[np.int64]:
@@ -52,16 +52,16 @@ def _is_odd(permutation: tuple[int, ...]) -> bool:
     return sum(permutation[i] > permutation[j] for i in range(size) for j in range(i + 1, size)) % 2 == 1
 
 
-def _data_set(group: str) -> DataSet:
-    sequences = StateTracking(group)
-    size = f"{LENGTH} elements of a group of {len(sequences.products)}"
+def _data_set(group: str, length: int) -> DataSet:
+    sequences = StateTracking(group, length)
+    size = f"{length} elements of a group of {len(sequences.products)}"
     called = "Parity" if group == "parity" else f"The word problem of {group.upper()}"
     return sequences_data_set(
-        f"{group}-{LENGTH}",
+        f"{group}-{length}",
         f"{called}: {size}, the product so far at each.",
         sequences,
         f"State tracking as in Merrill et al. (2024): {called.lower() if group == 'parity' else called}, {size}.",
     )
 
 
-DATA_SETS = tuple(map(_data_set, GROUPS))
+DATA_SETS = tuple(_data_set(group, length) for length in LENGTHS for group in GROUPS)

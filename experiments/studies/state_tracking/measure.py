@@ -11,7 +11,7 @@ from torch import Tensor
 
 from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
-from experiments.data.state_tracking import LENGTH, StateTracking
+from experiments.data.state_tracking import StateTracking
 from experiments.data.synthetic import split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
@@ -36,7 +36,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     config, sequences = Config(**comparison.config), getattr(objective.corpus, "sequences", None)
     if not isinstance(sequences, StateTracking):
         name = objective.corpus.name
-        return [f"--data {name} is no product of group elements: no state was tracked; give --data parity-{LENGTH}"]
+        return [f"--data {name} is no product of group elements: no state was tracked; give --data parity-64"]
     longest = replace(sequences, length=FACTORS[-1] * sequences.length)
     tokens = longest.draw(split_generator("test", seed=1), SEQUENCES).astype("int64")
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longest.targets(tokens))
