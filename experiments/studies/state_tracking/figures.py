@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from experiments.analysis.statistics import estimate
 from experiments.figures import panels
 from experiments.figures.settings import by_base, curves_by_setting, looks_by_setting, setting_label
-from experiments.figures.style import draw
+from experiments.figures.style import MUTED, draw
 from experiments.records.schema import Comparison
 from experiments.studies.recall.answer import shown
-from experiments.studies.state_tracking.measure import ACCURACIES, FACTORS
+from experiments.studies.state_tracking.measure import ACCURACIES, FACTORS, guessing
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
@@ -36,13 +36,14 @@ def by_length_figure(found: pd.DataFrame, comparison: Comparison) -> Figure:
     looks = looks_by_setting(comparison)
     figure, shown_panels = panels.panels_of(by_base(comparison), 3, (3.4, 3.0), (0.3, 0.9), 6, sharex=True, sharey=True)
     panels.name_vertical(figure, "share of products that are right")
-    panels.head(figure, comparison, "new sequences. Thin: each seed. Thick: mean.")
+    panels.head(figure, comparison, "new sequences. Thin: each seed. Thick: mean. Dotted: guessing.")
     ends = [factor * comparison.config["context"] for factor in FACTORS]
     at = found.assign(last=found["factor"].map(dict(zip(FACTORS, ends, strict=True))))
     for axes, variants in shown_panels:
         for variant in variants:
             mine, text = at[at["variant"] == variant.name], setting_label(variant, comparison)
             panels.lines_by_seed(axes, mine, "last", "accuracy", looks[variant.name], text)
+        axes.axhline(guessing(comparison), color=MUTED, linewidth=1, linestyle=":")
         panels.doubling_axis(axes, ends, "last position of the range")
         axes.tick_params(labelbottom=True)
         axes.set_ylim(-0.03, 1.05)

@@ -56,6 +56,12 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     return ACCURACIES.measure(root, comparison, objective, "the accuracy on longer sequences", accuracies)
 
 
+def guessing(comparison: Comparison) -> float:
+    """The share of the products that guessing gets right."""
+    group, _, _ = str(comparison.config["data"]).rpartition("-")
+    return 1 / len(StateTracking(group).products)
+
+
 @torch.no_grad()
 def _right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> Tensor:
     """(B, N) of 0 and 1: where the product has the largest logit."""

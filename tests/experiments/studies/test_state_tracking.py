@@ -66,7 +66,9 @@ def made_up(make_comparison, tmp_path):
             for place, factor in enumerate(tracking.FACTORS)
         ]
         write(tracking.ACCURACIES, root, rows)
-        return opened(root)
+        root, comparison, curves = opened(root)
+        comparison.config["data"] = "s3-16"
+        return root, comparison, curves
 
     return make
 
@@ -77,7 +79,7 @@ def test_verdicts(made_up):
     assert found[f"{WITHOUT}-goes-on"] == found["selective-more"] == "not supported"
 
 
-@pytest.mark.parametrize(("best", "words"), [(0.97, "tracked by elu+1"), (0.7, "None goes on to four times")])
+@pytest.mark.parametrize(("best", "words"), [(0.97, "tracked by elu+1"), (0.7, "guessing gets 17%")])
 def test_the_answer_names_what_goes_on(made_up, best, words):
     root, comparison, curves = made_up(best)
     rows = judged(TRACKING, root, comparison, curves)
