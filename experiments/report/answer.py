@@ -38,8 +38,7 @@ NAMES = {
     "xpos": "xPos",
     "complex": "complex-order embeddings",
     "floater": "FLOATER",
-    "selective": "selective angles",
-    "selective-before": "selective angles before its feature map",
+    "selective-before": "selective angles",
     "selective-after": "selective angles after its feature map",
 }
 """of positions that are not called by their variant's word"""
