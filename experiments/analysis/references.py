@@ -15,9 +15,7 @@ class Reference(NamedTuple):
     study: str
     options: str = ""
     claims: Sequence[str] | None = None
-    """keys of the claims that are judged on it; None: all of the study's"""
-    families: Sequence[str] | None = None
-    """the families whose claims are judged on it; None: all"""
+    """keys and families of the claims that are judged on it; None: all of the study's"""
     elsewhere: Sequence[str] = ()
     """the families whose claims are judged on another reference"""
 
@@ -33,7 +31,7 @@ def _read(path: Path) -> dict[str, Reference]:
             for position in positions
         )
         options = f"{fill(fields.get('options', ''), settings)} {variants and f'--variants {variants}'}"
-        judged = {key: fields[key] for key in ("claims", "families", "elsewhere") if key in fields}
+        judged = {key: fields[key] for key in ("claims", "elsewhere") if key in fields}
         found[name] = Reference(fields["study"], options.strip(), **judged)
     return found
 
@@ -49,13 +47,11 @@ def declared_claims(claims: Sequence[Claim], name: str, study: str) -> list[Clai
     reference = REFERENCES.get(name, Reference(study))
     if reference.study != study:
         return list(claims)
-    keys, families = reference.claims, reference.families
+    judged = reference.claims
     return [
         claim
         for claim in claims
-        if (keys is None or claim.key in keys)
-        and (families is None or claim.family in families)
-        and claim.family not in reference.elsewhere
+        if (judged is None or claim.key in judged or claim.family in judged) and claim.family not in reference.elsewhere
     ]
 
 

@@ -15,7 +15,9 @@ from experiments.analysis.verdicts import SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
-SIDES = {"rope-before": "before its feature map", "rope-after": "after its feature map"}
+ROPE = ("rope-before", "rope-after")
+SIDES = {"before": "before its feature map", "after": "after its feature map"}
+"""by the end of a position's name"""
 ADDED: dict[str, dict[object, str]] = {
     "decay": {
         "fixed": "a fixed decay",
@@ -28,6 +30,8 @@ ADDED: dict[str, dict[object, str]] = {
 }
 """settings that add something to a variant, and what a sentence calls it"""
 NAMES = {
+    "rope-before": "RoPE",
+    "rope-after": "RoPE",
     "alibi": "ALiBi",
     "shaw": "Shaw et al.'s relative positions",
     "transformer-xl": "Transformer-XL's positions",
@@ -39,7 +43,7 @@ NAMES = {
     "complex": "complex-order embeddings",
     "floater": "FLOATER",
     "selective-before": "selective angles",
-    "selective-after": "selective angles after its feature map",
+    "selective-after": "selective angles",
 }
 """of positions that are not called by their variant's word"""
 
@@ -102,9 +106,13 @@ def in_words(variant: VariantRecord) -> str:
         return kernel
     if variant.position == "none":
         return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
-    side = "" if variant.kernel == "softmax" else f" {SIDES.get(variant.position, '')}".rstrip()
-    words = "RoPE" if variant.position in SIDES else NAMES.get(variant.position, f"{variant.position} positions")
-    return f"{kernel} with {listed([words + side, *settings])}"
+    words = NAMES.get(variant.position, f"{variant.position} positions")
+    return f"{kernel} with {listed([' '.join(filter(None, [words, _side(variant)])), *settings])}"
+
+
+def _side(variant: VariantRecord) -> str:
+    """Before or after the feature map; empty where there is none."""
+    return "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
 
 
 def in_figures(value: float, comparison: Comparison) -> str:
@@ -163,7 +171,7 @@ def _what_rope_changes(found: Findings) -> str:
     sides: dict[str, set[str]] = {}
     for variant in found.finished:
         gain = found.estimate(variant.name, f"test_{objective.metric}_minus_baseline")
-        is_rope_alone = variant.position in SIDES and not ADDED.keys() & variant.settings.keys()
+        is_rope_alone = variant.position in ROPE and not ADDED.keys() & variant.settings.keys()
         if is_rope_alone and variant.baseline in names and gain.n:
             sides.setdefault(variant.kernel, set()).add(variant.position)
             if variant.kernel not in best or sign * gain.mean > sign * best[variant.kernel][1].mean:
@@ -172,7 +180,7 @@ def _what_rope_changes(found: Findings) -> str:
         return ""
 
     def words(variant: VariantRecord, gain: Estimate) -> str:
-        side = f" ({SIDES[variant.position]})" if variant.kernel != "softmax" else ""
+        side = f" ({_side(variant)})" if variant.kernel != "softmax" else ""
         return f"{KERNELS.get(variant.kernel, variant.kernel)} by {abs(gain.mean):.2f}{side}"
 
     ordered = sorted(best.values(), key=lambda each: -sign * each[1].mean)

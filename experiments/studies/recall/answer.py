@@ -4,7 +4,7 @@ from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import SUPPORTED
 from experiments.records.schema import VariantRecord
 from experiments.report import answer as general
-from experiments.report.answer import KERNELS, SIDES, Findings, in_words, listed
+from experiments.report.answer import KERNELS, ROPE, Findings, in_words, listed
 from experiments.studies.recall.measure import BEGUN
 
 WIDE = 0.1
@@ -17,7 +17,7 @@ def answer(found: Findings) -> str:
         return general.answer(found)
     by_kernel: dict[str, dict[str, VariantRecord]] = {}
     for variant in _own_width(found):
-        side = "rope" if variant.position in SIDES else variant.position
+        side = "rope" if variant.position in ROPE else variant.position
         by_kernel.setdefault(variant.kernel, {}).setdefault(side, variant)  # the best comes first
     softmax = by_kernel.pop("softmax", {})
     linear = {kernel: mine for kernel, mine in by_kernel.items() if {"rope", "none"} <= mine.keys()}

@@ -77,6 +77,19 @@ def accuracies(**means):
     return Findings(comparison, pd.DataFrame(rows), {}, Path())
 
 
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("elu+1-selective-before", "Elu+1 with selective angles before its feature map"),
+        ("elu+1-selective-after@decay=gate", "Elu+1 with selective angles after its feature map and a gate"),
+        ("softmax-selective", "Softmax attention with selective angles"),
+    ],
+)
+def test_a_variant_is_named_in_words(make_comparison, tmp_path, variant, words):
+    make_comparison(tmp_path / "convergence", variant)
+    assert f"{words} ends lowest" in answered(tmp_path)
+
+
 def test_of_an_accuracy_more_is_better():
     found = accuracies(**{"softmax-none": 0.5, "softmax-rope": 1.0, NONE: 0.4, AFTER: 0.3})
     assert found.comparison.objective.metric == "accuracy"
