@@ -131,6 +131,7 @@ def test_an_installed_tracker_follows_a_run_and_the_record_names_it(installed, t
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_data_set_brings_its_kind_of_training_and_a_variant_its_name(installed, tmp_path):
     variants = "squareplus-fast,squareplus-rope-after"
     words = ["run", "convergence", *SMOKE, "--data", "backwards", "--variants", variants, "--out", "out"]

@@ -22,6 +22,7 @@ def test_it_is_kept_without_outputs(path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     client = pytest.importorskip("nbclient", reason="nbclient is not installed")

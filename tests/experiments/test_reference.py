@@ -17,9 +17,15 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
 
 QUICK = ("copying",)
+SLOW = ("convergence", "forgetting-imdb", "features", "speed", "state-tracking-s3-16")
+"""the rest is left to .ci/full"""
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in COMPARISONS])
+def marks(name):
+    return [] if name in QUICK else [pytest.mark.slow] if name in SLOW else [pytest.mark.slow, pytest.mark.full]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COMPARISONS])
 def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, name):
     # The figures are made and not drawn: nothing here looks at them, and drawing takes most of the time.
     def save_nothing(figure, directory, stem):

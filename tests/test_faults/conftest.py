@@ -1,6 +1,6 @@
 """Everything here provokes faults for real, so it is slow; what was provoked is counted and printed at the end.
 
-``-m "slow and not full"`` runs a sample, one fault of every kind; ``-m slow`` runs all.
+``-m "slow and not full"`` runs a sample; ``-m slow`` runs all.
 """
 
 import csv

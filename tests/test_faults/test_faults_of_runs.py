@@ -57,11 +57,12 @@ def read_only(directories):
         directory.chmod(0o755)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "what", "reason"),
     [
         ([], "kill", "killed (SIGKILL), as the system does when memory runs out"),
-        pytest.param(["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step", marks=pytest.mark.full),
+        (["--run-timeout", "15"], "suspend", "no sign of life for 15 s after step"),
     ],
 )
 def test_a_worker_killed_for_memory_or_that_hangs(comparison, check_recovery, options, what, reason):
@@ -151,6 +152,7 @@ def test_damaged_checkpoints_are_reported_and_what_is_whole_is_used(comparison, 
     assert said.format(checkpoints[-1].name) in (disturbed.out / "report.md").read_text()
 
 
+@pytest.mark.full
 def test_two_at_once(comparison, undisturbed):
     first = comparison("--workers", "1").start()
     holder = f"process {first.process.pid} on {os.uname().nodename}"

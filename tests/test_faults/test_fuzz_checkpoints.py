@@ -51,7 +51,7 @@ def check_loads_as_saved_or_not(saved):
     return checkpoint
 
 
-@pytest.mark.parametrize("signed", [False, True], ids=["damaged", "signed anew"])
+@pytest.mark.parametrize("signed", [False, pytest.param(True, marks=pytest.mark.full)], ids=["damaged", "signed anew"])
 def test_any_damage_of_any_file_is_found(saved, counts, capfd, signed):
     """Where somebody signed the content anew the checksums fit, so the parsers themselves see the bytes."""
     directory, model, contents = saved

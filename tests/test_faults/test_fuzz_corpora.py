@@ -91,7 +91,12 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+SAMPLE = ("plain", "zip")
+
+
+@pytest.mark.parametrize(
+    "form", [form if form in SAMPLE else pytest.param(form, marks=pytest.mark.full) for form in FORMS]
+)
 def test_whatever_is_in_a_file_there_is_a_text_or_one_line(tmp_path, monkeypatch, counts, form):
     make, pack, name, read, examples = FORMS[form]
     monkeypatch.delenv("LINEAR_ROPE_DATA", raising=False)

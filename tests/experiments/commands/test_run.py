@@ -113,6 +113,7 @@ def test_another_configuration_in_the_same_directory_is_refused(comparison, caps
 
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.slow
+@pytest.mark.full
 def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_path, comparison):
     out = tmp_path / "one"
     assert quick_run(out, "--workers", "1", "--variants", "softmax-none") == 0
@@ -126,7 +127,9 @@ def test_one_and_two_workers_give_equal_metrics_and_a_comparison_can_grow(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
+)
 def test_a_signal_stops_after_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
     out = tmp_path / "stopped"
     command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke", "--steps", "100000"]
@@ -240,6 +243,7 @@ def test_positions_that_every_layer_has_a_table_of_are_counted_in_every_layer(tm
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to_the_end(tmp_path):
     odd = "a  b\n<b>'c'\\ \udcff"
     text, out = tmp_path / f"{odd}.txt", tmp_path / odd

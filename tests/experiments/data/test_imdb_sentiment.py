@@ -70,6 +70,7 @@ def test_wrong_archives(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_real_one(real):
     examples = real("imdb-sentiment")
     assert tuple(examples.describe().splits.values()) == (22_560, 2_440, 25_000)

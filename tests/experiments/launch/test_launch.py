@@ -83,7 +83,7 @@ def test_runs_at_a_time_have_a_gpu_each(tmp_path, training):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.0, 1.5])
+@pytest.mark.parametrize("seconds", [pytest.param(0.0, marks=pytest.mark.full), 1.5])
 def test_a_group_that_is_told_to_stop_while_its_first_run_starts_stops_cleanly(tmp_path, training, seconds):
     out = tmp_path / "out"
     arguments = ["--preset", "smoke", "--data-file", str(training.data_file), "--variants", "softmax-none"]

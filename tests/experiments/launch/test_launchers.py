@@ -87,7 +87,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["pytestconfig", "elsewhere"])
+@pytest.mark.parametrize("place", [pytest.param("pytestconfig", marks=pytest.mark.full), "elsewhere"])
 def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
     request.getfixturevalue(place)
     out = tmp_path / "out"

@@ -117,6 +117,7 @@ def longer(tmp_path_factory, text):
     return trained(tmp_path_factory.mktemp("longer") / "out", text, steps=200).directory
 
 
+@pytest.mark.full
 def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
     job = prepare(tmp_path / "out", text, steps=200)
     process = torchrun(job, restarts=1)

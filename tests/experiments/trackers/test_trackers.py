@@ -144,6 +144,7 @@ def tracked(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", TOLD)
 def test_a_run_that_goes_on_tells_a_tracker_every_number_once(tracked, name):
     pytest.importorskip(name, reason=f"{name} is not installed")

@@ -249,6 +249,7 @@ def retrain(there):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_comparison_is_of_one_encoder_for_each_run(encoders, tmp_path, capsys):
     there, words = encoders
     with undrawn():

@@ -21,7 +21,7 @@ from tests.made_up import repeated_rows
 CPU = torch.device("cpu")
 too_old = not hasattr(torch.cpu.Stream, "record_event")
 sharded = pytest.mark.skipif(too_old, reason="PyTorch before 2.7 shards on GPUs only")
-SHARD = [False, pytest.param(True, marks=[pytest.mark.slow, sharded])]
+SHARD = [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.full, sharded])]
 CONFIG = dataclasses.replace(
     get_preset("smoke").config,
     precision="float64",
