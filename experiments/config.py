@@ -149,7 +149,10 @@ class Config:
                 f"schedule is {self.schedule} with budgets, which have a schedule of their own; leave it out"
             )
         if self.tested == "best" and (self.budgets != "none" or self.kept_checkpoints > 2):
-            raise ValueError("tested is best, which is for runs without budgets and averages; leave these out")
+            raise ValueError(
+                f"tested is best with budgets {self.budgets} and kept_checkpoints {self.kept_checkpoints}; test the "
+                "last weights, or leave out budgets and keep 2 checkpoints at most"
+            )
         if self.context < 2:
             raise ValueError(f"context is {self.context}; give 2 or more, or there is no past to attend to")
         if self.tokens_per_step > MOST_TOKENS_PER_STEP:

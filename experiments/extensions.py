@@ -17,6 +17,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+MOST = 60
+"""names that a message lists; more would hide what it says"""
+MOST_OF_MANY = 12
+"""names that it lists where there are more than that"""
+
 
 class Registry(Mapping[str, T], Generic[T]):
     """Things of one kind by name: those built in, those of installed packages (an entry-point group), and added ones.
@@ -88,9 +93,12 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
 
 
 def choices(name: str, names: list[str]) -> str:
-    """The end of a message on a name that there is not: the nearest one, if one is near, and all there are."""
+    """The end of a message on a name that there is not: the nearest one, if one is near, and those there are."""
     near = difflib.get_close_matches(name, names, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {', '.join(names)}"
+    few = len(names) <= MOST
+    listed = ", ".join(names if few else names[:MOST_OF_MANY])
+    more = "" if few else f" and {len(names) - MOST_OF_MANY} more, which `list` shows"
+    return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {listed}{more}"
 
 
 def load_plugin(module: str) -> None:

@@ -31,7 +31,7 @@ def find_by_name(argument: str, name: str, built_in: Mapping[str, Any], group: s
         except (ImportError, AttributeError) as error:
             raise ValueError(
                 f"{argument} is {name!r}, which an installed package has as {entry.value}, but that cannot be "
-                f"imported: {error}"
+                f"imported ({error}); mend or remove that package"
             ) from error
     names = (*built_in, *installed)
     nearest = get_close_matches(str(name), names, n=1)

@@ -219,7 +219,10 @@ class Block(nn.Module):
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`advance` needs of the context (B, K, dim) that the cross-attention reads."""
         if not isinstance(self.cross_attention, Remembering):
-            raise ValueError(f"{type(self.cross_attention).__name__} has no remember and recall, which decoding needs")
+            raise ValueError(
+                f"{type(self.cross_attention).__name__} has no remember and recall, which decoding needs; choose an "
+                "attention that has them, such as linear"
+            )
         return self.cross_attention.remember(context, key_padding_mask)
 
     def advance(self, x: Tensor, state: Any, memory: Any = None, sources: int = 0) -> tuple[Tensor, Any]:
@@ -229,7 +232,10 @@ class Block(nn.Module):
         and as many sequences each, which follow one another, read one source.
         """
         if not isinstance(self.attention, Decoding):
-            raise ValueError(f"{type(self.attention).__name__} has no prefill and step, which generation needs")
+            raise ValueError(
+                f"{type(self.attention).__name__} has no prefill and step, which generation needs; choose an attention "
+                "that has them, such as linear"
+            )
         normed = self.attention_norm(x)
         y, new_state = self.attention.prefill(normed) if state is None else self.attention.step(normed, state)
         x = x + y

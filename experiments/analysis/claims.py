@@ -100,6 +100,13 @@ class Claim:
         return not self.published.startswith("none found")
 
     @property
+    def near(self) -> str:
+        """What was found near a claim that nobody has published, in parentheses; empty if nothing was."""
+        rest = self.published.removeprefix("none found")
+        found = rest.lstrip(";: ") if rest[:1] in (";", ":") else self.published if rest else ""
+        return found and f"({found})"
+
+    @property
     def criterion(self) -> str:
         """Where the claim holds, in words."""
         low, high = ("0" if bound == 0 else self.show(bound) for bound in self.region)

@@ -103,7 +103,7 @@ def print_plan(
         )
     at_once = 1 if workers is None else min(workers, runs)
     console.print(
-        f"{runs} runs, {tokens:,} tokens; estimated time with {workers or 'one'} at a "
+        f"{runs} run{'s' * (runs != 1)}, {tokens:,} tokens; estimated time with {workers or 'one'} at a "
         f"time: {duration(total / at_once)}. No comparison was written."
     )
 

@@ -28,8 +28,8 @@ def check_can_share(batch_size: int, count: int) -> None:
         )
     if count > 1 and find_spec("accelerate") is None:
         raise ValueError(
-            f"{count} processes are to train one run, which needs accelerate; give pip install "
-            '"linear-rope[distributed]", or start one process'
+            f"{count} processes (of --nproc, or of torchrun) are to train one run, which needs accelerate; give pip "
+            'install "linear-rope[distributed]", or start one process'
         )
 
 

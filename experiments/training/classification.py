@@ -57,7 +57,9 @@ class ClassifierModel(Trained):
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         if attention is not None:
-            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+            raise ValueError(
+                "--variants: the attention of another library (performer-pytorch) has no encoder here; leave it out"
+            )
         return Classifier(config, self.outputs)
 
     def with_context(self, context: int) -> "ClassifierModel":
@@ -88,7 +90,7 @@ class TextClassifier:
         said: list[Any] = []
         for texts in examples:
             if len(texts) != self.texts:
-                raise ValueError(f"an example has {len(texts)} texts, and the model reads {self.texts} at once")
+                raise ValueError(f"examples has one of {len(texts)} texts; give {self.texts} in each")
             ids = self.tokenizer.encode(list(texts))
             tokens = torch.from_numpy(padded(sequences_of(ids, self.context)))
             with torch.no_grad():

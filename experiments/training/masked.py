@@ -28,7 +28,9 @@ class MaskedModel(Trained):
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         if attention is not None:
-            raise ValueError("--variants: another library's attention has no encoder here; leave it out")
+            raise ValueError(
+                "--variants: the attention of another library (performer-pytorch) has no encoder here; leave it out"
+            )
         return MaskedLM(config)
 
 

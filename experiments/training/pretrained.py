@@ -60,10 +60,15 @@ class Pretrained:
             if name.startswith(PREFIX)
         }
         here = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
-        if here != {name: tensor.shape for name, tensor in weights.items()}:
+        there = {name: tensor.shape for name, tensor in weights.items()}
+        if here != there:
+            other = next(name for name in here | there if here.get(name) != there.get(name))
+            sizes = " and here ".join(
+                str(tuple(shapes[other])) if other in shapes else "none" for shapes in (there, here)
+            )
             raise ValueError(
-                f"--initial-weights {self.directory} holds {variant.name} of another size; give its --dim, --layers, "
-                "--heads and, with learned positions, --context"
+                f"--initial-weights {self.directory} holds {variant.name} of another size ({other} is {sizes}); give "
+                "its --dim, --layers, --heads and, with learned positions, --context"
             )
         encoder.load_state_dict(weights)
 

@@ -36,7 +36,9 @@ class TranslationModel(Trained):
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
         if attention is not None:
-            raise ValueError("--variants: another library's attention has no decoder here; leave it out")
+            raise ValueError(
+                "--variants: the attention of another library (performer-pytorch) has no decoder here; leave it out"
+            )
         return EncoderDecoder(config)
 
 

@@ -45,8 +45,8 @@ class LinearRoPEAttention(RoPEAttention):
         dim: width of the inputs and outputs.
         heads: number of heads H.
         head_dim: D; default dim / heads.
-        feature_map: "favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", or a
-            :class:`FeatureMap` for vectors of width D.
+        feature_map: "favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", "hedgehog",
+            "taylor", or a :class:`FeatureMap` for vectors of width D.
         num_features: M for the random maps; even, default the even number next to D·ln D.
         rope: "after" rotates the mapped queries and keys; "before" rotates and then maps; "none".
         denominator: "unrotated" (eq. 19), "rotated" (the sum of the numerator's own weights) or "none".

@@ -177,8 +177,8 @@ class RoPEAttention(nn.Module):
         check_padding_mask(key_padding_mask, *source.shape[:2])
         if context is not None and self._along_one_sequence():
             raise ValueError(
-                f"context was given, but the attention has {' and '.join(self._along_one_sequence())}, of the order "
-                "along one sequence; make it without"
+                f"context was given, but the attention has {' and '.join(self._along_one_sequence())}, which a "
+                "sequence has along itself; make the attention without"
             )
         projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:

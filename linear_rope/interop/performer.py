@@ -174,5 +174,8 @@ class PerformerPytorchAttention(nn.Module):
 
     def _rotations(self, x: Tensor) -> Tensor | None:
         if x.shape[1] > self.max_length:
-            raise ValueError(f"x has {x.shape[1]} positions, but the rotary table ends at {self.max_length}")
+            raise ValueError(
+                f"x has {x.shape[1]} positions, but the rotary table ends at {self.max_length}; give fewer, or make "
+                "the model with a larger max_length"
+            )
         return None if self.rotary is None else self.rotary(x)

@@ -21,20 +21,24 @@ def _time(found: Findings, results: Results) -> str:
     """From where on it is faster in both passes."""
     features = results.config.num_features
     crossings = {each.direction: each.length for each in results.time_crossings("module", [_pair(results)])}
-    starts, measured = [], []
+    starts, measured = dict[str, float](), []
     for direction in DIRECTIONS["module"]:
         by_length = results.speedups("module", direction, *_pair(results))
         if by_length:
-            starts.append(crossings.get(direction, _surely_faster_from(by_length)))
+            starts[direction] = crossings.get(direction, _surely_faster_from(by_length))
             measured = list(by_length)
     if not starts:
         return ""
-    if max(starts) == inf:
+    last = max(starts, key=starts.__getitem__)
+    start = starts[last]
+    if start == inf:
         where, fast = f"Up to {measured[-1]:,} tokens not", ""
     else:
         times = found.size("module-faster", ".1f")
-        shortest = max(starts) <= measured[0]
-        where = f"From {measured[0]:,} tokens, the fewest measured, on" if shortest else _about(max(starts))
+        if start <= measured[0]:
+            where = f"From {measured[0]:,} tokens, the fewest measured, on"
+        else:
+            where = _about(start) if last in crossings else f"Surely from {start:,} tokens on"
         fast = f"; at {measured[-1]:,} it is {times} times as fast as softmax attention" if times else ""
     return f"{where} in time (FAVOR+ with RoPE after its map, {features} features{fast})."
 

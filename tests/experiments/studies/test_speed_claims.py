@@ -221,7 +221,7 @@ def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
     ("slower", "spread", "said"),
     [
         (1.3, 0.001, "From about 1,300 tokens on in time"),
-        (0.94, 0.1, "From about 2,000 tokens on in time"),  # at 1,024 the rounds disagree
+        (0.94, 0.1, "Surely from 2,048 tokens on in time"),  # at 1,024 the rounds disagree
         (0.3, 0.001, "From 512 tokens, the fewest measured, on in time"),
         (100, 0.001, "Up to 16,384 tokens not in time"),
     ],
