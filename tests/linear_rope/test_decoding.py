@@ -92,6 +92,15 @@ def test_beam_search_is_one_that_recomputes_everything(kind: str, beams: int, le
         assert (tokens[len(expected) :] == END).all()
 
 
+def test_the_source_is_read_once_and_each_new_token_alone() -> None:
+    model, read, decoded = model_of("elu+1-rope-after"), [], []
+    model.encoder.register_forward_hook(lambda module, given, result: read.append(given[0].shape))
+    model.norm.register_forward_hook(lambda module, given, result: decoded.append(given[0].shape[-2]))
+    model.translate(random_tokens(3, 15), PADDING, begin=BEGIN, end=END, beams=2, longest=7)
+    assert read == [(3, 15)]
+    assert len(decoded) > 1
+
+
 def test_one_beam_takes_the_likeliest_token_each_time() -> None:
     model, source = model_of("elu+1-rope-after"), random_tokens(4, 12)
     found = model.translate(source, begin=BEGIN, end=END, beams=1, longest=9)

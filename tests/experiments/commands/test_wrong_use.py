@@ -7,6 +7,7 @@ import os
 import pytest
 
 from experiments.cli import main
+from experiments.commands import run_training
 from experiments.config import LIMITS, Config
 from experiments.records.store import check_directory, make_directory
 from experiments.training.models import check_memory
@@ -121,6 +122,15 @@ def test_list_names_what_there_is(capsys):
     output = capsys.readouterr().out
     for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
         assert name in output
+
+
+def test_variants_of_unequal_size_are_refused(tmp_path, monkeypatch, capsys):
+    sizes = iter([(1000, 0), (1011, 0)])
+    monkeypatch.setattr(run_training, "_parameters", lambda *_: next(sizes))
+    words = ["run", "convergence", "--preset", "smoke", "--variants", "softmax-none,elu+1-none"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "1 %" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 FRACTIONS = ("learning_rate", "weight_decay", "gradient_clip", "dropout", "initial_std")

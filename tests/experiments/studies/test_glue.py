@@ -7,8 +7,10 @@ import pytest
 from experiments import load
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
+from experiments.data import late_verdicts
 from experiments.presets import get_preset
 from experiments.report.answer import Findings
+from experiments.studies.answers import ANSWERS
 from experiments.studies.glue.answer import answer
 from experiments.studies.glue.figures import figures
 from experiments.studies.glue.table import PART, TASKS, overview
@@ -52,11 +54,12 @@ def test_a_run_begins_with_the_encoder_and_has_a_report(fine_tuned):
 def test_the_classifier_says_in_python_what_it_said_in_training(fine_tuned):
     out = fine_tuned / "tasks" / "made-up"
     run = load(out).run("softmax-rope")
-    classes = load(out).record.objective.classes
-    said = run.classify(["a text", "another text"])
-    assert len(said) == 2
-    assert {*said} <= {*classes}
-    with pytest.raises(ValueError, match="an example has 2 texts, and the model reads 1 at once"):
+    answers = ANSWERS.read(out)
+    assert answers is not None
+    texts = late_verdicts.load().texts("test").iloc[:, 0].iloc[answers["number"]]
+    assert run.classify(texts.tolist()) == answers["said"].tolist()
+    assert {*answers["said"]} <= {*load(out).record.objective.classes}
+    with pytest.raises(ValueError, match="examples has one of 2 texts; give 1 in each"):
         run.classify([("a text", "another")])
     with pytest.raises(ValueError, match="'masked token' and classifies nothing"):
         load(fine_tuned / "mlm").run("softmax-rope").classify(["a text"])

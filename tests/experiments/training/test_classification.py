@@ -24,6 +24,7 @@ from experiments.training.models import build_model
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, TextTokenizer
 from experiments.variants import get_variant
+from tests.experiments.training.stopped_runs import check_goes_on
 from tests.made_up import undrawn
 
 GOOD, BAD = "fine film with a good plot".split(), "dull film with a bad plot".split()
@@ -164,7 +165,7 @@ def root(tmp_path_factory):
 
 def fine_tuning(root, **settings):
     here = {"layers": 1, "dim": 32, "heads": 2, "context": 24, "batch_size": 8, "tokenizer": "wordpiece"}
-    config = Config(**{**here, "vocabulary_size": 300, "initial_weights": str(root), **settings})
+    config = Config(**{**here, "vocabulary_size": 300, "initial_weights": str(root)} | settings)
     return config, make_objective(examples("text"), config)
 
 
@@ -181,6 +182,15 @@ def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
         assert all(torch.equal(value, trained[f"encoder.{key}"]) for key, value in model.encoder.state_dict().items())
         changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
         assert {key.split(".")[0] for key in changed} == {"encoder"}
+
+
+@pytest.mark.parametrize("weights", ["none", "pretrained"])
+def test_a_stopped_run_goes_on_to_the_same_numbers(root, tmp_path, weights):
+    few = {"steps": 8, "warmup_steps": 2, "log_every": 1, "evaluate_every": 3, "checkpoint_every": 3, "dropout": 0.1}
+    few |= {"evaluation_windows": 20, "test_windows": 20, "tested": "best", "learning_rate": 1e-2}
+    given = str(root) if weights == "pretrained" else "none"
+    config, _ = fine_tuning(root, **few, initial_weights=given)
+    check_goes_on(tmp_path, lambda: make_objective(examples("text"), config), "elu+1-rope-after", config)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from experiments.training.masked import MaskedToken, lines
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
 from linear_rope.model import ModelConfig
+from tests.experiments.training.stopped_runs import check_goes_on
 from tests.made_up import loss_in_shares
 
 WORDS = "the quick brown fox jumps over a lazy dog and then sleeps under an old oak tree near the river".split()
@@ -61,6 +62,28 @@ def test_batches_depend_on_seed_and_step_alone(task):
     assert not torch.equal(task.batch(1, 2)[0], task.batch(1, 3)[0])
     assert not torch.equal(task.batch(1, 2)[0], task.batch(2, 2)[0])
     assert all(map(torch.equal, task.windows("validation", 5), again.windows("validation", 5)))
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(task, tmp_path):
+    config = Config(
+        **{"layers": 1, "dim": 16, "heads": 2, "context": CONTEXT, "batch_size": 4, "steps": 8, "warmup_steps": 2},
+        **{"log_every": 1, "evaluate_every": 3, "evaluation_windows": 4, "test_windows": 4, "checkpoint_every": 3},
+        **{"objective": "masked", "tokenizer": "wordpiece", "vocabulary_size": 300, "dropout": 0.1},
+    )
+    check_goes_on(
+        tmp_path, lambda: MaskedToken(task.corpus, CONTEXT, 4, task.tokenizer), "elu+1-rope-after@decay=gate", config
+    )
+
+
+def test_tokens_are_learnt_from_the_training_split_alone():
+    content = b"aaa bbb\n" * 900 + b"ccc ddd\n" * 100  # the last tenth is validation and test
+    corpus = corpus_of_text("text", content)
+    assert b"c" not in corpus.train.tobytes()
+    for objective, tokenizer in (("masked", "wordpiece"), ("next", "bpe")):
+        config = Config(objective=objective, tokenizer=tokenizer, vocabulary_size=300, context=8, batch_size=2)
+        learnt = make_objective(corpus, config).tokenizer.json
+        assert "aaa" in learnt
+        assert "ccc" not in learnt
 
 
 def test_the_loss_and_the_metrics_are_of_hidden_tokens_alone(task):

@@ -21,6 +21,7 @@ from experiments.training.models import build_model
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID
 from experiments.training.translation import Translator, corpus_bleu, load_average, source_of, target_of
 from experiments.variants import get_variant
+from tests.experiments.training.stopped_runs import check_goes_on
 from tests.made_up import loss_in_shares
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
@@ -154,6 +155,11 @@ def average_of(directory, task, stop_at):
     model = build_model(get_variant("elu+1-rope-after"), config, 0, task)
     assert load_average(directory, model, config) == 5
     return model.state_dict()
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(tmp_path):
+    config = dataclasses.replace(CONFIG, steps=8, log_every=1, evaluate_every=3, checkpoint_every=3, dropout=0.1)
+    check_goes_on(tmp_path, lambda: make_objective(pairs(), config), "elu+1-rope-after", config)
 
 
 def test_a_stop_between_two_checkpoints_changes_no_average(task, tmp_path):

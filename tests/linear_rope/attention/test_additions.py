@@ -14,7 +14,9 @@ from torch import Tensor
 from linear_rope import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.attention import RoPEAttention
 from linear_rope.positions import Decay, FixedDecay, GatedDecay, SelectiveRotation
+from linear_rope.positions.decay import make_decay
 from linear_rope.positions.rotary import rope_frequencies
+from linear_rope.positions.selective import SelectiveAngles
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused, in_steps, random, some_padding
 
 DIM, HEADS, LENGTH = 8, 2, 70
@@ -146,6 +148,17 @@ def test_selective_angles_begin_near_rope(settings: SelectiveRotation) -> None:
     assert ((phase - 100).abs() < 10).all()
 
 
+def test_selective_angles_are_as_precise_after_many_tokens() -> None:
+    """After 50,000 speeds near 1 a sum in float32 has steps of 0.004; an angle below 2π has steps of 5e-7."""
+    torch.manual_seed(0)
+    angles, x = SelectiveAngles(SelectiveRotation(), DIM, HEADS, 4, 10_000.0), torch.randn(1, 50_000, DIM)
+    speed = angles.inputs(x)
+    phase = (speed + 1).double().cumsum(1).view(1, -1, HEADS, 2).transpose(1, 2)
+    found = angles(x, speed, None, None)[0]
+    exact = phase * torch.tensor([1.0, 0.01], dtype=torch.float64)
+    torch.testing.assert_close(found.double().cos(), exact.cos(), rtol=0, atol=5e-7)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_angles_and_decays_keep_their_precision_under_autocast(kernel: str) -> None:
     module = make(kernel, decay="gate", rope_angles=SelectiveRotation(bias=True, gate=True)).float()
@@ -253,6 +266,15 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
     torch.testing.assert_close(kept[0, :, 0], 1 - torch.tensor([2, 11 / 3, 16 / 3, 7]).neg().exp2())
     tempered = GatedDecay(DIM, 4, temperature=16)(x)
     torch.testing.assert_close(tempered.exp(), kept)
+    shares = {
+        "fixed": 1 - torch.tensor([1, 3, 5, 7]).neg().exp2(),
+        "alibi": torch.tensor([2, 4, 6, 8]).neg().exp2().neg().exp(),
+        "retnet": 1 - torch.tensor([5, 6, 7, 8]).neg().exp2(),
+    }
+    for name, expected in shares.items():
+        decay = make_decay(name, DIM, 4)
+        assert decay is not None
+        torch.testing.assert_close(decay(x).exp(), expected.view(1, 4, 1).expand(1, 4, 3))
     module = make("elu+1", decay=FixedDecay(torch.tensor([-0.5, -torch.inf])))
     assert module(random(1, 5, DIM)).isfinite().all()
 

@@ -11,7 +11,17 @@ from torch import Tensor
 from linear_rope import LinearRoPEAttention, apply_rope
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor
 from linear_rope.features import Hedgehog, Taylor
-from tests.linear_rope.tensors import HEADS, D, assert_near, in_steps, random
+from tests.linear_rope.tensors import (
+    FORMS,
+    HEADS,
+    D,
+    assert_near,
+    in_steps,
+    outputs_and_gradients,
+    random,
+    random_qkv,
+    some_padding,
+)
 
 DIM = HEADS * D
 KERNELS: dict[str, Any] = {
@@ -120,6 +130,63 @@ def test_retention_is_its_formula() -> None:
     fading = torch.where(behind >= 0, kept.view(-1, 1, 1) ** behind.clamp(min=0), 0)
     y = F.rms_norm((q @ k.mT * fading) @ projected.v, (D,), eps=1e-6)
     assert_near(module(x), module.out(y.transpose(1, 2).flatten(2)))
+
+
+def fading_of(module: Any, x: Tensor) -> Tensor:
+    """Π a_t of the tokens after key n up to query m, (B, H, N, N), zero above the diagonal."""
+    sums = module.decay(x).cumsum(-1)
+    between = sums.unsqueeze(-1) - sums.unsqueeze(-2)
+    return between.exp().tril()
+
+
+@pytest.mark.parametrize("rope", ["after", "none"])
+def test_the_gated_delta_rule_is_its_formula(rope: str) -> None:
+    module, x = make("delta" if rope == "after" else "delta, no rope"), random(2, 70, DIM)
+    q, k, v = (part(x).unflatten(-1, (HEADS, D)).transpose(1, 2) for part in (module.query, module.key, module.value))
+    q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
+    if rope == "after":
+        q, k = (apply_rope(each, torch.arange(70)) for each in (q, k))
+    rate, kept = module.rate(x).sigmoid(), module.decay(x).exp()
+    memory, outputs = torch.zeros(2, HEADS, D, D, dtype=x.dtype), []
+    for t in range(70):
+        memory = memory * kept[:, :, t, None, None]
+        old = torch.einsum("bhde,bhd->bhe", memory, k[:, :, t])
+        told = (v[:, :, t] - old) * rate[:, t, :, None]
+        memory = memory + torch.einsum("bhd,bhe->bhde", k[:, :, t], told)
+        outputs.append(torch.einsum("bhde,bhd->bhe", memory, q[:, :, t]))
+    y = F.rms_norm(torch.stack(outputs, dim=1), (D,), eps=1e-6)
+    assert_near(module(x), module.out(y.flatten(2)))
+
+
+@pytest.mark.parametrize("name", ["favor+window", "favor+window, no rope", "favor+window, gate"])
+def test_a_window_with_the_remainder_of_favor_is_its_formula(name: str) -> None:
+    module, x = make(name), random(2, 33, DIM)
+    q, k, v = (part(x).unflatten(-1, (HEADS, D)).transpose(1, 2) for part in (module.query, module.key, module.value))
+    if "no rope" not in name:
+        q, k = (apply_rope(each, torch.arange(33)) for each in (q, k))
+    behind = torch.arange(33).unsqueeze(-1) - torch.arange(33)
+    exact, estimated = (q @ k.mT / math.sqrt(D)).exp(), module.feature_map(q) @ module.feature_map(k).mT
+    weights = torch.where(behind < 5, exact, estimated).tril()
+    if "gate" in name:
+        weights = weights * fading_of(module, x)
+    y = weights @ v / weights.sum(-1, keepdim=True)
+    assert_near(module(x), module.out(y.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("rope", ["after", "before", "none"])
+@pytest.mark.parametrize("make_map", [Hedgehog, Taylor])
+def test_other_maps_have_the_quadratic_reference_s_values_and_gradients(make_map: Any, rope: str) -> None:
+    feature_map = make_map(4).double()
+    with torch.no_grad():
+        for parameter in feature_map.parameters():
+            parameter.copy_(random(*parameter.shape, seed=5) / 2)
+    for length, causal in ((1, True), (17, True), (70, True), (17, False)):
+        options = dict(feature_map=feature_map, rope=rope, causal=causal, key_padding_mask=some_padding(2, length))
+        qkv = random_qkv(2, HEADS, length, width=4)
+        expected = outputs_and_gradients(qkv, implementation="reference", **options)
+        for form in FORMS:
+            if causal or form != "recurrent":
+                assert_near(outputs_and_gradients(qkv, implementation=form, **options), expected)
 
 
 def test_the_delta_rule_recalls_what_it_was_told_last() -> None:

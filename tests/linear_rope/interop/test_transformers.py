@@ -195,6 +195,8 @@ REFUSED = [
     ),
     (lambda: sliding()(text()), ["sliding window"]),
     (lambda: model_of("llama")(text(), softcap=3.0), ["softcap"]),
+    (lambda: model_of("llama")(text(), position_bias=torch.zeros(1)), ["position_bias"]),
+    (lambda: model_of("llama")(text(), s_aux=torch.zeros(1)), ["s_aux"]),
 ]
 
 

@@ -1,0 +1,68 @@
+"""A token that keeps nothing (ln a = −∞) begins a sequence of its own, in every kernel, also token by token."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from linear_rope.positions import Decay
+from tests.linear_rope.attention import test_additions, test_kernels
+from tests.linear_rope.tensors import HEADS, D, assert_near, in_steps, random, some_padding
+
+DIM, LENGTH = HEADS * D, 80
+STARTS = (0, 20, 21, 66, LENGTH)
+
+
+class Boundaries(Decay):
+    """Keeps nothing at tokens whose first number is large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x[..., 0] > 10, -torch.inf, -0.1).unsqueeze(1).expand(-1, self.heads, -1)
+
+
+def made(name: str, *, causal: bool = True) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if name in test_kernels.KERNELS:
+        # FAVOR+ of rotated keys depends on where they are, not on distances alone.
+        options = {"rope": "none"} if name == "favor+window" else {}
+        return test_kernels.KERNELS[name](decay=Boundaries(HEADS), **options).double()
+    heads = test_additions.HEADS
+    return test_additions.make(name, causal=causal, decay=Boundaries(heads))
+
+
+def packed(dim: int) -> Tensor:
+    x = random(2, LENGTH, dim).clamp(max=3)
+    x[:, STARTS[1:-1], 0] = 20.0
+    return x
+
+
+def apart(module: torch.nn.Module, x: Tensor) -> Tensor:
+    return torch.cat([module(x[:, start:end]) for start, end in itertools.pairwise(STARTS)], dim=1)
+
+
+@pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])
+def test_what_comes_before_has_no_influence(name: str) -> None:
+    module = made(name)
+    x = packed(DIM if name in test_kernels.KERNELS else test_additions.DIM)
+    expected = apart(module, x)
+    assert_near(module(x), expected)
+    for prompt in (1, 20, 65):
+        assert_near(in_steps(module, x, prompt), expected)
+
+
+@pytest.mark.parametrize("name", test_additions.KERNELS)
+def test_nor_what_comes_after_where_attention_looks_both_ways(name: str) -> None:
+    module, x = made(name, causal=False), packed(test_additions.DIM)
+    assert_near(module(x), apart(module, x))
+
+
+@pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])
+def test_a_padded_prompt_is_forgotten_too(name: str) -> None:
+    module = made(name)
+    x = packed(DIM if name in test_kernels.KERNELS else test_additions.DIM)
+    padding = some_padding(2, 66)
+    y, state = module.prefill(x[:, :66], key_padding_mask=padding)
+    assert y.isfinite().all()
+    stepped, _ = module.step(x[:, 66:67], state)
+    assert_near(stepped, module(x[:, 66:67]))
