@@ -100,8 +100,7 @@ class Findings(NamedTuple):
 
 def in_words(variant: VariantRecord) -> str:
     """A variant as a sentence names it."""
-    kernel = KERNELS.get(variant.kernel, variant.kernel)
-    settings = [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
+    kernel, settings = KERNELS.get(variant.kernel, variant.kernel), settings_in_words(variant)
     if variant.name == variant.kernel:
         return kernel
     if variant.position == "none":
@@ -113,6 +112,11 @@ def in_words(variant: VariantRecord) -> str:
 def _side(variant: VariantRecord) -> str:
     """Before or after the feature map; empty where there is none."""
     return "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
+
+
+def settings_in_words(variant: VariantRecord) -> list[str]:
+    """What is set for a variant, and what it has beside its kernel and position."""
+    return [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
 
 
 def in_figures(value: float, comparison: Comparison) -> str:

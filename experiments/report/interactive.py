@@ -86,7 +86,7 @@ def interactive(
         for variant in sorted(variants, key=lambda variant: (variant.name not in shown, -ends[variant.name]))
     ]
     axes = {name: text for name, text in AXES.items() if all(name in columns for columns in first.values())}
-    plot = _plot(lines, first, axes)
+    plot = _plot(lines, axes)
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
     return Interactive(lines, axes, {split: SPLITS[split] for split in data}, library, _numbered(_script(plot)), data)
 
@@ -140,7 +140,7 @@ def _dashes(variant: VariantRecord) -> list[float]:
     return [] if isinstance(style, str) else list(style[1])
 
 
-def _plot(lines: list[Line], curves: dict[str, dict[str, list[float]]], axes: dict[str, str]) -> Any:
+def _plot(lines: list[Line], axes: dict[str, str]) -> Any:
     """The figure, empty of curves: report.js fills it, and knows its parts by name."""
     plot = figure(
         sizing_mode="stretch_both",

@@ -4,7 +4,7 @@ from experiments.analysis.statistics import Estimate
 from experiments.analysis.verdicts import SUPPORTED
 from experiments.records.schema import VariantRecord
 from experiments.report import answer as general
-from experiments.report.answer import KERNELS, ROPE, Findings, in_words, listed
+from experiments.report.answer import ADDED, KERNELS, ROPE, Findings, in_words, listed, settings_in_words
 from experiments.studies.recall.measure import BEGUN
 
 WIDE = 0.1
@@ -17,6 +17,8 @@ def answer(found: Findings) -> str:
         return general.answer(found)
     by_kernel: dict[str, dict[str, VariantRecord]] = {}
     for variant in _own_width(found):
+        if ADDED.keys() & variant.settings.keys():
+            continue
         side = "rope" if variant.position in ROPE else variant.position
         by_kernel.setdefault(variant.kernel, {}).setdefault(side, variant)  # the best comes first
     softmax = by_kernel.pop("softmax", {})
@@ -53,9 +55,21 @@ def answer(found: Findings) -> str:
     if stays:
         words = f"{listed(stays)} stay{'s' * (len(stays) == 1)} near guessing"
         said.append(f"{words[0].upper()}{words[1:]}." if said else f"No: with RoPE {words}.")
+    for kernel in begun:
+        said.append(_with_additions(found, linear[kernel]["rope"]))
     if "rope" in softmax:
         said.append(f"Softmax attention with RoPE gives {shown(found.final(softmax['rope'].name))}.")
-    return " ".join(said)
+    return " ".join(filter(None, said))
+
+
+def _with_additions(found: Findings, base: VariantRecord) -> str:
+    """What the same kernel and position give with a decay or a convolution; empty if no such variant was trained."""
+    parts = [
+        f"with {listed(settings_in_words(variant))} {shown(found.final(variant.name))}"
+        for variant in found.finished
+        if (variant.kernel, variant.position) == (base.kernel, base.position) and ADDED.keys() & variant.settings.keys()
+    ]
+    return f"The same {listed(parts)}." if parts else ""
 
 
 def best_of_each(found: Findings) -> str:
