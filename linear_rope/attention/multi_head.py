@@ -178,7 +178,7 @@ class RoPEAttention(nn.Module):
         if context is not None and self._along_one_sequence():
             raise ValueError(
                 f"context was given, but the attention has {' and '.join(self._along_one_sequence())}, which a "
-                "sequence has along itself; make the attention without"
+                "sequence has along itself; make it without"
             )
         projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
