@@ -55,6 +55,12 @@ def write_report(root: Path, study: Study) -> Path:
     return root / "report.html"
 
 
+def _main_figure(figures: list[dict[str, Any]], stem: str) -> dict[str, Any] | None:
+    """The study's, or the first one where a comparison has no such figure; None for a study that names none."""
+    named = (figure for figure in figures if figure["stem"] == stem)
+    return next(named, figures[0] if figures else None) if stem else None
+
+
 def write(evidence: Evidence) -> dict[str, Any] | None:
     """The same of what was read already; return the main figure as the page has it, if there is one."""
     root, study, comparison = evidence.root, evidence.study, evidence.comparison
@@ -66,7 +72,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         if rates is not None:
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
         shown = [_shown(output, entry) for entry in entries]
-        main_figure = next((entry for entry in shown if entry.get("stem") == study.main_figure), None)
+        main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
         queued, unfinished = unfinished_runs(root, comparison, curves)

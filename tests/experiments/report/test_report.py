@@ -155,6 +155,12 @@ def test_the_page_holds_all_it_shows(make_comparison, tmp_path):
     assert len((root / "report.html").read_bytes()) < 4e6
 
 
+def test_where_there_is_no_main_figure_of_the_study_the_first_one_stands_by_the_answer(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "convergence", "softmax-none,softmax-rope", 3)
+    write_report(root, dataclasses.replace(STUDY, main_figure="absent"))
+    assert "](figures/" in (root / "report.md").read_text(encoding="utf-8").partition("## Table")[0]
+
+
 def test_the_report_tells_all_that_is_needed_to_judge_it(make_comparison, tmp_path):
     root = make_comparison(tmp_path, "elu+1-none,elu+1-rope-after", notes=["The code changed since."])
     for text in (Page(write_report(root, STUDY).read_text()).text, (root / "report.md").read_text()):
