@@ -97,7 +97,7 @@ def choices(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     few = len(names) <= MOST
     listed = ", ".join(names if few else names[:MOST_OF_MANY])
-    more = "" if few else f" and {len(names) - MOST_OF_MANY} more, which `list` shows"
+    more = "" if few else f" and {len(names) - MOST_OF_MANY} more (see `list` or --help)"
     return (f"did you mean {near[0]!r}? " if near else "") + f"choose from {listed}{more}"
 
 

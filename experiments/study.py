@@ -67,7 +67,8 @@ class Study:
     measured: str = ""
     """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""
-    """the stem of the figure that stands beside the answer where there are no curves, or scripts are off"""
+    """the stem of the figure that stands beside the answer where there are no curves, or scripts are off; of a
+    comparison that has no such figure it is the first one"""
     variants: Sequence[str] = ()
     """those it trains by default; none: it trains nothing, and has ``settings``, ``missing`` and ``notes``"""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
