@@ -3,7 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.model import Encoder, ModelConfig, initialise
+from linear_rope.blocks import initialise
+from linear_rope.model import Encoder
+from linear_rope.model_config import ModelConfig
 
 
 class MaskedLM(nn.Module):

@@ -27,8 +27,9 @@ from experiments.training.objectives import Batch, Metric, at_least_single
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from experiments.variants import Variant
+from linear_rope.blocks import MakeAttention
 from linear_rope.heads import Classifier
-from linear_rope.model import MakeAttention, ModelConfig
+from linear_rope.model_config import ModelConfig
 
 ACCURACY = Metric("accuracy", "share of examples", "higher")
 SPEARMAN = Metric("spearman", "Spearman's rank correlation", "higher")

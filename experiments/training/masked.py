@@ -12,8 +12,9 @@ from experiments.data.synthetic import split_generator
 from experiments.training.models import Trained
 from experiments.training.objectives import Batch, Metric, NextToken, at_least_single, evenly_spaced, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
+from linear_rope.blocks import MakeAttention
 from linear_rope.heads import MaskedLM
-from linear_rope.model import MakeAttention, ModelConfig
+from linear_rope.model_config import ModelConfig
 
 HIDDEN = 0.15
 """share of the tokens that are to be predicted; of these 80 % are masked, 10 % become another, 10 % stay"""

@@ -14,9 +14,11 @@ from torch import nn
 from experiments.config import Config
 from experiments.variants import PEER, Variant
 from linear_rope.attention.registry import find_attention
+from linear_rope.blocks import Block, MakeAttention, attention_of_layer, positions_of
 from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
 from linear_rope.interop.performer import PerformerPytorchAttention
-from linear_rope.model import Block, CausalLM, MakeAttention, ModelConfig, attention_of_layer, positions_of
+from linear_rope.model import CausalLM
+from linear_rope.model_config import ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.registry import InAttention, PositionEncoding, find_position

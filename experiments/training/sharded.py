@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from experiments.training.processes import Connected, Processes, States
-from linear_rope.model import Block
+from linear_rope.blocks import Block
 
 
 class Sharded(Connected):

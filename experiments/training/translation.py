@@ -19,7 +19,9 @@ from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained
 from experiments.training.objectives import Batch, Metric, at_least_single, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
-from linear_rope.model import EncoderDecoder, MakeAttention, ModelConfig
+from linear_rope.blocks import MakeAttention
+from linear_rope.model import EncoderDecoder
+from linear_rope.model_config import ModelConfig
 
 BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""

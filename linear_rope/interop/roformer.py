@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linear_rope.model import Block, Encoder, ModelConfig, check_tokens
+from linear_rope.blocks import Block, check_tokens
+from linear_rope.model import Encoder
+from linear_rope.model_config import ModelConfig
 
 PROJECTIONS = ("query", "key", "value", "out")
 

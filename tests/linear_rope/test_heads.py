@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linear_rope.heads import Classifier, MaskedLM
-from linear_rope.model import ModelConfig
+from linear_rope.model_config import ModelConfig
 
 CONFIG = ModelConfig(vocab_size=11, dim=16, layers=1, heads=2, max_length=12, feature_map="elu+1")
 TOKENS = torch.arange(20).view(2, 10) % 11

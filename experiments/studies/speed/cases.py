@@ -24,8 +24,8 @@ from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
+from linear_rope.blocks import Block
 from linear_rope.features import FavorPlus, GivenFeatures
-from linear_rope.model import Block
 
 POSITIONS = ("none", "learned", "sinusoidal", "rope", "rope-before", "rope-after")
 """whose cost is measured with each kernel; of softmax attention that of alibi too"""

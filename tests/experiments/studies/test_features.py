@@ -28,7 +28,8 @@ from experiments.studies.features.measure import (
     random_table,
     trained_table,
 )
-from linear_rope.model import CausalLM, ModelConfig
+from linear_rope.model import CausalLM
+from linear_rope.model_config import ModelConfig
 from tests.made_up import make_record
 
 from .conftest import write

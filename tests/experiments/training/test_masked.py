@@ -15,7 +15,7 @@ from experiments.training.chosen_objective import make_objective
 from experiments.training.masked import MaskedToken, lines
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.heads import MaskedLM
-from linear_rope.model import ModelConfig
+from linear_rope.model_config import ModelConfig
 from tests.experiments.training.stopped_runs import check_goes_on
 from tests.made_up import loss_in_shares
 

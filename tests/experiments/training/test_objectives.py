@@ -30,7 +30,7 @@ from experiments.training.subwords import SubwordTokenizer
 from experiments.variants import Variant, get_variant
 from linear_rope import Encoder, LinearRoPEAttention
 from linear_rope.attention.registry import ATTENTIONS
-from linear_rope.model import initialise
+from linear_rope.blocks import initialise
 from tests.made_up import DATA, make_record, metrics_rows
 
 CPU = torch.device("cpu")

@@ -1,0 +1,96 @@
+"""The shape of a model: what there is of everything, and how positions enter."""
+
+import math
+from dataclasses import dataclass
+
+from linear_rope.attention.registry import find_attention
+from linear_rope.checks import check_choice
+from linear_rope.features.registry import find_feature_map
+from linear_rope.functional.rotated_features import Denominator
+from linear_rope.positions.decay import DECAYS
+from linear_rope.positions.registry import InAttention, find_position
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model.
+
+    Raises:
+        ValueError: values that do not fit each other; the attention checks the rest.
+    """
+
+    vocab_size: int = 256
+    """number of token ids; 256 for bytes"""
+    dim: int = 128
+    """model width"""
+    layers: int = 2
+    """number of blocks"""
+    heads: int = 4
+    """attention heads; divides dim"""
+    max_length: int = 256
+    """positions in the table of "learned" and "tupe"; no limit for the other encodings"""
+    attention: str = "linear"
+    """"softmax", "linear" (with ``feature_map``), or another of linear_rope.attention.registry"""
+    feature_map: str = "favor+"
+    """"favor+", "favor+hyperbolic", "favor+paired", "elu+1", "elu+1+paired", "relu", or another of
+    linear_rope.features.registry; for linear attention"""
+    num_features: int | None = None
+    """M of the random feature maps; even; None takes the even number next to D·ln D"""
+    position: str = "rope-after"
+    """how positions enter. With every attention: "none"; "learned", "sinusoidal" and "complex", of the embeddings;
+    "floater", of every block's input; "alibi"; "rope-before" and "selective-before". With a feature map "rope-after"
+    and "selective-after". With softmax attention "shaw", "transformer-xl", "t5", "tupe", "deberta", "huang" and
+    "xpos". Or another of linear_rope.positions.POSITIONS"""
+    denominator: Denominator = "unrotated"
+    """denominator of linear attention with RoPE after the map"""
+    rope_base: float = 10000.0
+    """θ_i = rope_base^(−2i/width)"""
+    rope_scaling: RopeScaling | None = None
+    """other angles for sequences longer than those of training, see linear_rope.positions.rope_scaling; no part of the
+    weights"""
+    decay: str = "none"
+    """how much of the past each head keeps at each token: "none" for all of it, "fixed", "alibi", "retnet" or "gate",
+    see linear_rope.positions.decay"""
+    local_conv: int = 0
+    """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
+    short_conv: int = 0
+    """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
+    mlp_ratio: int = 4
+    """hidden width of the MLP over dim"""
+    mlp_width: int | None = None
+    """hidden width of the MLP; None for mlp_ratio · dim"""
+    dropout: float = 0.0
+    """on the outputs of attention and MLP, in training"""
+    redraw_every: int | None = None
+    """training steps between redraws of random features; None draws once"""
+    seed: int = 0
+    """of the initial weights"""
+    feature_seed: int = 0
+    """of the random features; every layer draws its own"""
+    initial_std: float = 0.02
+    """standard deviation of the initial matrices; GPT-2's by default"""
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "dim", "layers", "heads", "max_length", "mlp_ratio"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give 1 or more")
+        if self.mlp_width is not None and self.mlp_width < 1:
+            raise ValueError(f"mlp_width is {self.mlp_width}; give 1 or more, or None")
+        if not 0 < self.initial_std < math.inf:
+            raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
+        find_attention(self.attention)
+        find_feature_map(self.feature_map)
+        encoding = find_position(self.position)
+        in_attention = encoding if isinstance(encoding, InAttention) else InAttention({})
+        check_scaling(self.rope_scaling, rotates=in_attention.sets("rope"))
+        if self.attention == "softmax" and self.position.endswith("-after"):
+            kind = self.position.removesuffix("-after")
+            raise ValueError(
+                f'position is "{self.position}", but softmax attention has no feature map; give "{kind}-before"'
+            )
+        check_choice("decay", self.decay, ("none", *DECAYS))
+        if in_attention.sets("decay") and self.decay != "none":
+            raise ValueError(
+                f'decay is "{self.decay}", but position is "{self.position}", a decay itself; give one of them'
+            )
