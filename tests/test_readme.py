@@ -107,7 +107,7 @@ TRIPLE = re.compile(r"([+-]?\d+\.\d+)%?\s+\[([+-]?\d+\.\d+)%?,\s+([+-]?\d+\.\d+)
 def triples(text):
     """Every mean with its interval, what the last digit is worth, and whether a sign is written."""
     found = []
-    for numbers in TRIPLE.findall(text):
+    for numbers in TRIPLE.findall(text.replace("\N{MINUS SIGN}", "-")):
         unit = 10.0 ** -len(numbers[0].partition(".")[2])
         found.append((tuple(map(float, numbers)), unit, any(number[0] in "+-" for number in numbers)))
     return found
@@ -131,6 +131,19 @@ def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report
             all(abs(a - b) <= (unit + other) / 2 + 1e-9 for a, b in zip(numbers, shown(values), strict=True))
             for values, other, _ in measured
         ), numbers
+
+
+def test_every_loss_in_a_table_of_the_findings_is_one_of_the_reports_that_the_page_links_to():
+    said = 0
+    for text in FINDINGS.values():
+        linked = re.findall(r"results/reference/([\w-]+)/report\.md", text)
+        reports = (PROJECT / "results/reference" / name / "report.md" for name in linked)
+        measured = {number for report in reports for number in re.findall(r"\b\d\.\d{3}\b", report.read_text())}
+        cells = [cell.strip() for row in re.findall(r"^\|(.*)\|$", text, flags=re.MULTILINE) for cell in row.split("|")]
+        losses = {cell for cell in cells if re.fullmatch(r"\d\.\d{3}", cell)}
+        assert losses <= measured, losses - measured
+        said += len(losses)
+    assert said > 20
 
 
 def test_the_table_of_speed_is_the_committed_one():
