@@ -22,7 +22,7 @@ from experiments.data.examples import Examples
 from experiments.data.synthetic import SPLITS
 from experiments.records.schema import ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
-from experiments.training.models import Trained
+from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import Batch, Metric, at_least_single
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
@@ -57,10 +57,7 @@ class ClassifierModel(Trained):
     """numbers that the model gives for a sequence"""
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        if attention is not None:
-            raise ValueError(
-                "--variants: the attention of another library (performer-pytorch) has no encoder here; leave it out"
-            )
+        refuse_another_library(attention, "encoder")
         return Classifier(config, self.outputs)
 
     def with_context(self, context: int) -> "ClassifierModel":

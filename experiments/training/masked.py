@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
-from experiments.training.models import Trained
+from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import Batch, Metric, NextToken, at_least_single, evenly_spaced, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.blocks import MakeAttention
@@ -28,10 +28,7 @@ class MaskedModel(Trained):
     length: int
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        if attention is not None:
-            raise ValueError(
-                "--variants: the attention of another library (performer-pytorch) has no encoder here; leave it out"
-            )
+        refuse_another_library(attention, "encoder")
         return MaskedLM(config)
 
 

@@ -102,6 +102,14 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
     return model.double() if config.precision == "float64" else model
 
 
+def refuse_another_library(attention: MakeAttention | None, lacking: str) -> None:
+    """Raises ValueError where a variant has its attention from another library, of which there is no such part here."""
+    if attention is not None:
+        raise ValueError(
+            f"--variants: the attention of another library (performer-pytorch) has no {lacking} here; leave it out"
+        )
+
+
 @cache
 def mlp_width(config: ModelConfig) -> int | None:
     """A narrower MLP where decay, positions and convolutions add more than 1 % to a block's parameters, by as many.

@@ -16,7 +16,7 @@ from experiments.config import Config
 from experiments.data.examples import SPLITS, Examples
 from experiments.training.checkpoint import averaged_weights
 from experiments.training.from_examples import FromExamples, padded
-from experiments.training.models import Trained
+from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import Batch, Metric, at_least_single, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from linear_rope.blocks import MakeAttention
@@ -37,10 +37,7 @@ class TranslationModel(Trained):
     length: int
 
     def model(self, config: ModelConfig, attention: MakeAttention | None) -> nn.Module:
-        if attention is not None:
-            raise ValueError(
-                "--variants: the attention of another library (performer-pytorch) has no decoder here; leave it out"
-            )
+        refuse_another_library(attention, "decoder")
         return EncoderDecoder(config)
 
 
