@@ -7,7 +7,10 @@ from experiments import extensions
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
+from experiments.training.classification import ClassifierModel
+from experiments.training.masked import MaskedModel
 from experiments.training.models import build_model, check_parameters_match, count_parameters
+from experiments.training.translation import TranslationModel
 from experiments.variants import (
     _POSITIONS,
     OF_SCORES,
@@ -126,6 +129,15 @@ def test_hundreds_of_names_do_not_read_the_installed_packages_again_and_again(mo
 def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
     with pytest.raises(ValueError, match="performer-pytorch"):
         build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0, next_byte(SMOKE))
+
+
+@pytest.mark.parametrize(
+    ("objective", "lacking"),
+    [(MaskedModel(20, 16), "encoder"), (ClassifierModel(20, 16, 2), "encoder"), (TranslationModel(20, 16), "decoder")],
+)
+def test_the_peer_is_causal_alone(objective, lacking):
+    with pytest.raises(ValueError, match=rf"^--variants: .*performer-pytorch.* no {lacking} here; leave it out"):
+        build_model(VARIANTS["performer-pytorch"], SMOKE, 0, objective)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
