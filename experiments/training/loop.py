@@ -161,12 +161,15 @@ def train_run(
         def test_as_if_it_ended_at(end: int) -> None:
             """Train a copy to step ``end`` and test it; the run itself stays where it is."""
             kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            begun, tokens = time.perf_counter(), 0
             try:
                 for at in range(step, end):
                     if processes.first_says(should_stop()):
                         break
-                    loss, _, _, _ = update(at, end)
-                    progress(step, loss, 0.0)
+                    loss, _, _, batch = update(at, end)
+                    tokens += objective.tokens_in(batch, config)
+                    seconds = time.perf_counter() - begun
+                    progress(step, loss, tokens / seconds if seconds > 0 else 0.0)
                 else:
                     values = evaluate(model, objective, "test", config.test_windows, config, processes=processes)
                     check_finite(values, "test", end)

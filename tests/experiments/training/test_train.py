@@ -179,7 +179,10 @@ BUDGETS = dataclasses.replace(CONFIG, steps=20, budgets="5,10,15")
 @pytest.mark.parametrize("variant", ["softmax-rope", "favor+-rope-after"])
 def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task, variant):
     config = dataclasses.replace(BUDGETS, redraw_every=3 if variant == "favor+-rope-after" else 0, dropout=0.1)
-    train(tmp_path / "all", task, variant, config)
+    shown = []
+    train(tmp_path / "all", task, variant, config, progress=lambda step, loss, rate: shown.append((step, rate)))
+    assert len(shown) > 20
+    assert all(rate > 0 for _, rate in shown)
     tested = figures_by_budget(tmp_path / "all")
     assert list(tested) == [5, 10, 15, 20]
     for steps, before in ((10, "5"), (15, "5,10")):
