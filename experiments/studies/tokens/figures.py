@@ -88,7 +88,7 @@ def differences_figure(compared: dict[str, pd.DataFrame], comparison: Comparison
 
 def _budgets_axis(axes: Axes, ticks: Sequence[int]) -> None:
     axes.set_xscale("log")
-    axes.set_xticks(ticks, [in_words(tick) for tick in ticks])
+    axes.set_xticks(ticks, [in_words(tick).replace(" ", "\n") for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel("tokens of training")
     if any(later < 3 * earlier for earlier, later in pairwise(ticks)):
