@@ -22,7 +22,7 @@ from experiments.records.files import write_atomically
 
 DOWNLOAD = Download(
     url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-    known_hash="md5:7c2ac02c03563afcf9b574c7e56c153a",
+    known_hash="sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     file_name="aclImdb_v1.tar.gz",
 )
 OFFICIAL_NAMES = ("aclImdb_v1.tar.gz", "imdb/aclImdb_v1.tar.gz")

@@ -20,7 +20,7 @@ ARCHIVES = (
     "wmt14/training-parallel-nc-v9",
     "wmt14/dev",
 )
-SENTENCES = {VALIDATION: 3_000, TEST: 3_003}
+SENTENCES = dict(zip((*TRAINING, VALIDATION, TEST), (1_920_209, 2_399_123, 201_288, 3_000, 3_003), strict=True))
 FOLDER = "wmt14"
 
 REPOSITORY = "https://raw.githubusercontent.com/OpenNMT/OpenNMT-py/3518fbab3092b21f12d78f9054097dffabb4025e/data/"
@@ -55,7 +55,7 @@ def files_in(data_dir: Path | None) -> dict[str, Path]:
 
 
 def load(data_dir: Path | None, _: object = None, *, sentences: dict[str, int] = SENTENCES) -> Examples:
-    """4.5 million pairs, as they are in the files; ``sentences`` is the number there has to be of two splits.
+    """4.5 million pairs, as they are in the files; ``sentences`` is the number there has to be in each.
 
     Pairs with an empty side, of which Europarl has some, are left out. Needs some 4 GB of memory.
 
@@ -74,7 +74,7 @@ def load(data_dir: Path | None, _: object = None, *, sentences: dict[str, int] =
 
     def read(name: str) -> "pd.DataFrame":
         source, target = (Table(files[f"{name}.{language}"], "--data wmt14") for language in ("en", "de"))
-        return read_parallel(source, target, rows=sentences.get(name))
+        return read_parallel(source, target, rows=sentences[name])
 
     frames = (pd.concat([read(name) for name in TRAINING]), read(VALIDATION), read(TEST))
     note = (

@@ -134,7 +134,8 @@ def train_run(
         def test_the_best() -> None:
             """Test the best weights, which then are the run's final ones."""
             processes.wait()  # until they are kept
-            if best.are_kept:
+            # Those of the last step are in hand; a kill may have come before they were kept.
+            if best.are_kept and best.step(step) != step:
                 try:
                     early, weights = best.kept(step)
                 except (ValueError, OSError) as error:

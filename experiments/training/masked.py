@@ -115,6 +115,6 @@ def check_text(corpus: Corpus) -> None:
     except UnicodeDecodeError as error:
         row = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"--data {corpus.name}: row {row} is not UTF-8 ({error.reason}), and WordPiece reads letters; convert the "
-            "text to UTF-8"
+            f"--data {corpus.name}: {corpus.source}, row {row} is not UTF-8 ({error.reason}), and WordPiece reads "
+            "letters; convert the text to UTF-8"
         ) from None

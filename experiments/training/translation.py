@@ -96,6 +96,10 @@ class Translation(FromExamples):
     def scored(self, batch: Batch) -> int:
         return int((batch[1][:, 1:] != PAD_ID).sum())
 
+    def tokens_in(self, batch: Batch, config: Config) -> int:
+        """What is read of the texts and predicted of their translations, without padding."""
+        return int((batch[0] != PAD_ID).sum()) + self.scored(batch)
+
     def _predict(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (tokens, vocabulary) of all tokens of the targets but the first, and those tokens."""
         source, target = batch

@@ -7,6 +7,7 @@ import pandas as pd
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
+from experiments.config import Config
 from experiments.data.registry import DATA_SETS
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
@@ -29,12 +30,13 @@ def overview(roots: Sequence[Path]) -> Entries:
     """One table of all tasks; a task of which only a part is there is named so. Nothing if no run is finished."""
     found = {comparison.data[0].name: (root, comparison) for root in roots if (comparison := read_comparison(root))}
     names = {task: task if task in found or f"{task}{PART}" not in found else f"{task}{PART}" for task in TASKS}
-    scores, seeds, parameters = dict[str, dict[str, str]](), set[int](), set[int]()
+    scores, seeds, parameters, examples = dict[str, dict[str, str]](), set[int](), set[int](), set[int]()
     for task, name in names.items():
         for variant, score, n in _scores(*found[name]) if name in found else ():
             scores.setdefault(variant, {})[task] = score
             seeds.add(n)
             parameters |= {each.parameters for each in found[name][1].variants}
+            examples.add(Config(**found[name][1].config).test_windows)
     if not scores:
         return []
     titles = {task: f"{title} (part)" if names[task].endswith(PART) else title for task, title in TASKS.items()}
@@ -50,6 +52,7 @@ def overview(roots: Sequence[Path]) -> Entries:
     words = {
         "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
         "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
+        "examples": f"{max(examples):,}",
         "missing": " ".join(filter(None, [_fetched("Not run", lacking), _fetched("Run in part", in_part)])),
     }
     return [STUDY.table("glue", pd.DataFrame(rows), **words)]

@@ -34,6 +34,9 @@ def test_every_reference_is_run_by_the_command_that_its_claims_name():
     named = [words[:-2] if "--reuse" in words else words for words in ran]
     assert [shlex.join(["python", "-m", "experiments", *words]) for words in named] == [*map(command, REFERENCES)]
     assert {words[1] for words in ran} <= set(STUDIES)
+    glue = [words for words in ran if words[1] == "glue"]
+    assert len({words[words.index("--data") + 1] for words in glue}) == len(glue) == 5
+    assert all("," in words[words.index("--learning-rates") + 1] for words in glue), "rates of large models suit none"
 
 
 def test_options_and_the_runs_before_go_to_every_run_that_takes_them(tmp_path):

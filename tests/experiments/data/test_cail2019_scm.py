@@ -6,7 +6,10 @@ import re
 import pytest
 
 from experiments.cli import main
+from experiments.config import Config
 from experiments.data import cail2019_scm
+from experiments.training.chosen_objective import make_objective
+from experiments.training.text_tokens import PAD_ID, UNKNOWN_ID
 from tests.experiments.data.made_up_files import write
 
 COUNTS = {"train": 4, "validation": 2, "test": 2}
@@ -83,3 +86,8 @@ def test_the_real_sample(real):
     assert len({*examples.train["text"], *examples.validation["text"], *examples.test["text"]}) == 210
     assert 150 < (examples.train["label"] == "one").sum() < 240
     assert examples.sha256 == "3c959d2e659feb21a4d0160050ca2434d4befbdc2ddd4e437a12f7465b34a691"
+    config = Config(context=1024, batch_size=4, tokenizer="wordpiece", vocabulary_size=4096)
+    (tokens, labels) = make_objective(examples, config).windows("test", 51)
+    assert (*tokens.shape, *labels.shape) == (51, 2, 1024, 51), "a case beside each of two others, cut to what is read"
+    assert ((tokens != PAD_ID).sum(-1) > 512).double().mean() > 0.9
+    assert (tokens == UNKNOWN_ID).sum() < 0.01 * (tokens != PAD_ID).sum()

@@ -62,6 +62,11 @@ def test_from_the_data_directory(tmp_path, name, end):
     assert rows[f'{task.test} "{columns[0]} 7'] == (number if examples.classes else [0.0, 2.5, 5.0][number])
 
 
+def test_f1_is_of_the_pairs_that_are_alike():
+    assert TASKS["mrpc"].classes == {"0": "not_equivalent", "1": "equivalent"}
+    assert TASKS["qqp"].classes == {"0": "not_duplicate", "1": "duplicate"}
+
+
 def zipped(name, path, folder=None):
     task = TASKS[name]
     members = {f"{folder or task.folder}/{file}": content(name, file) for file in (task.train, task.test)}

@@ -6,7 +6,7 @@ from experiments.data import wmt14
 from experiments.data.registry import DATA_SETS
 from tests.experiments.data.made_up_files import write
 
-SENTENCES = {"dev/newstest2013": 2, "newstest2014": 2}
+SENTENCES = dict.fromkeys(wmt14.SENTENCES, 2)
 
 
 def place(directory):
@@ -23,8 +23,10 @@ def test_the_official_files_are_joined_and_empty_sentences_left_out(tmp_path):
     assert examples.train["target"].tolist()[:2] == ["training/europarl-v7.de-en de", "commoncrawl.de-en de"]
     assert examples.test["source"].tolist() == ["newstest2014 en", "en 2"]
     assert DATA_SETS["wmt14"].find(tmp_path) == str(tmp_path / "wmt14")
-    with pytest.raises(ValueError, match=r"--data wmt14: .*newstest2013\.en\.gz: it has 2 lines, expected 3,000"):
-        wmt14.load(tmp_path)
+    for name, expected in wmt14.SENTENCES.items():
+        told = rf"--data wmt14: .*{name}\.en\.gz: it has 2 lines, expected {expected:,}"
+        with pytest.raises(ValueError, match=told):
+            wmt14.load(tmp_path, sentences=SENTENCES | {name: expected})
     (tmp_path / "wmt14/newstest2014.de.gz").unlink()
     assert DATA_SETS["wmt14"].find(tmp_path) is None
     with pytest.raises(ValueError, match=r"wmt14/newstest2014\.de is not there; .*or use --data multi30k"):

@@ -117,6 +117,7 @@ def test_the_table_has_all_tasks_and_names_what_is_missing_or_a_part(task):
     (entry,) = overview(roots)
     rows = entry.table.set_index("encoder")
     assert list(rows.columns) == ["MRPC", "SST-2", "QNLI", "STS-B", "QQP (part)", "MNLI"]
+    assert rows.loc["BERT, as published"].tolist() == ["88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"]
     assert rows.loc["RoFormer, as published"].tolist() == ["89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"]
     assert rows.loc["softmax-rope"].tolist() == ["81.0 ± 0.5", "-", "-", "-", "81.0", "-"]
     assert "MNLI (curl" in entry.caption.partition("Run in part")[0]
@@ -124,6 +125,9 @@ def test_the_table_has_all_tasks_and_names_what_is_missing_or_a_part(task):
     assert "arXiv 2104.09864" in entry.caption
     assert "one seed or 3 seeds" in entry.caption
     assert "MRPC (" not in entry.caption
+    record = load(roots[0]).record
+    assert f"encoders of {record.variants[0].parameters:,} parameters" in entry.caption
+    assert f"at most {record.config['test_windows']:,} examples of it" in entry.caption
 
 
 def test_the_page_over_all_tasks_has_the_table(task):

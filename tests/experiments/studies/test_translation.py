@@ -122,11 +122,16 @@ def test_another_task_has_no_bleu(next_byte, tmp_path):
     assert "give --data multi30k" in note
 
 
-def test_presets_have_as_many_checkpoints_as_the_method_says():
+def test_presets_train_and_search_as_the_published_method_does():
+    assert (measured.BEAMS, measured.LENGTH_PENALTY) == (4, 0.6)
+    assert {name: get_preset(name, STUDY).config.data for name in ("cpu", "gpu", "paper")} == {
+        "cpu": "multi30k", "gpu": "wmt14", "paper": "wmt14",
+    }  # fmt: skip
     for name in STUDY.presets:
         config = get_preset(name, STUDY).config
         assert config.kept_checkpoints == measured.AVERAGED
         assert config.label_smoothing == 0.1
+        assert config.schedule == "inverse-sqrt"
         assert config.steps >= measured.AVERAGED * config.checkpoint_every
 
 

@@ -46,6 +46,9 @@ def test_fifteen_percent_are_hidden_four_fifths_of_them_masked(task):
     assert (inputs[:, -1] == END_ID).all()
     assert (targets[:, [0, -1]] == NOT_SCORED).all()
     assert hidden.any(1).all()
+    # A tenth of them is another token, any but those with a meaning of their own.
+    others = inside[hidden & (inside != MASK_ID) & (inside != wanted)]
+    assert {*others.tolist()} == {*range(len(SPECIAL), task.vocabulary)}
 
 
 def test_what_is_hidden_is_the_text_s(task):
@@ -129,7 +132,7 @@ def test_settings_that_do_not_fit_are_refused(settings, said):
 
 def test_a_text_that_is_not_utf_8_is_refused_by_its_row_and_may_be_cut_between_its_splits():
     settings = Config(context=34, objective="masked", tokenizer="wordpiece", vocabulary_size=300)
-    with pytest.raises(ValueError, match="--data text: row 901 is not UTF-8"):
+    with pytest.raises(ValueError, match="--data text: made by its own code, row 901 is not UTF-8"):
         make_objective(corpus_of_text("text", TEXT + b"\n" + "thé".encode("latin-1") + b"\n" + TEXT), settings)
     letters = "é ".encode() * (len(TEXT) // 2)
     for shift in (b"", b"x", b"xx"):  # with one of them a split ends in the middle of a letter

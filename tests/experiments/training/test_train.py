@@ -7,6 +7,7 @@ import torch
 
 from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
+from experiments.training.early_stopping import Best
 from experiments.training.loop import RunFailed, RunStopped, make_optimizer, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
@@ -282,6 +283,27 @@ def test_a_run_that_was_stopped_after_all_was_done_repeats_its_test(tmp_path, ta
     train(tmp_path, task, config=RISING, note=notes.append)
     assert rows(tmp_path) == whole
     assert notes == ["resumed at step 12"]
+
+
+def test_a_run_that_was_killed_before_its_last_weights_were_kept_is_tested_with_them(tmp_path, task, monkeypatch):
+    falling = dataclasses.replace(CONFIG, tested="best")
+    train(tmp_path / "whole", task, config=falling)
+    keep = Best.keep
+
+    def killed(self, step, *states):
+        if step == falling.steps:
+            raise KeyboardInterrupt
+        keep(self, step, *states)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Best, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):  # so the last evaluation is the best one
+            train(tmp_path / "killed", task, config=falling)
+    assert not (tmp_path / "killed" / "checkpoint" / "best" / "step00000012").exists()
+    train(tmp_path / "killed", task, config=falling)
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    weights = "checkpoint/step00000012/model.safetensors"
+    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
 
 
 def test_the_best_weights_cannot_be_lost_in_silence(tmp_path, task):

@@ -100,6 +100,9 @@ def test_smoothing_is_of_the_training_loss_alone_and_padding_counts_nowhere(task
     wider = F.pad(source, (0, 3)), F.pad(target, (0, 3))
     torch.testing.assert_close(task.loss(model, wider), task.loss(model, batch))
     assert task.training_metrics(2.0, batch) == {}, "it is no loss in nats per token"
+    texts = task.examples.texts("validation").iloc[task.chosen("validation", 20)]
+    read, written = (sum(map(len, task.tokenizer.encode(texts[name].tolist()))) for name in ("source", "target"))
+    assert task.tokens_in(wider, CONFIG) == read + written + 2 * len(texts)  # and the ends
     torch.testing.assert_close(loss_in_shares(task, model, batch), task.loss(model, batch))
 
 
