@@ -243,7 +243,8 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
     """Initialise every weight from a generator of its own, named by ``config.seed`` and the parameter's name.
 
     So two models that differ in some modules start with equal weights in all that they share. Matrices are
-    N(0, initial_std²), those that write to the residual stream over √(2·layers) (GPT-2); biases 0; norms 1.
+    N(0, initial_std²), those of gates and convolutions too, and those that write to the residual stream over
+    √(2·layers) (GPT-2); biases 0; norms 1.
     """
     norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.analysis.statistics import Estimate
-from experiments.analysis.verdicts import SUPPORTED, Row
+from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED, Row
 from experiments.records.schema import Comparison, VariantRecord
 
 KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
@@ -74,6 +74,14 @@ class Findings(NamedTuple):
     def verdict(self, key: str) -> str:
         """Of a claim; empty if it is not judged here."""
         return self.rows[key].verdict if key in self.rows else ""
+
+    def is_sure(self, key: str) -> bool:
+        """Whether the side of zero on which a claimed difference lies is beyond doubt, also if it is the other one."""
+        verdict = self.verdict(key)
+        if verdict != NOT_SUPPORTED:
+            return verdict == SUPPORTED
+        found = self.rows[key].estimate
+        return found.low * found.high > 0
 
     def size(self, key: str, pattern: str = ".2f") -> str:
         """How large a claim's quantity is, without its sign; empty if there is none."""

@@ -82,6 +82,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "answer": evidence.answer,
             "setting": setting(comparison, study.measured),
             "comparison": comparison,
+            "settings": settings(comparison),
             "table": rows_of(main),
             "below": f"{how_to_read(main, summary, comparison)} {study.said(study.table_note)}".strip(),
             "groups": _first_of_kernels(comparison),
@@ -109,6 +110,12 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
     return main_figure
+
+
+def settings(comparison: Comparison) -> dict[str, Any]:
+    """The configuration as it was followed: with budgets the learning rate has another schedule than the one named."""
+    has_budgets = comparison.config.get("budgets", "none") != "none"
+    return comparison.config | ({"schedule": "constant, to zero at each budget"} if has_budgets else {})
 
 
 def check_places(root: Path) -> None:

@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 
 class ShortConvolution(nn.Module):
-    """A weighted sum over the last tokens, and over the next ones where attention looks ahead; zero at the start.
+    """A weighted sum over the last tokens, and over the next ones where attention looks ahead.
+
+    Its weights are zero when it is made; :func:`linear_rope.blocks.initialise` draws them as it draws every matrix.
 
     Args:
         channels: C.

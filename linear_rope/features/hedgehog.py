@@ -8,10 +8,11 @@ from linear_rope.features.base import FeatureMap, Features
 
 
 class Hedgehog(FeatureMap):
-    """φ(x) = [exp(u), exp(−u)] with u = x + W·x; M = 2·D, and W begins with zeros.
+    """φ(x) = [exp(u), exp(−u)] with u = x + W·x; M = 2·D.
 
-    The paper gives every head its own W and trains it first to imitate softmax attention; here the heads of a layer
-    share it, and it is trained with the rest.
+    W is zero when it is made; :func:`linear_rope.blocks.initialise` draws it as it draws every matrix. The paper gives
+    every head its own W and trains it first to imitate softmax attention; here the heads of a layer share it, and it is
+    trained with the rest.
 
     Args:
         head_dim: D.

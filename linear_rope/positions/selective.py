@@ -38,8 +38,8 @@ class SelectiveRotation:
     """whether f is multiplied by a head's 2·σ(w·x_t + b), which begins near 1; with "paper" by σ alone, of the token's
     parts of length one"""
     init: Literal["rope", "paper"] = "rope"
-    """"rope" adds the projection, and a convolution of it that begins at zero, to 1: training begins close to RoPE.
-    "paper" is the convolution of the projection alone, with PyTorch's usual variance"""
+    """"rope" adds the projection, and a convolution of it that begins at or near zero, to 1: training begins close to
+    RoPE. "paper" is the convolution of the projection alone, with PyTorch's usual variance"""
 
     def __post_init__(self) -> None:
         if self.rank is not None and self.rank < 1:

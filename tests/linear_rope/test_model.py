@@ -86,6 +86,7 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
 @pytest.mark.parametrize("std", [0.02, 0.08])
 def test_initial_weights_are_as_documented(std: float) -> None:
     options: Any = {"vocab_size": 4096, "dim": 64, "heads": 4, "layers": 2, "attention": "softmax", "initial_std": std}
+    options |= {"decay": "gate", "local_conv": 4, "short_conv": 4}
     model, sinusoidal = (CausalLM(ModelConfig(**options, position=kind)) for kind in ("none", "sinusoidal"))
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:

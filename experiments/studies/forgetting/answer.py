@@ -1,6 +1,5 @@
 """The answer of the forgetting study."""
 
-from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings
 from experiments.report.answer import answer as of_any
 
@@ -32,6 +31,4 @@ def answer(found: Findings) -> str:
 
 
 def _doubt(found: Findings, key: str) -> str:
-    """What is to be added where a lower loss is claimed, found and not beyond doubt."""
-    is_sure = found.verdict(key) == SUPPORTED or found.rows[key].estimate.mean > 0
-    return "" if is_sure else ", not beyond doubt"
+    return "" if found.is_sure(key) else ", not beyond doubt"

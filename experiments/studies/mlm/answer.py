@@ -1,6 +1,5 @@
 """The answer of the study of masked tokens."""
 
-from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings, best
 
 BERT, ROFORMER = "softmax-learned", "softmax-rope"
@@ -12,8 +11,7 @@ def answer(found: Findings) -> str:
     if not (learned.n and rope.n):
         return best(found)
     gain = learned.mean - rope.mean
-    judged = found.verdict(f"{ROFORMER}-learned-loss")
-    surely = "" if judged == SUPPORTED or gain < 0 else ", not beyond doubt"
+    surely = "" if found.is_sure(f"{ROFORMER}-learned-loss") else ", not beyond doubt"
     side = "below" if gain > 0 else "above"
     return (
         f"With RoPE softmax attention ends {abs(gain):.2f} {found.comparison.objective.unit} {side} learned "

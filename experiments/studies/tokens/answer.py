@@ -1,6 +1,5 @@
 """The answer of the study of budgets."""
 
-from experiments.analysis.verdicts import SUPPORTED
 from experiments.report.answer import Findings
 from experiments.report.answer import answer as of_any
 from experiments.studies.tokens.budgets import MILLION, budgets, in_words
@@ -28,6 +27,6 @@ def _difference(found: Findings, family: str, tokens: int) -> str:
     key = f"{family}-{tokens / MILLION:g}"
     if not found.size(key):
         return ""
-    mean, sure = found.rows[key].estimate.mean, found.verdict(key) == SUPPORTED or found.rows[key].estimate.low > 0
-    side = "below" if mean < 0 else "above"
-    return f"{abs(mean):.3f} {found.comparison.objective.unit} {side}{'' if sure else ' (not beyond doubt)'}"
+    mean = found.rows[key].estimate.mean
+    side, doubt = "below" if mean < 0 else "above", "" if found.is_sure(key) else " (not beyond doubt)"
+    return f"{abs(mean):.3f} {found.comparison.objective.unit} {side}{doubt}"

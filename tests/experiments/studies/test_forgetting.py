@@ -57,9 +57,13 @@ def test_the_answer_ends_with_softmax_attention_equipped_alike(found):
     assert said.endswith("With a gate and a local convolution on both, elu+1 minus softmax attention is +0.010.")
 
 
-def test_an_answer_that_is_not_sure_says_so(found):
-    said = answer(found(2.999))
-    assert "0.001 bits per byte below softmax attention with RoPE, not beyond doubt." in said
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(2.999, "0.001 bits per byte below"), (3.001, "0.001 bits per byte above"), (3.1, "0.100 bits per byte above")],
+)
+def test_an_answer_that_is_not_sure_says_so(found, end, told):
+    doubt = ", not beyond doubt" * (end < 3.1)
+    assert f"It ends {told} softmax attention with RoPE{doubt}." in answer(found(end))
 
 
 def test_without_its_variants_it_has_the_general_answer(found):

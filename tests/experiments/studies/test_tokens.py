@@ -1,8 +1,11 @@
 """The study of budgets: verdicts at each budget, what ten times as much training gives, and its answer."""
 
+import re
+
 import pytest
 
 from experiments.analysis.statistics import summarise
+from experiments.cli import main
 from experiments.figures.style import style
 from experiments.report.answer import Findings
 from experiments.studies.registry import STUDIES
@@ -60,7 +63,16 @@ def test_the_answer_gives_the_difference_at_both_ends(made_up):
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
     assert "After 1 million bytes of training" in said
     assert "0.100 bits per byte below softmax attention" in said
-    assert "after 10 million it is 0.050 bits per byte above" in said
+    assert "after 10 million it is 0.050 bits per byte above." in said
+    assert main(["report", str(root)]) == 0
+    assert "| schedule | constant, to zero at each budget |" in (root / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_answer_says_where_it_is_not_sure(made_up):
+    root, comparison, curves = made_up(end=0.0)
+    rows = judged(TOKENS, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert re.search(r"after 10 million it is 0.000 bits per byte (above|below) \(not beyond doubt\)\.", said)
 
 
 def test_the_table_says_what_ten_times_as_much_training_gives(made_up):

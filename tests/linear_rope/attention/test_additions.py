@@ -46,10 +46,15 @@ def make(kernel: str, *, causal: bool = True, **options: Any) -> RoPEAttention:
 
 
 @EVERY
-def test_prompt_and_steps_are_the_whole_sequence(kernel: str, options: dict[str, Any]) -> None:
-    module, x = make(kernel, **options), random(2, LENGTH, DIM)
+def test_prompt_and_steps_are_the_whole_sequence_with_its_gradients(kernel: str, options: dict[str, Any]) -> None:
+    module, x = make(kernel, **options), random(2, LENGTH, DIM).requires_grad_()
+
+    def with_gradients(y: Tensor) -> list[Tensor]:
+        return [y, *torch.autograd.grad(y, [x, *module.parameters()], random(*y.shape, seed=99))]
+
+    whole = with_gradients(module(x))
     for prompt in (1, 64, 66):
-        assert_near(in_steps(module, x, prompt), module(x))
+        assert_near(with_gradients(in_steps(module, x, prompt)), whole)
 
 
 @EVERY
@@ -211,7 +216,10 @@ def test_windows_that_are_no_whole_numbers_are_refused(window: Any) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_state_of_another_kind_of_attention_is_refused(kernel: str) -> None:
     plain, x = make(kernel), random(2, 9, DIM)
-    for options in ({"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}):
+    others: list[dict[str, Any]] = [{"rope_angles": "selective"}, {"short_conv": 4}, {"local_conv": 4}]
+    # Sums over keys are the same with a decay, which fades them from the next token on.
+    others += [{"decay": "gate"}] if kernel == "softmax" else []
+    for options in others:
         module = make(kernel, **options)
         for one, other in ((plain, module), (module, plain)):
             _, state = one.prefill(x)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from linear_rope import LinearRoPEAttention, apply_rope
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor
@@ -16,6 +17,7 @@ from tests.linear_rope.tensors import (
     HEADS,
     D,
     assert_near,
+    assert_refused,
     in_steps,
     outputs_and_gradients,
     random,
@@ -82,6 +84,21 @@ def test_padding_has_no_influence(name: str) -> None:
     following = random(2, 1, DIM, seed=7)
     whole = module(torch.cat((x[:, : int((~padding[0, :40]).sum())], following), dim=1))
     assert_near(module.step(following, state)[0], whole[:, -1:])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_decoding_carries_on_after_beams_change_places(kernel: str) -> None:
+    module, x, order = make(f"{kernel}, all else"), random(3, 12, DIM), torch.tensor([2, 0, 0])
+    _, state = module.prefill(x[:, :11])
+    beams = tree_map(lambda part: None if part is None else part[order], state)
+    assert_near(module.step(x[order, 11:], beams)[0], module(x)[order, 11:])
+
+
+@pytest.mark.parametrize("gate", ["none", "gate"])
+def test_the_state_of_a_window_with_another_decay_is_refused(gate: str) -> None:
+    module, x = KERNELS["favor+window"](decay=gate), torch.zeros(1, 9, DIM)
+    _, state = KERNELS["favor+window"](decay="gate" if gate == "none" else "none").prefill(x)
+    assert_refused(lambda: module.step(x[:, :1], state), ["state", "decay"])
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -53,6 +53,22 @@ def test_gradients_are_those_of_finite_differences(exact_map: FeatureMap, length
         assert torch.autograd.gradcheck(attend, inputs, fast_mode=True, atol=1e-6, rtol=1e-5), (rope, denominator)
 
 
+@pytest.mark.parametrize("norm", [12.0, 40.0])
+def test_the_small_number_of_favor_has_the_derivative_of_what_it_adds(norm: float, form: str) -> None:
+    """At default settings: what is added to a feature is a share of the largest one, which depends on the input too.
+
+    Taken for a constant, it makes a share of the gradient wrong that grows with the norm.
+    """
+    q, k, v = random_qkv(1, HEADS, 9)
+    q, k = (norm * x / x.norm(dim=-1, keepdim=True) for x in (q, k))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return linear_attention(q, k, v, feature_map=FavorPlus(D, 6).double(), causal=True, implementation=form)
+
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradcheck(attend, inputs, fast_mode=True, atol=1e-6, rtol=1e-5)
+
+
 def test_second_derivatives_are_right_or_refused(exact_map: FeatureMap, form: str) -> None:
     """Also for a loss that is linear in the output, whose gradient would come back as if it were a constant."""
     qkv = leaves(1, 5)
