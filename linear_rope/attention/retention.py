@@ -1,10 +1,13 @@
 """Retention: linear attention with neither map nor denominator, normalised head by head."""
 
+from typing import Literal
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.features.elementwise import GivenFeatures
+from linear_rope.checks import check_choice
+from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.functional.rotated_features import Rope
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling
@@ -14,14 +17,15 @@ from linear_rope.positions.selective import SelectiveRotation
 class Retention(LinearRoPEAttention):
     """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), without its output gate.
 
-    Queries and keys are not mapped, and RoPE's rotation stands for the paper's; every head's output is divided by its
-    root mean square, so a constant factor, as the paper's 1/√D, changes nothing. What :meth:`attention_weights` gives
-    is before that.
+    Queries and keys are not mapped unless ``activation`` is "silu", and RoPE's rotation stands for the paper's; every
+    head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D, changes nothing. What
+    :meth:`attention_weights` gives is before that.
 
     Args:
         dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as
             in :class:`LinearRoPEAttention`.
-        rope: "after" (or "before", which is the same without a map) rotates queries and keys; "none".
+        rope: "after", or "before", which is the same without a map, rotates queries and keys; "none".
+        activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
 
     Raises:
@@ -35,6 +39,7 @@ class Retention(LinearRoPEAttention):
         *,
         head_dim: int | None = None,
         rope: Rope = "after",
+        activation: Literal["identity", "silu"] = "identity",
         causal: bool = False,
         rope_base: float = 10000.0,
         rope_scaling: RopeScaling | None = None,
@@ -45,11 +50,12 @@ class Retention(LinearRoPEAttention):
         local_conv: int = 0,
         short_conv: int = 0,
     ) -> None:
+        check_choice("activation", activation, ("identity", "silu"))
         super().__init__(
             dim,
             heads,
             head_dim=head_dim,
-            feature_map=GivenFeatures(),
+            feature_map=GivenFeatures() if activation == "identity" else SiluFeatures(),
             rope=rope,
             denominator="none",
             causal=causal,

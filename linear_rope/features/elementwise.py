@@ -1,6 +1,7 @@
 """Feature maps of each channel by itself, without random numbers."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
@@ -87,6 +88,20 @@ class ReluFormula:
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         return grad_values.mul_(x > 0)
+
+
+class SiluFeatures(FeatureMap):
+    """φ(x) = x · σ(x), which can be negative: for attention without a denominator; M = D.
+
+    Args:
+        head_dim: D; None takes any.
+    """
+
+    def __init__(self, head_dim: int | None = None) -> None:
+        super().__init__(head_dim, head_dim)
+
+    def features(self, x: Tensor) -> Features:
+        return Features(F.silu(x), None)
 
 
 class GivenFeatures(FeatureMap):

@@ -1,8 +1,10 @@
 """``import linear_rope`` is light, and has what the documentation promises."""
 
 import importlib.resources
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import linear_rope
 
@@ -32,3 +34,10 @@ def test_public_names() -> None:
     assert promised <= set(linear_rope.__all__)
     assert all(getattr(linear_rope, name).__doc__ for name in linear_rope.__all__)
     assert importlib.resources.files(linear_rope).joinpath("py.typed").is_file()
+
+
+def test_names_of_pytorch_that_are_not_public_stand_in_one_file() -> None:
+    (package,) = linear_rope.__path__
+    private = re.compile(r"\btorch(\.\w+)*\._[a-z]|from torch[\w.]* import _", re.IGNORECASE)
+    found = {path.name for path in Path(package).rglob("*.py") if private.search(path.read_text(encoding="utf-8"))}
+    assert found == {"tracing.py"}

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention
+from linear_rope.attention import GatedDelta, Retention, RoPEAttention, WindowedFavor
 from tests.linear_rope.tensors import FORMS, assert_identical, assert_near, random
 
 # Compilers take time for every operation: 70 positions are two chunks of different length, 20 are one.
@@ -92,6 +93,15 @@ def test_inference_is_exported(rope: str, redraw_every: int | None) -> None:
         assert_near(exported(inputs), module(inputs))
 
 
+@pytest.mark.parametrize("kernel", [GatedDelta, WindowedFavor])
+def test_what_unrolls_its_chunks_is_exported_for_one_length(kernel: type[RoPEAttention]) -> None:
+    torch.manual_seed(0)
+    module, x = kernel(DIM, HEADS).double().eval(), random(2, LENGTH, DIM)
+    exported = torch.export.export(module, (x,)).module()
+    for inputs in (x, random(2, LENGTH, DIM, seed=1)):
+        assert_near(exported(inputs), module(inputs))
+
+
 ADDITIONS: dict[str, Any] = {"decay": "gate", "rope_angles": "selective", "local_conv": 4, "short_conv": 4}
 # Both sides of where the causal forms begin another block: after 64, 256 and 1,024 positions.
 LENGTHS = (2, 3, 63, 255, 256, 257, 600, 1100)
@@ -102,13 +112,17 @@ EVERY_LENGTH = [
     for options in ({}, ADDITIONS)
     if name != "softmax" or form == "chunked"  # softmax attention has no kernel
 ]
+EVERY_LENGTH += [(name, "chunked", ADDITIONS | {"causal": False}) for name in ("favor+", "elu+1", "softmax")]
+EVERY_LENGTH += [(name, "chunked", {"decay": "gate"}) for name in ("hedgehog", "taylor", "retention")]
 
 
 def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     monkeypatch.setenv("LINEAR_ROPE_NATIVE", str(int(form == "native")))
     torch.manual_seed(0)
-    if name == "softmax":
-        return SoftmaxRoPEAttention(DIM, HEADS, causal=True, **options).double()
+    options = {"causal": True, **options}
+    if name in ("softmax", "retention"):
+        kernel = SoftmaxRoPEAttention if name == "softmax" else Retention
+        return kernel(DIM, HEADS, **options).double()
     return make(feature_map=name, **options)
 
 

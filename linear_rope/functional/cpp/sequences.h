@@ -56,7 +56,7 @@ class Arena {
 
 // At least n floats, aligned to a cache line; a thread keeps them for its next call, unless they are many.
 struct Memory {
-  static constexpr long KEPT = 1 << 22;
+  static constexpr long KEPT = 1 << 20;
   Real* data;
   std::unique_ptr<Real[]> own;
   explicit Memory(long n) {

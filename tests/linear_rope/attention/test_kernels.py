@@ -36,6 +36,9 @@ KERNELS: dict[str, Any] = {
 MODULES = {name: (name, {}) for name in KERNELS}
 MODULES |= {f"{name}, no rope": (name, {"rope": "none"}) for name in KERNELS}
 MODULES |= {f"{name}, no decay": (name, {"decay": "none"}) for name in ("retention", "delta")}
+MODULES |= {
+    f"retention, {rope} silu": ("retention", {"activation": "silu", "rope": rope}) for rope in ("after", "before")
+}
 MODULES |= {f"{name}, gate": (name, {"decay": "gate"}) for name in ("hedgehog", "taylor", "retention", "favor+window")}
 MODULES |= {f"{name}, before": (name, {"rope": "before"}) for name in ("hedgehog", "taylor")}
 MODULES |= {
@@ -137,11 +140,13 @@ def test_hedgehog_features_are_exponentials_of_both_signs() -> None:
     assert_near(feature_map(x), torch.cat((projected.exp(), (-projected).exp()), dim=-1))
 
 
-def test_retention_is_its_formula() -> None:
-    module, x = make("retention"), random(2, 33, DIM)
+@pytest.mark.parametrize("name", ["retention", "retention, after silu"])
+def test_retention_is_its_formula(name: str) -> None:
+    module, x = make(name), random(2, 33, DIM)
     projected = module.project(x, x)
     positions = torch.arange(33)
-    q, k = (apply_rope(each, positions) for each in (projected.q, projected.k))
+    q, k = (each * each.sigmoid() if "silu" in name else each for each in (projected.q, projected.k))
+    q, k = (apply_rope(each, positions) for each in (q, k))
     behind = positions.unsqueeze(-1) - positions
     kept = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
     fading = torch.where(behind >= 0, kept.view(-1, 1, 1) ** behind.clamp(min=0), 0)
