@@ -146,6 +146,19 @@ def test_every_loss_in_a_table_of_the_findings_is_one_of_the_reports_that_the_pa
     assert said > 20
 
 
+def test_every_share_in_the_readme_is_one_of_the_page_that_it_links_to():
+    shares = re.compile(r"\b\d+(?= ?%)")
+    bullets = [" ".join(text.split()) for text in README.partition("## What the experiments found")[2].split("\n* ")[1:]]
+    said = 0
+    for bullet in bullets:
+        pages = [PROJECT / place for place in re.findall(r"\((docs/findings/[\w-]+\.md)", bullet)]
+        there = {share for page in pages for share in shares.findall(PAGES[page])}
+        found = set(shares.findall(bullet)) if pages else set()
+        assert found <= there, found - there
+        said += len(found)
+    assert said >= 5
+
+
 def test_the_table_of_speed_is_the_committed_one():
     with (PROJECT / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
         targets = list(csv.DictReader(file))

@@ -215,6 +215,17 @@ def test_an_encoder_decoder_reads_the_source_and_not_its_padding(name: str) -> N
     assert_near(model(source, later, mask)[:, :5], logits[:, :5])
 
 
+def test_the_names_of_weights_are_those_of_earlier_checkpoints() -> None:
+    """Renamed, they could not be loaded any more."""
+    block = {f"{norm}.{part}" for norm in ("attention_norm", "mlp_norm") for part in ("weight", "bias")}
+    block |= {f"mlp.{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")}
+    block |= {f"attention.{projection}.weight" for projection in ("query", "key", "value", "out")}
+    block |= {f"attention.feature_map.{part}" for part in ("omega", "_extra_state")}
+    embedding = {"embedding.tokens.weight", "embedding.positions.table.weight", "norm.weight", "norm.bias"}
+    model = CausalLM(ModelConfig(layers=1, position="learned"))
+    assert {*model.state_dict()} == embedding | {f"blocks.0.{name}" for name in block}
+
+
 @pytest.mark.parametrize("kind", [CausalLM, Encoder, EncoderDecoder])
 def test_state_dicts_load_strictly_and_copies_are_equal(kind: Any) -> None:
     shape = config("favor+-rope-after")
