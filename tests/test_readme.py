@@ -148,7 +148,8 @@ def test_every_loss_in_a_table_of_the_findings_is_one_of_the_reports_that_the_pa
 
 def test_every_share_in_the_readme_is_one_of_the_page_that_it_links_to():
     shares = re.compile(r"\b\d+(?= ?%)")
-    bullets = [" ".join(text.split()) for text in README.partition("## What the experiments found")[2].split("\n* ")[1:]]
+    findings = README.partition("## What the experiments found")[2]
+    bullets = [" ".join(text.split()) for text in findings.split("\n* ")[1:]]
     said = 0
     for bullet in bullets:
         pages = [PROJECT / place for place in re.findall(r"\((docs/findings/[\w-]+\.md)", bullet)]
