@@ -90,8 +90,7 @@ def _from_the_end(terms: Terms) -> Terms:
         key_scale = key_scale + terms.log_decay
         # A key behind a reset is none: where no query sees another, its scale, however small, would be the largest.
         kept = key_scale > smallest
-        key_scale = key_scale.clamp(min=smallest)
-        key_scale = torch.cat((torch.full_like(key_scale[..., :1], smallest), key_scale.flip(2)[:, :, :-1]), dim=2)
+        key_scale = _later(key_scale.clamp(min=smallest), smallest)
     kept = kept.to(terms.k.dtype).unsqueeze(-1)
     of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
     later = {name: None if x is None else _later(x) for name, x in of_keys.items()}
@@ -102,6 +101,8 @@ def _from_the_end(terms: Terms) -> Terms:
     return terms._replace(key_scale=key_scale, **later, **of_queries)  # type: ignore[arg-type]
 
 
-def _later(x: Tensor) -> Tensor:
-    """Backwards, one place later, zero in the first place."""
-    return torch.cat((torch.zeros_like(x[:, :, :1]), x.flip(2)[:, :, :-1]), dim=2)
+def _later(x: Tensor, first: float = 0.0) -> Tensor:
+    """Backwards, one place later, ``first`` in the first place."""
+    # No slice of N − 1: compilers would make another graph for two tokens.
+    is_first = torch.arange(x.shape[2], device=x.device).view(-1, *[1] * (x.dim() - 3)) == 0
+    return x.flip(2).roll(1, 2).masked_fill(is_first, first)

@@ -76,11 +76,12 @@ class Comparison:
     checkpoint_every = 4
     evaluate_every = 5
 
-    def __init__(self, out, output_path, text, *options):
+    def __init__(self, out, output_path, text, *options, study="convergence"):
         self.out = out
         self.output_path = output_path
-        self.command = [sys.executable, "-m", "experiments", "run", "convergence", "--preset", "smoke"]
-        self.command += ["--data-file", str(text), "--variants", ",".join(self.variants), "--out", str(out)]
+        self.command = [sys.executable, "-m", "experiments", "run", study, "--preset", "smoke"]
+        self.command += ["--data-file", str(text)] if study == "convergence" else []
+        self.command += ["--variants", ",".join(self.variants), "--out", str(out)]
         self.command += ["--steps", str(self.steps), "--evaluate-every", str(self.evaluate_every), "--log-every", "1"]
         self.command += ["--checkpoint-every", str(self.checkpoint_every), "--evaluation-windows", "24", *options]
         self.process = None
@@ -168,7 +169,9 @@ class Comparison:
                 found[variant, name] = (checkpoint / name).read_bytes()
         with open(self.out / "summary.csv", newline="") as file:
             found["summary"] = [row for row in csv.DictReader(file) if row["metric"] != "tokens_per_second"]
-        found["attention"] = (self.out / "attention.csv").read_bytes()
+        for path in self.out.glob("*.csv"):  # what was measured on the trained models
+            if path.name not in ("summary.csv", "curves.csv"):
+                found[path.name] = path.read_bytes()
         return found
 
     def leftovers(self):
@@ -187,9 +190,9 @@ def comparison(tmp_path, text):
     """A function that makes a Comparison in a new directory, or in the one given."""
     made = []
 
-    def make(*options, out=None):
+    def make(*options, out=None, study="convergence"):
         output = tmp_path / f"output {len(made)}"
-        made.append(Comparison(out or tmp_path / f"comparison {len(made)}", output, text, *options))
+        made.append(Comparison(out or tmp_path / f"comparison {len(made)}", output, text, *options, study=study))
         return made[-1]
 
     yield make
