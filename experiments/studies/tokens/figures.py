@@ -29,6 +29,8 @@ COMPARED = {
     "elu+1 − softmax, both with RoPE, gate, convolution": (f"elu+1-rope-after{ALIKE}", f"{REFERENCE}{ALIKE}"),
 }
 """the differences that the hypotheses are about, as a figure names them"""
+APART = 0.015
+"""of the axis, between the marks of two differences"""
 
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
@@ -77,11 +79,14 @@ def differences_figure(compared: dict[str, pd.DataFrame], comparison: Comparison
     panels.head(figure, comparison, "test split. Mean and 95 % interval.")
     for axes, pairs in shown:
         axes.axhline(0, color=MUTED, linewidth=1)
-        for look, (words, rows) in zip(LOOKS, pairs.items(), strict=False):
-            axes.plot(rows.index, rows["mean"], **look, label=words)
-            panels.marks_with_intervals(axes, rows.index, rows, **look | {"linestyle": "none"})
+        ticks = sorted({tokens for rows in pairs.values() for tokens in rows.index})
+        for place, (look, (words, rows)) in enumerate(zip(LOOKS, pairs.items(), strict=False)):
+            # Side by side, so that no interval covers another.
+            beside = rows.index * (ticks[-1] / ticks[0]) ** (APART * (place - (len(pairs) - 1) / 2))
+            axes.plot(beside, rows["mean"], **look, label=words)
+            panels.marks_with_intervals(axes, beside, rows, **look | {"linestyle": "none"})
         axes.set_ylabel(comparison.objective.quantity)
-        _budgets_axis(axes, sorted({tokens for rows in pairs.values() for tokens in rows.index}))
+        _budgets_axis(axes, ticks)
     panels.legend_below(figure, figure.axes, 1)
     return figure
 
@@ -90,6 +95,7 @@ def _budgets_axis(axes: Axes, ticks: Sequence[int]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(ticks, [in_words(tick).replace(" ", "\n") for tick in ticks])
     axes.minorticks_off()
+    axes.margins(x=0.12)  # or the last label of a panel touches the first of the next
     axes.set_xlabel("tokens of training")
     if any(later < 3 * earlier for earlier, later in pairwise(ticks)):
         axes.tick_params(axis="x", rotation=30)
