@@ -307,22 +307,22 @@ class RoPEAttention(nn.Module):
         parts = {"rope_angles": self.rotation, "short_conv": self.short, "local_conv": self.local}
         kept = (state.carried.phase, state.carried.short, state.carried.local)
         for (name, part), what in zip(parts.items(), kept, strict=True):
-            check_same(name, part, what)
+            self._check_same(name, part, what)
         batch = state.position.shape[0]
         if x.shape[:2] != (batch, 1):
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; step takes one token a sequence: give ({batch}, 1, {self.dim})"
             )
 
+    @staticmethod
+    def _check_same(name: str, part: object, kept: object) -> None:
+        """Raises ValueError if the attention has ``part`` and the state kept nothing of one, or the other way round."""
+        if (part is None) != (kept is None):
+            raise ValueError(f"state is that of an attention with another {name}; give one that prefill gave here")
+
     def _check_causal(self, method: str) -> None:
         if not self.causal:
             raise ValueError(f"{method} needs a causal attention; make it with causal=True")
-
-
-def check_same(name: str, part: object, kept: object) -> None:
-    """Raises ValueError if the attention has ``part``, and the state nothing kept of one, or the other way round."""
-    if (part is None) != (kept is None):
-        raise ValueError(f"state is that of an attention with another {name}; give one that prefill gave here")
 
 
 def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:

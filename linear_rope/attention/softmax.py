@@ -7,14 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import (
-    Carried,
-    Projected,
-    RoPEAttention,
-    check_same,
-    next_position,
-    without_padding,
-)
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_sequences
 from linear_rope.functional.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
@@ -252,7 +245,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
         self._check_step(x, state, KeyValueCache)
-        check_same("decay", self.decay, state.faded)
+        self._check_same("decay", self.decay, state.faded)
         projected = self.project(x, x, None, state.carried)
         q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
         mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)

@@ -6,14 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import (
-    Carried,
-    Projected,
-    RoPEAttention,
-    check_same,
-    next_position,
-    without_padding,
-)
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
@@ -202,7 +195,7 @@ class WindowedFavor(RoPEAttention):
     def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
         """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
         self._check_step(x, state, WindowState)
-        check_same("decay", self.decay, state.log_decay)
+        self._check_same("decay", self.decay, state.log_decay)
         projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
             new = self._sequence(projected, None, state.position.unsqueeze(-1), None)

@@ -7,7 +7,6 @@ import pandas as pd
 
 from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import summarise
-from experiments.config import Config
 from experiments.data.registry import DATA_SETS
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
@@ -36,7 +35,7 @@ def overview(roots: Sequence[Path]) -> Entries:
             scores.setdefault(variant, {})[task] = score
             seeds.add(n)
             parameters |= {each.parameters for each in found[name][1].variants}
-            examples.add(Config(**found[name][1].config).test_windows)
+            examples.add(int(found[name][1].config["test_windows"]))
     if not scores:
         return []
     titles = {task: f"{title} (part)" if names[task].endswith(PART) else title for task, title in TASKS.items()}
