@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -34,10 +34,19 @@ def in_checkout() -> bool:
     return (CHECKOUT / "constraints.txt").is_file()
 
 
-def say_that_it_loads(what: str) -> None:
-    """Print a line before PyTorch is imported, which takes seconds, so that nobody waits for a sign of life."""
+def install_command(extra: str) -> str:
+    """How an extra of setup.cfg is installed."""
+    here = f'-c constraints.txt -e ".[{extra}]" in {CHECKOUT}'
+    return f"pip install {here}" if in_checkout() else f'pip install "linear-rope[{extra}]"'
+
+
+def say_that_it_loads(what: str, stream: TextIO | None = None) -> None:
+    """Print a line before PyTorch is imported, which takes seconds, so that nobody waits for a sign of life.
+
+    ``stream`` is standard output unless that is for a text alone.
+    """
     if "torch" not in sys.modules:
-        print(f"{what}: loading PyTorch ...", flush=True)
+        print(f"{what}: loading PyTorch ...", file=stream, flush=True)
 
 
 def make_console() -> Console:

@@ -244,15 +244,15 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
 
     So two models that differ in some modules start with equal weights in all that they share. Matrices are
     N(0, initial_std²), those of gates and convolutions too, and those that write to the residual stream over
-    √(2·layers) (GPT-2); biases 0; norms 1.
+    √(2·layers) (GPT-2); biases 0. Other vectors, as those of norms, stay as their modules made them.
     """
-    norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if id(parameter) in norms or parameter.is_meta:  # on the meta device there are no values to draw
+            if parameter.is_meta:  # there are no values to draw
                 continue
             if parameter.dim() < 2:
-                parameter.zero_()
+                if name.endswith("bias"):
+                    parameter.zero_()
                 continue
             writes_to_residual = name.endswith((".out.weight", ".mlp.2.weight"))
             std = config.initial_std / math.sqrt(2 * config.layers) if writes_to_residual else config.initial_std

@@ -203,9 +203,19 @@ class EncoderDecoder(Stack):
 
         Returns:
             (B·K, vocab_size) logits, and the state for the next step.
+
+        Raises:
+            ValueError: tokens that do not fit the state, or more than a learned position table has.
         """
         check_tokens(tokens, "tokens", None)
+        if len(tokens) % state.sources:
+            raise ValueError(f"tokens are {len(tokens)} sequences for {state.sources} sources; give a multiple of that")
         last = state.length + tokens.shape[1]
+        if has_table(self.config.position) and last > self.config.max_length:
+            raise ValueError(
+                f"a target of {last} tokens is longer than the learned position table, {self.config.max_length}; make "
+                "the model with a larger max_length"
+            )
         positions = torch.arange(state.length, last, device=tokens.device)
         x = self.encoder.embedding(tokens, positions)
         x, own = self.advance(x, positions, state.own, state.read, state.sources)

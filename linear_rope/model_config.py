@@ -63,7 +63,7 @@ class ModelConfig:
     dropout: float = 0.0
     """on the outputs of attention and MLP, in training"""
     redraw_every: int | None = None
-    """training steps between redraws of random features; None draws once"""
+    """training-mode forward passes between redraws of random features; None draws once"""
     seed: int = 0
     """of the initial weights"""
     feature_seed: int = 0

@@ -61,8 +61,8 @@ class Claim:
     resolution: float = 0.0
     """the smallest difference that one measured value can resolve, in the quantity's unit: 1 / number of answers for an
     accuracy, ``BITS_PER_BYTE`` for a loss. The standard deviation of a sample is taken to be no less. 0: not known"""
-    resolution_of: Callable[[Mapping[str, Any]], float] | None = None
-    """the same from a comparison's configuration, where it depends on that; then ``resolution`` is 0"""
+    resolution_of: Callable[[Comparison], float] | None = None
+    """the same of a comparison, where it depends on that; then ``resolution`` is 0"""
     limits: tuple[float, float] = (-inf, inf)
     """what the quantity cannot exceed, as 0 and 1 of an accuracy: intervals are cut there"""
     data: str = ""
@@ -89,7 +89,7 @@ class Claim:
         """The claim with the resolution that it has in a comparison."""
         if self.resolution_of is None:
             return self
-        return replace(self, resolution=self.resolution_of(comparison.config), resolution_of=None)
+        return replace(self, resolution=self.resolution_of(comparison), resolution_of=None)
 
     def show(self, value: float) -> str:
         return format(value, self.pattern)

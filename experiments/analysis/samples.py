@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from experiments.analysis.runs import NotRecorded, RunRecord, Runs
 from experiments.analysis.statistics import Spread, first_at_or_below, pooled_spread
@@ -216,9 +216,14 @@ def gap_closed(variant: str, baseline: str, goal: str, metric: str = "test_bits_
     return per_seed((variant, baseline, goal), share)
 
 
-def evaluations_apart(config: Mapping[str, Any]) -> float:
+def evaluations_apart(comparison: Comparison) -> float:
     """What a share of the steps resolves: evaluations lie this part of the run apart."""
-    return min(1.0, config["evaluate_every"] / config["steps"])
+    return min(1.0, comparison.config["evaluate_every"] / comparison.config["steps"])
+
+
+def one_text(comparison: Comparison) -> float:
+    """What an accuracy on the test split resolves: the share of one text; F1 and correlations are about as coarse."""
+    return 1 / comparison.evaluated_windows["test"]
 
 
 def paired_primary(variant: str, other: str) -> ReadSample:

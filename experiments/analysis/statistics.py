@@ -142,7 +142,6 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     # The loss, where there is one: every accuracy that stays at chance is at once where its baseline ends.
     main = next(iter(units))
     sign = 1 if main == LOSS or comparison.objective.better == "lower" else -1
-    tokens_at = dict(zip(curves["step"], curves["tokens"], strict=True))
 
     def by_seed(split: str, metric: str, variant: str) -> "dict[int, pd.Series[float]]":
         places = {seed: (split, metric, variant, seed) for seed in comparison.seeds}
@@ -167,7 +166,8 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
             for seed, curve in by_seed("validation", main, name).items()
             if seed in targets
         }
-        values["tokens_to_baseline"] = {seed: tokens_at.get(step, nan) for seed, step in steps.items()}
+        per_step = int(comparison.config["batch_size"]) * comparison.context_of(variant)
+        values["tokens_to_baseline"] = {seed: step * per_step for seed, step in steps.items()}
         speeds = by_seed("train", "tokens_per_second", name)
         values["tokens_per_second"] = {seed: curve.median() for seed, curve in speeds.items()}
         rows += [

@@ -11,7 +11,15 @@ import psutil
 
 from experiments.commands.catalogue import availability
 from experiments.config import Config
-from experiments.console import CHECKOUT, available_cores, in_checkout, make_console, print_pairs, say_that_it_loads
+from experiments.console import (
+    CHECKOUT,
+    available_cores,
+    in_checkout,
+    install_command,
+    make_console,
+    print_pairs,
+    say_that_it_loads,
+)
 from experiments.data.files import resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
@@ -22,6 +30,13 @@ REQUIREMENTS = (
     "performer-pytorch pillow bokeh"
 ).split()
 """the distributions of setup.cfg; their modules are called the same (but PIL), in lower case with underscores"""
+OPTIONAL = {
+    "tokenizers": ("texts", "run mlm, glue, long-documents, translation; --tokenizer bpe and wordpiece"),
+    "scikit-learn": ("texts", "run glue of MRPC, QQP and CoLA"),
+    "sacrebleu": ("texts", "run translation"),
+    "torchdiffeq": ("floater", "run positions"),
+}
+"""by distribution, its extra and what needs it"""
 
 
 def doctor(
@@ -36,6 +51,7 @@ def doctor(
     say_that_it_loads("doctor")
     print_pairs(console, machine(), "Machine")
     print_pairs(console, ((name, package(name, problems)) for name in requirements), "\nPackages")
+    print_pairs(console, ((name, optional(name)) for name in OPTIONAL), "\nFor some studies")
     print_pairs(console, data_sets(options.data_dir, problems), "\nData sets")
     print_pairs(console, [(str(runs), writable(runs, problems))], "\nResults")
     console.print()
@@ -87,6 +103,15 @@ def package(name: str, problems: list[str]) -> str:
         remedy = f"pip install -c constraints.txt -e . in {CHECKOUT}" if in_checkout() else f"pip install {name}"
         problems.append(f"the package {name} ({error}); run {remedy}")
         return "missing"
+
+
+def optional(name: str) -> str:
+    """The version of a package that some studies need, or which these are and how it is installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        extra, needs_it = OPTIONAL[name]
+        return f"missing, needed by {needs_it}: {install_command(extra)}"
 
 
 def data_sets(data_dir: Path | None, problems: list[str]) -> list[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """The generate command."""
 
+import sys
+
 from experiments.console import make_console, say_that_it_loads
 from experiments.options import GenerateOptions
 from experiments.records.record import read_comparison
@@ -11,7 +13,7 @@ def generate(options: GenerateOptions) -> int:
     Raises ValueError if there is no such run, it is not finished, or its model cannot take so many tokens.
     """
     read_comparison(options.directory)  # what is none is refused before anything is loaded
-    say_that_it_loads("generate")
+    say_that_it_loads("generate", sys.stderr)
     from experiments.comparison import load
 
     run = load(options.directory).run(options.variant, options.seed)

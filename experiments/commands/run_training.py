@@ -364,13 +364,18 @@ def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
 
 
 def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple[int, int]:
-    """As count_parameters; from models of one and two layers, because the second adds what each further one adds."""
+    """As count_parameters; from models of one and two layers, because the second adds what each further one adds.
+
+    What all layers share is counted at the real number of them, as their MLPs make up for it.
+    """
     # Only what changes the number: of hundreds of variants most differ in something else.
     fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
     features = 2 if fewer else config.num_features
     changing = ("dim", "heads", "context", "redraw_every", "dropout", "decay", "local_conv", "short_conv")
     kept = {name: getattr(config, name) for name in changing}
     sizes = Config(**kept, num_features=features)
+    if models.shares_positions(variant.position):
+        return _count(variant.kernel, variant.position, dataclasses.replace(sizes, layers=config.layers), objective)
     by_layers = [dataclasses.replace(sizes, layers=layers) for layers in (1, 2)]
     one, two = (_count(variant.kernel, variant.position, sizes, objective) for sizes in by_layers)
     total, tables = (first + (config.layers - 1) * (second - first) for first, second in zip(one, two, strict=True))

@@ -13,10 +13,12 @@ def translate(options: TranslateOptions) -> int:
     Raises ValueError if there is no such run, it is not finished, or it was trained for something else.
     """
     read_comparison(options.directory)  # what is none is refused before anything is loaded
-    say_that_it_loads("translate")
+    say_that_it_loads("translate", sys.stderr)
     from experiments.comparison import load
 
     run = load(options.directory).run(options.variant, options.seed)
+    if options.text is None and sys.stdin.isatty():
+        print("translate: each line that you write is translated when the input ends (Ctrl-D)", file=sys.stderr)
     texts = sys.stdin.read().removesuffix("\n").split("\n") if options.text is None else [options.text]
     penalty = options.length_penalty
     console = make_console()

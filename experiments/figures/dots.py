@@ -74,7 +74,7 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
         panels[1].axvline(0, color=MUTED, linewidth=1.0)
         panels[1].set_xlabel(
             wrapped(
-                f"{objective.quantity} minus those of the same kernel without positions ({objective.where_better})",
+                f"{objective.quantity} minus those of the baseline ({objective.where_better})",
                 30,
                 48,
             )

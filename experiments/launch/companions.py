@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
+from experiments.console import install_command
 from experiments.launch.launcher import Job
 
 SECONDS = 30
@@ -28,8 +29,8 @@ def check_can_share(batch_size: int, count: int) -> None:
         )
     if count > 1 and find_spec("accelerate") is None:
         raise ValueError(
-            f"{count} processes (of --nproc, or of torchrun) are to train one run, which needs accelerate; give pip "
-            'install "linear-rope[distributed]", or start one process'
+            f"{count} processes (of --nproc, or of torchrun) are to train one run, which needs accelerate; give "
+            f"{install_command('distributed')}, or start one process"
         )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from experiments.console import install_command
 from experiments.launch.gathering import Files, Gatherer, files_of, store
 from experiments.launch.launcher import Advanced, Ended, Event, Job, Started
 from experiments.launch.local import Local
@@ -84,7 +85,7 @@ class Ray:
     ) -> None:
         """Raises ValueError if Ray is not installed, or a resource is not one that it knows."""
         if find_spec("ray") is None:
-            raise ValueError("--launcher ray needs Ray; give pip install 'linear-rope[ray]', or another launcher")
+            raise ValueError(f"--launcher ray needs Ray; give {install_command('ray')}, or another launcher")
         if resources.minutes is not None:
             raise ValueError("--resources has minutes, and Ray gives a run all the time it needs; leave them out")
         self._workers, self._run_timeout = workers, run_timeout

@@ -33,6 +33,8 @@ class JobRecord(Struct, kw_only=True):
 
     data_dir: str | None
     data_file: str | None
+    initial_weights: str = ""
+    """directory of the comparison that trained what the run begins with"""
     device: str
     nproc: int = 1
     """processes that train it together, where torchrun has not started so many"""
@@ -155,9 +157,11 @@ def _needed(training: Training) -> JobRecord:
         None if path is None else os.path.abspath(path)
         for path in (resolve_data_dir(training.data_dir), training.data_file)
     )
+    begins_with = training.config.initial_weights
     return JobRecord(
         data_dir=data_dir,
         data_file=data_file,
+        initial_weights="" if begins_with == "none" else os.path.abspath(begins_with),
         device=training.device,
         nproc=training.nproc,
         shard=training.shard,

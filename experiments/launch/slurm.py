@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
+from experiments.console import install_command
 from experiments.launch.launcher import Advanced, Ended, Event, Job, Started
 from experiments.launch.local import Local
 from experiments.launch.resources import ONE_CORE, Resources
@@ -47,9 +48,7 @@ class Slurm:
         Raises ValueError if submitit or Slurm is not installed, or it gives no such resources.
         """
         if find_spec("submitit") is None:
-            raise ValueError(
-                "--launcher slurm needs submitit; give pip install 'linear-rope[slurm]', or another launcher"
-            )
+            raise ValueError(f"--launcher slurm needs submitit; give {install_command('slurm')}, or another launcher")
         if cluster == "slurm" and None in (shutil.which("sbatch"), shutil.which("srun")):
             raise ValueError(
                 "--launcher slurm needs Slurm's sbatch and srun, which are not here; give another launcher"

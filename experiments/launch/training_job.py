@@ -5,6 +5,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> "Objective
     from experiments.training.chosen_objective import make_objective
 
     config = Config(**record.config)
+    if needed.initial_weights:  # the configuration has it as it was given, from a directory that need not be this one
+        config = replace(config, initial_weights=needed.initial_weights)
     data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
     return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
 

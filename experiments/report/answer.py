@@ -128,9 +128,19 @@ def settings_in_words(variant: VariantRecord) -> list[str]:
 
 
 def in_figures(value: float, comparison: Comparison) -> str:
-    """A value of the primary metric with its unit; a share of something in percent of it."""
-    share, of, what = comparison.objective.unit.partition("share of ")
-    return f"{100 * value:.3g} % of {what}" if of and not share else f"{value:.3g} {comparison.objective.unit}"
+    """A value of the primary metric with its unit; accuracy and what is judged as it is in percent."""
+    unit = comparison.objective.unit
+    if comparison.objective.better == "lower":
+        return f"{value:.3g} {unit}"
+    share, of, what = unit.partition("share of ")
+    return f"{100 * value:.3g} % of {what}" if of and not share else f"{100 * value:.3g} % ({unit})"
+
+
+def _behind(apart: float, comparison: Comparison) -> str:
+    """How far apart two values of the primary metric are."""
+    if comparison.objective.better == "higher":
+        return f"{100 * apart:.1f} points behind" if apart >= 0.0005 else "equal to a tenth of a point"
+    return f"{apart:.2f} behind" if apart >= 0.005 else "equal to two digits"
 
 
 def _setting_in_words(setting: str, value: object) -> str:
@@ -231,8 +241,7 @@ def best(found: Findings) -> str:
     if nearest is not None:
         kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"
         apart = abs(found.final(nearest.name).mean - found.final(first.name).mean)
-        behind = f"{apart:.2f} behind" if apart >= 0.005 else "equal to two digits"
-        said += f"; the best {kind}, {in_words(nearest)}, is {behind}"
+        said += f"; the best {kind}, {in_words(nearest)}, is {_behind(apart, found.comparison)}"
     elif len(ranking) > 1:
         worst = "highest" if better == "lowest" else "lowest"
         said += f", {in_words(ranking[-1])} {worst} ({found.final(ranking[-1].name).mean:.3g})"

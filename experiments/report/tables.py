@@ -48,7 +48,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
                 f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
                 "minus baseline": difference,
-                **({} if is_share else {"steps to baseline's final validation loss": reached}),
+                **({"steps to baseline's final validation loss": reached} if objective.better == "lower" else {}),
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
                 "not finished": f"{', '.join(counts)}: {test['reasons']}" if counts else "",

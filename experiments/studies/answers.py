@@ -12,6 +12,7 @@ from experiments.config import Config
 from experiments.records.csv_files import TEXT, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
+from experiments.study import Entries, Study
 from experiments.training.classification import Classification
 from experiments.training.trained_models import trained_models
 
@@ -23,6 +24,9 @@ SHOWN = 8
 """of these in the report"""
 END = 160
 """characters of a document's beginning, and of its end, in a sample"""
+
+Told = Callable[["pd.Series[str]"], Mapping[str, str]]
+"""from what each variant says of a text to what the table has of it"""
 
 ANSWERS = Table(
     "answers",
@@ -101,14 +105,23 @@ def shortened(texts: Sequence[str]) -> str:
     return " | ".join(line if len(line) <= 2 * END else f"{line[:END]} […] {line[-END:]}" for line in lines)
 
 
-def samples_table(
-    answers: pd.DataFrame, comparison: Comparison, told: "Callable[[pd.Series[str]], Mapping[str, str]]"
-) -> pd.DataFrame:
+def samples(study: Study, root: Path, comparison: Comparison, told: Told) -> Entries:
+    """The table of samples, where there are some: its words name the seed and the variant that is ``judge``."""
+    answers = ANSWERS.read(root)
+    if answers is None or answers.empty:
+        return []
+    seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
+    return [study.table("samples", samples_table(answers, comparison, told), seed=seed, judge=by)]
+
+
+def samples_table(answers: pd.DataFrame, comparison: Comparison, told: Told) -> pd.DataFrame:
     """Rows of strings: of each text itself, its label, and what is ``told`` of what the variants say, by name."""
     by = judge(comparison, dict.fromkeys(answers["variant"]))
     judged = answers[answers["variant"] == by].set_index("number")
+    agree = (judged["said"] == judged["label"]).to_numpy()
+    places = half_and_half(agree, SHOWN) if comparison.objective.classes else spread(np.arange(len(judged)), SHOWN)
     rows = []
-    for number in spread(judged.index.to_numpy(), SHOWN):
+    for number in judged.index[places]:
         text = judged.loc[number]
         is_right = "right" if text["said"] == text["label"] else "wrong"
         remark = f" ({by} is {is_right})" if comparison.objective.classes else ""

@@ -70,6 +70,11 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
 def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objective:
     is_translation = examples.kind == "translation"
     what, fitting = ("translations", "bpe") if is_translation else ("labelled texts", "wordpiece (or bpe)")
+    if config.objective != "next" or config.diagnose_windows:
+        raise ValueError(
+            f"--objective is {config.objective} and --diagnose-windows is {config.diagnose_windows}, which are for "
+            f"texts, and --data {examples.name} is {what}; leave both out"
+        )
     if config.tokenizer == "bytes":
         raise ValueError(
             f"--tokenizer is bytes, but --data {examples.name} is {what}; give --tokenizer {fitting} and "
@@ -80,7 +85,7 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
             f"--tokenizer is {config.tokenizer} and --initial-weights is {config.initial_weights}, but --data "
             f"{examples.name} is translations, which are written out from the start; give bpe and none"
         )
-    pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights))
+    pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights), config)
     if pretrained is not None:
         tokenizer = pretrained.tokenizer
     elif kept is not None:
@@ -90,10 +95,9 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
         texts = (text for column in columns for text in column)
         tokenizer = TextTokenizer.train(texts, config.vocabulary_size, config.tokenizer)
     if tokenizer.size > config.vocabulary_size:
-        whose = examples.name if pretrained is None else config.initial_weights
         raise ValueError(
-            f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {whose} has {tokenizer.size} tokens; "
-            "give that"
+            f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {examples.name} has {tokenizer.size} "
+            "tokens; give that"
         )
     if is_translation:
         return Translation(examples, config.context, config.batch_size, tokenizer, config.label_smoothing)

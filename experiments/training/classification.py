@@ -18,6 +18,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from experiments.config import Config
+from experiments.console import install_command
 from experiments.data.examples import Examples
 from experiments.data.synthetic import SPLITS
 from experiments.records.schema import ObjectiveRecord
@@ -250,8 +251,13 @@ def sequences_of(texts: Sequence[Ids], length: int) -> list[Ids]:
 
 
 def sequence_of(texts: Sequence[Ids], length: int) -> Ids:
-    """[CLS] first [SEP] second [SEP], at most ``length`` tokens; of two texts the longer one is cut, at its end."""
+    """[CLS] first [SEP] second [SEP], at most ``length`` tokens; of two texts the longer one is cut, at its end.
+
+    Raises ValueError if that leaves no token of a text.
+    """
     room = length - 1 - len(texts)
+    if room < len(texts):
+        raise ValueError(f"context is {length}; give {1 + 2 * len(texts)} or more for {len(texts)} texts in a sequence")
     shortest = min(map(len, texts))
     if len(texts) > 1 and sum(map(len, texts)) > room:
         short = min(shortest, room // 2)
@@ -270,5 +276,5 @@ def _sklearn() -> Any:
         return importlib.import_module("sklearn.metrics")
     except ImportError:
         raise ValueError(
-            "--data is judged by scikit-learn, which is not installed; pip install linear-rope[texts]"
+            f"--data is judged by scikit-learn, which is not installed; give {install_command('texts')}"
         ) from None

@@ -45,6 +45,8 @@ class MaskedToken(NextToken):
     tokenizer: TextTokenizer
 
     def __init__(self, corpus: Corpus, context: int, batch_size: int, tokenizer: TextTokenizer) -> None:
+        if context < 3:
+            raise ValueError(f"context is {context}; give 3 or more, as a window of masked tokens has two at its ends")
         self.tokenizer, self.vocabulary = tokenizer, tokenizer.size
         super().__init__(corpus, context, batch_size)
 

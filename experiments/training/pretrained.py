@@ -1,12 +1,13 @@
 """Encoders that another comparison has trained, to begin with."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from torch import nn
 
+from experiments.config import Config
 from experiments.console import program
 from experiments.errors import why
 from experiments.records.record import read_comparison, run_directory, run_status
@@ -20,6 +21,8 @@ from experiments.variants import Variant, get_variant
 PREFIX = "encoder."
 NOT_OF_THE_MODEL = ("learning_rate", "dropout", "context")
 """settings in which fine-tuning may differ from pre-training; of a context, a table of positions has the shape"""
+AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", "decay", "local_conv", "short_conv")
+"""settings in which it may not, though not each of them shows in the shape of a weight"""
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Pretrained:
     comparison: Comparison
 
     @classmethod
-    def read(cls, directory: Path) -> "Pretrained":
-        """Raises ValueError if it is no such comparison."""
+    def read(cls, directory: Path, config: Config) -> "Pretrained":
+        """Raises ValueError if it is no such comparison, or its models and tokens are not those of ``config``."""
         if not (directory / "comparison.json").exists():
             raise ValueError(
                 f"--initial-weights is {directory}, where no comparison is; `{program()} run mlm --out "
@@ -43,6 +46,14 @@ class Pretrained:
                 f"--initial-weights is {directory}, which was trained for the {comparison.objective.name}; give a "
                 f"comparison of masked tokens ({program()} run mlm)"
             )
+        there = asdict(Config()) | comparison.config
+        for name in AS_PRETRAINED:
+            if there[name] != getattr(config, name):
+                option = f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"{option} is {getattr(config, name)}, but {directory} of --initial-weights was trained with "
+                    f"{there[name]}; give {option} {there[name]}"
+                )
         return cls(directory, comparison)
 
     @property
@@ -68,7 +79,7 @@ class Pretrained:
             )
             raise ValueError(
                 f"--initial-weights {self.directory} holds {variant.name} of another size ({other} is {sizes}); give "
-                "its --dim, --layers, --heads and, with learned positions, --context"
+                "its --dim, --layers and, with learned positions, --context"
             )
         encoder.load_state_dict(weights)
 

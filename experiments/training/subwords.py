@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.console import install_command
 from experiments.data.corpus import Bytes, Tokens
 from experiments.data.files import cache_directory
 from experiments.records.files import read_file, write_atomically, wrong_file
@@ -92,5 +93,5 @@ def library() -> Any:
         return importlib.import_module("tokenizers")
     except ImportError:
         raise ValueError(
-            "--tokenizer needs the library tokenizers, which is not installed; pip install linear-rope[subwords]"
+            f"--tokenizer needs the library tokenizers, which is not installed; give {install_command('texts')}"
         ) from None

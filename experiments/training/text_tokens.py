@@ -36,6 +36,7 @@ class TextTokenizer:
     def __init__(self, json: str) -> None:
         self.json = json
         self._tokenizer = library().Tokenizer.from_str(json)
+        self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five letters
 
     @classmethod
     def train(cls, texts: Iterable[str], vocabulary_size: int, kind: Literal["wordpiece", "bpe"]) -> "TextTokenizer":

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.config import Config
+from experiments.console import install_command
 from experiments.data.examples import SPLITS, Examples
 from experiments.training.checkpoint import averaged_weights
 from experiments.training.from_examples import FromExamples, padded
@@ -217,5 +218,5 @@ def _sacrebleu() -> Any:
         return importlib.import_module("sacrebleu.metrics")
     except ImportError:
         raise ValueError(
-            "--data is translations, which sacrebleu judges, and it is not installed; pip install linear-rope[texts]"
+            "--data is translations, which sacrebleu judges, and it is not installed; give " + install_command("texts")
         ) from None

@@ -76,6 +76,8 @@ class GatedDelta(RoPEAttention):
         )
         check_rope(rope, ("after", "before", "none"))
         check_scaling(rope_scaling, rotates=rope != "none")
+        if rope != "none" and self.head_dim % 2:
+            raise ValueError(f"head_dim is {self.head_dim}, but rope rotates pairs of channels; give an even number")
         self.rope: Rope = rope
         self.rate = nn.Linear(dim, heads)
         self._rotate_by(rope_angles, rope, self.head_dim)

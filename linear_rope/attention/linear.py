@@ -12,7 +12,7 @@ from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
 from linear_rope.functional.linear_attention import both_ways, prepare, with_state
-from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
 from linear_rope.functional.terms import attention_output
@@ -103,9 +103,10 @@ class LinearRoPEAttention(RoPEAttention):
         self.rope: Rope = rope
         self.denominator: Denominator = denominator
         if isinstance(feature_map, FeatureMap):
-            if num_features is not None or redraw_every is not None:
+            if num_features is not None or redraw_every is not None or seed:
                 raise ValueError(
-                    "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
+                    "num_features, redraw_every and seed belong to the feature map; set them on the FeatureMap that is "
+                    "given"
                 )
             if feature_map.head_dim not in (None, self.head_dim):
                 raise ValueError(
@@ -137,7 +138,7 @@ class LinearRoPEAttention(RoPEAttention):
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         with full_precision(projected.q.device):
             inputs = self._inputs(projected, key_padding_mask, positions)
-            y = causal_operator(inputs.call()).output if self.causal else both_ways(inputs)
+            y = attend(inputs.call()).output if self.causal else both_ways(inputs)
         return y.to(projected.v.dtype)
 
     def _inputs(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Inputs:
@@ -184,6 +185,7 @@ class LinearRoPEAttention(RoPEAttention):
             (B, 1, dim), and the state for the next step.
         """
         self._check_step(x, state, LinearAttentionState)
+        self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.normaliser)
         projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
             y, sums = self._next(self._inputs(projected, None, state.position.unsqueeze(-1)), state.sums)

@@ -165,21 +165,9 @@ class RoPEAttention(nn.Module):
         Raises:
             ValueError: shapes that do not fit, or a context for a causal attention.
         """
+        self.check_inputs(x, context, key_padding_mask)
         self._begin()
-        check_sequences("x", x, self.dim, self.dtype)
-        if context is not None:
-            check_sequences("context", context, self.dim, x.dtype)
-            if context.shape[0] != x.shape[0]:
-                raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
-            if self.causal:
-                raise ValueError("context was given, but the attention is causal; make it with causal=False")
         source = x if context is None else context
-        check_padding_mask(key_padding_mask, *source.shape[:2])
-        if context is not None and self._along_one_sequence():
-            raise ValueError(
-                f"context was given, but the attention has {' and '.join(self._along_one_sequence())}, which a "
-                "sequence has along itself; make it without"
-            )
         projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
             # The padding is that of the keys; it says nothing about the queries.
@@ -187,13 +175,32 @@ class RoPEAttention(nn.Module):
             positions = (token_positions(x.shape[1], None, x.device), k_positions)
         return self._merge(self._attend(projected, key_padding_mask, positions), projected.local)
 
+    def check_inputs(self, x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> None:
+        """Raises ValueError unless they are what :meth:`forward` takes."""
+        check_sequences("x", x, self.dim, self.dtype)
+        if context is not None:
+            check_sequences("context", context, self.dim, x.dtype)
+            if context.shape[0] != x.shape[0]:
+                raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
+            if self.causal:
+                raise ValueError(
+                    "context was given, but the attention is causal; leave it out, or make it with causal=False"
+                )
+            if alone := self._along_one_sequence():
+                raise ValueError(
+                    f"context was given, but the attention has {' and '.join(alone)}, which a sequence has along "
+                    "itself; make it without"
+                )
+        check_padding_mask(key_padding_mask, *(x if context is None else context).shape[:2])
+
     def attention_weights(
         self, x: Tensor, key_padding_mask: Tensor | None = None, positions: Positions | None = None
     ) -> Tensor:
-        """The weight of every value in every output of self-attention, (B, H, N, N): the output is weights @ v.
+        """The weight of every value in every output of self-attention, (B, H, N, N): the heads give weights @ v.
 
-        Quadratic in memory; for looking at, not for training. For linear attention with RoPE after the map these are
-        the signed weights of RoFormer eq. 19, whose rows need not sum to one.
+        A local convolution, and the values that ``score_positions`` may have, are added to that. Quadratic in memory;
+        for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
+        RoFormer eq. 19, whose rows need not sum to one.
         """
         check_sequences("x", x, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *x.shape[:2])
@@ -286,7 +293,7 @@ class RoPEAttention(nn.Module):
         wanted = (x.shape[0], self.heads, x.shape[1])
         if log_decay.shape != wanted:
             raise ValueError(f"decay gave ln a_t of shape {tuple(log_decay.shape)}; give {wanted}")
-        if not isinstance(self.decay, FixedDecay | GatedDecay):
+        if type(self.decay) not in (FixedDecay, GatedDecay):  # a subclass may give anything
             check_decay_values(log_decay)
         return log_decay
 

@@ -11,7 +11,7 @@ from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import prepare
-from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Inputs
 from linear_rope.functional.terms import attention_output
@@ -125,20 +125,8 @@ class WindowedFavor(RoPEAttention):
         return Sequence(q, k, v, None if padding is None else padding.gather(1, order), log_decay)
 
     def _far(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, log_decay: Tensor | None) -> Inputs:
-        return prepare(
-            q,
-            k,
-            v,
-            feature_map=self.feature_map,
-            rope="none",
-            denominator="unrotated",
-            key_padding_mask=hidden,
-            positions=None,
-            rope_base=self.rope_base,
-            rope_scaling=None,
-            log_decay=log_decay,
-            angles=None,
-        )
+        feature_map = self.feature_map
+        return prepare(q, k, v, feature_map=feature_map, rope="none", key_padding_mask=hidden, log_decay=log_decay)
 
     def _sum(self, sequence: Sequence) -> tuple[Tensor, State]:
         """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last."""
@@ -151,7 +139,7 @@ class WindowedFavor(RoPEAttention):
         hidden = (torch.arange(length, device=q.device) >= kept).expand(q.shape[0], -1)
         if padding is not None:
             hidden = hidden | padding
-        result = causal_operator(self._far(earlier, k, v, hidden, log_decay).call())
+        result = attend(self._far(earlier, k, v, hidden, log_decay).call())
         there = result.total > 0
         # The derivative of the total is that of its logarithm's whole scale.
         own_scale = self.feature_map.queries(earlier.detach()).log_scale

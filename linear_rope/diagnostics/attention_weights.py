@@ -12,7 +12,6 @@ from torch import Tensor
 from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
-from linear_rope.checks import check_padding_mask, check_sequences
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import linear_attention
@@ -48,15 +47,7 @@ def check_arguments(
             f"attention is a {type(attention).__name__}; give a LinearRoPEAttention or a SoftmaxRoPEAttention "
             "(diagnose_model takes a whole model)"
         )
-    for name, tensor in (("x", x), ("context", x if context is None else context)):
-        check_sequences(name, tensor, attention.dim, attention.dtype)
-    if context is not None and context.shape[0] != x.shape[0]:
-        raise ValueError(f"x has {x.shape[0]} sequences and context {context.shape[0]}; give equally many")
-    if context is not None and isinstance(attention, SoftmaxRoPEAttention) and attention.score_positions is not None:
-        raise ValueError("context was given, but score_positions go along one sequence; leave it out")
-    if context is not None and attention.causal:
-        raise ValueError("context was given, but the attention is causal; leave it out")
-    check_padding_mask(key_padding_mask, x.shape[0], (x if context is None else context).shape[1])
+    attention.check_inputs(x, context, key_padding_mask)
 
 
 def attention_matrices(

@@ -75,7 +75,7 @@ def weight_by_distance(weights: Tensor) -> tuple[Tensor, Tensor]:
     the same queries.
 
     Args:
-        weights: (B, H, N, N) causal attention weights; N at least 2.
+        weights: (B, H, N, N) attention weights, causal or not; N at least 2.
 
     Returns:
         Two tensors of shape (N // 2,) for the distances 0, 1, ..., N // 2 − 1.

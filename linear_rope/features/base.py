@@ -24,7 +24,7 @@ class Features(NamedTuple):
 
 
 class Formula(Protocol):
-    """A map and its derivative, written by hand: the causal operator maps a stretch at a time."""
+    """A map and its derivative, written by hand: the operator maps a stretch at a time."""
 
     def features(self, x: Tensor) -> Features:
         """Map ``x`` (..., D), contiguous."""
@@ -91,7 +91,13 @@ class FeatureMap(nn.Module):
 
     def _checked(self, x: Tensor) -> Features:
         self.check_width(x)
-        return self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
+        found = self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
+        if found.log_scale is not None and found.log_scale.shape != (*x.shape[:-1], 1):
+            raise ValueError(
+                f"{type(self).__name__} gave a log_scale of shape {tuple(found.log_scale.shape)} for vectors of shape "
+                f"{tuple(x.shape)}; give {(*x.shape[:-1], 1)}"
+            )
+        return found
 
     def check_width(self, x: Tensor) -> None:
         """Raises ValueError unless the last axis of ``x`` is what this map was made for."""

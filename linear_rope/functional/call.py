@@ -1,4 +1,4 @@
-"""What the causal operator is called with and what it returns, whatever its implementation."""
+"""What the operator is called with and what it returns, whatever its implementation."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

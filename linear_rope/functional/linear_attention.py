@@ -13,7 +13,7 @@ from linear_rope.functional.arguments import check_angles_alone, check_arguments
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
 from linear_rope.functional.call import Call
 from linear_rope.functional.fla import fla
-from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
@@ -67,7 +67,8 @@ def linear_attention(
         key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds. A query that sees
             no key gives zeros. Queries are not masked: what they hold at padding must be finite.
         positions: (N,) or (B, N), counted from 0, for queries and keys alike, or a pair of these for queries and keys.
-            Default: the count of unpadded tokens before each one.
+            Default: the count of unpadded tokens before each one; the mask counts for the queries too where there are
+            as many, so give a pair for two sequences with a mask.
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`.
@@ -113,7 +114,7 @@ def linear_attention(
         check_decay_values(inputs.log_decay)
         if implementation in ("auto", "chunked", "native"):
             if causal:
-                return causal_operator(inputs.call(), implementation).output.to(v.dtype)
+                return attend(inputs.call(), implementation).output.to(v.dtype)
             return both_ways(inputs, implementation).to(v.dtype)
         terms = inputs.terms()
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
@@ -124,7 +125,7 @@ def linear_attention(
 
 def with_state(inputs: Inputs, before: State | None = None, implementation: str = "auto") -> tuple[Tensor, State]:
     """The causal output after the state ``before``, and the state after the last position."""
-    result = causal_operator(_after(before, inputs.call()), implementation)
+    result = attend(_after(before, inputs.call()), implementation)
     normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
 
@@ -134,7 +135,7 @@ def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
     # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
     is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
     if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
-        return causal_operator(inputs.call()._replace(causal=False), implementation).output
+        return attend(inputs.call()._replace(causal=False), implementation).output
     terms = inputs.terms()
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
@@ -144,11 +145,11 @@ def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
 def one_pass(denominator: Denominator, before: State | None, implementation: str) -> Callable[[Terms], Attended]:
     """A causal pass over terms after the state ``before``."""
 
-    def attend(terms: Terms) -> Attended:
-        result = causal_operator(_after(before, call_of_terms(terms, denominator)), implementation)
+    def run(terms: Terms) -> Attended:
+        result = attend(_after(before, call_of_terms(terms, denominator)), implementation)
         return Attended(result.output, *(x if x.numel() else None for x in (result.total, result.scale)))
 
-    return attend
+    return run
 
 
 def _after(before: State | None, call: Call) -> Call:
@@ -166,14 +167,14 @@ def prepare(
     v: Tensor,
     *,
     feature_map: FeatureMap,
-    rope: Rope,
-    denominator: Denominator,
-    key_padding_mask: Tensor | None,
-    positions: Positions | None,
-    rope_base: float,
-    rope_scaling: RopeScaling | None,
-    log_decay: Tensor | None,
-    angles: Tensor | None,
+    rope: Rope = "after",
+    denominator: Denominator = "unrotated",
+    key_padding_mask: Tensor | None = None,
+    positions: Positions | None = None,
+    rope_base: float = 10000.0,
+    rope_scaling: RopeScaling | None = None,
+    log_decay: Tensor | None = None,
+    angles: Tensor | None = None,
 ) -> Inputs:
     """The inputs of any implementation; the arguments are those of :func:`linear_attention`."""
     check_rope(rope, ("after", "before", "none"))
@@ -189,7 +190,8 @@ def prepare(
         if rope == "before":
             _check_even(width, "the head dimension", rope, "head_dim")
         else:
-            _check_even(width, "the number of features", rope, "num_features")
+            settable = "head_dim" if feature_map.num_features is None else "num_features"
+            _check_even(width, "the number of features", rope, settable)
         # A temperature of softmax is for what estimates softmax.
         tempered = rope == "before" and isinstance(feature_map, FavorPlus)
         magnitude = rope_scaling.magnitude if rope_scaling and tempered else 1.0

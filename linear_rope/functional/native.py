@@ -1,4 +1,4 @@
-"""Linear attention in C++ (cpp/), on a CPU: of causal calls the same result and gradients as causal.py's."""
+"""Linear attention in C++ (cpp/), on a CPU: of causal calls the same result and gradients as blockwise.py's."""
 
 import ctypes
 import hashlib
@@ -207,7 +207,7 @@ class _Arguments:
             rotation = getattr(call, name)
             if rotation is not None:
                 one = rotation.shape[0] == 1
-                self.flat(name, rotation, call.dtype, 1 if one else batch, 1, count, self.features / 2, 2)
+                self.flat(name, rotation, call.dtype, 1 if one else batch, 1, count, self.features // 2, 2)
                 self.set(**{f"{name}_batch": 0 if one else count * self.features})
         if call.constant is not None:
             rows = self.features // (2 if hyperbolic or paired else 1)
@@ -294,7 +294,7 @@ def attend(call: Call, *, keep: bool) -> Result:
     exact = []
     for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
         if to.numel():
-            exact.append((to, arguments.out(name, torch.empty(to.shape, dtype=torch.float64))))
+            exact.append((to, arguments.out(name, torch.empty(to.shape, dtype=torch.float64, device="cpu"))))
     if keep and call.causal:
         arguments.out("saved", result.memories)
     arguments.run("forward")
@@ -333,17 +333,17 @@ def differentiate(
         to = getattr(gradients, name)
         if to is not None:
             fits = to.dtype == call.dtype and to.stride(-1) == 1
-            x = to if fits else torch.empty(to.shape, dtype=call.dtype)
+            x = to if fits else torch.empty(to.shape, dtype=call.dtype, device="cpu")
             arguments.out_rows(f"grad_{name}", x)
             copies += [] if fits else [(to, x)]
     for name in ("memory", "normaliser"):
         to = getattr(gradients, name)
         if to is not None:
-            copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype))))
+            copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype, device="cpu"))))
     exponents = []
     if call.has_exponents:
         exponents = [
-            arguments.out(name, torch.empty(shape, dtype=call.dtype))
+            arguments.out(name, torch.empty(shape, dtype=call.dtype, device="cpu"))
             for name, shape in (("of_q", queries), ("of_k", keys))
         ]
     of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, CHUNK * SAVED)

@@ -1,4 +1,4 @@
-"""Causal linear attention as one operator, which compilers, transforms and tracers see as a whole.
+"""Linear attention from its inputs as one operator, which compilers, transforms and tracers see as a whole.
 
 ``torch.library`` gives it a shape without data and a rule for ``vmap``; its derivative is an operator too, so gradients
 can be batched and compiled, but not differentiated again.
@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linear_rope.functional import causal as chunked
-from linear_rope.functional import native
+from linear_rope.functional import blockwise, native
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
 from linear_rope.tracing import is_watched
 
@@ -20,8 +19,8 @@ TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
 
 
-def causal(call: Call, implementation: str = "auto") -> Result:
-    """Causal linear attention, differentiable once with respect to the fields of :class:`Gradients`.
+def attend(call: Call, implementation: str = "auto") -> Result:
+    """What ``call`` asks for, differentiable once with respect to the fields of :class:`Gradients`.
 
     Raises:
         ValueError: the implementation is "native" and cannot be had for this call.
@@ -33,7 +32,7 @@ def causal(call: Call, implementation: str = "auto") -> Result:
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
-    apply = _forward if traced else _Causal.apply
+    apply = _forward if traced else _Forward.apply
     return Result(*apply(*call, keep))
 
 
@@ -52,7 +51,7 @@ def _implementation(call: Call) -> ModuleType:
             f"causal is False on {call.q.device} with implementation {call.implementation!r}; only the native kernel "
             f"computes that here, which is {native.description()}; give causal=True"
         )
-    return chunked
+    return blockwise
 
 
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
@@ -170,7 +169,7 @@ def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None,
     of = dict(zip(Result._fields, of_results, strict=True))
     grads = (of["output"], of["total"], of["memory"], of["normaliser"])
     # functorch always asks for a graph of the gradient; whether it is needed turns out later.
-    apply = _backward if torch.compiler.is_compiling() else _CausalBackward.apply
+    apply = _backward if torch.compiler.is_compiling() else _Backward.apply
     found = dict(zip(Gradients._fields, apply(*tensors, *ctx.rest, *output, *grads), strict=True))
     by_input = (None if x is None else found.get(name) for name, x in zip(TENSORS, tensors, strict=True))
     return *by_input, *[None] * (len(Call._fields) - len(TENSORS) + 1)
@@ -179,14 +178,14 @@ def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None,
 _forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
-class _Causal(torch.autograd.Function):
+class _Forward(torch.autograd.Function):
     generate_vmap_rule = True
     forward = staticmethod(_forward)
     setup_context = staticmethod(_setup_context)
     backward = staticmethod(_differentiate)
 
 
-class _CausalBackward(torch.autograd.Function):
+class _Backward(torch.autograd.Function):
     generate_vmap_rule = True
     forward = staticmethod(_backward)
 

@@ -70,7 +70,7 @@ class Inputs:
         )
 
     def call(self) -> Call:
-        """What the causal operator takes: the inputs of a map that it can differentiate, or else the features."""
+        """What the operator takes: the inputs of a map that it can differentiate, or else the features."""
         formula = self._formula()
         if formula is None:
             return call_of_terms(self.terms(), self.denominator)
@@ -113,7 +113,7 @@ class Inputs:
 
 
 def call_of_terms(terms: Terms, denominator: Denominator) -> Call:
-    """What the causal operator takes where the features are made already."""
+    """What the operator takes where the features are made already."""
     return Call(
         q=terms.q,
         k=terms.k,

@@ -73,4 +73,8 @@ def output_gain(sums: Sums, query_scale: Tensor | None) -> Tensor | None:
     scales = [x for x in (scale, query_scale) if x is not None]
     if not scales:
         return None
-    return sum(scales[1:], start=scales[0]).clamp(max=LARGEST_LOG_SCALE).exp().to(sums.numerator.dtype).unsqueeze(-1)
+    log_scale = sum(scales[1:], start=scales[0])
+    # The gradient goes on as if nothing were cut off, as that by hand does.
+    cut_off = LARGEST_LOG_SCALE + (log_scale - log_scale.detach())
+    log_scale = torch.where(log_scale > LARGEST_LOG_SCALE, cut_off, log_scale)
+    return log_scale.exp().to(sums.numerator.dtype).unsqueeze(-1)

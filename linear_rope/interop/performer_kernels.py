@@ -11,7 +11,7 @@ from torch import Tensor
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.favor import favor_features
 from linear_rope.functional.bidirectional import bidirectional
-from linear_rope.functional.operator import causal as causal_operator
+from linear_rope.functional.operator import attend
 from linear_rope.functional.rotated_features import call_of_terms
 from linear_rope.functional.terms import Sums, Terms
 from linear_rope.precision import full_precision
@@ -134,7 +134,7 @@ def _sums(
     """The numerator (B, H, N, D) and the denominator (B, H, N), relative to exp(G), with what ε adds to each."""
     terms = Terms(q, k, v, None, None, True, None, key_scale, None)
     if causal:
-        result = causal_operator(call_of_terms(terms, "unrotated"))
+        result = attend(call_of_terms(terms, "unrotated"))
         sums = Sums(result.output * result.total.unsqueeze(-1), result.total, result.scale)
     else:
         sums = bidirectional(terms)

@@ -36,12 +36,17 @@ class FixedDecay(Decay):
 
     Args:
         log_kept: (H,) ln a of each head, at most 0.
+
+    Raises:
+        ValueError: one above 0, or NaN.
     """
 
     def __init__(self, log_kept: Tensor) -> None:
         super().__init__(len(log_kept))
         # No buffer: what the settings say is neither stored with the weights nor rounded or left undefined with them.
         self.log_kept: list[float] = log_kept.tolist()
+        if not all(each <= 0 for each in self.log_kept):
+            raise ValueError(f"log_kept is {self.log_kept}; give ln a of each head, 0 or less")
 
     def forward(self, x: Tensor) -> Tensor:
         log_kept = torch.tensor(self.log_kept, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)

@@ -69,7 +69,7 @@ def rope_rotation(
     Returns:
         (..., width / 2, 2): cosine and sine.
     """
-    make = _frequencies if _may_keep(positions) else rope_frequencies
+    make = _frequencies if _may_keep(positions, scaling) else rope_frequencies
     frequencies = make(width, base=base, device=positions.device, scaling=scaling)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
@@ -101,9 +101,13 @@ def rope_table(
     return table.flatten(0, 1)[:length].unflatten(-1, (-1, 2))
 
 
-def _may_keep(x: Tensor) -> bool:
-    """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made."""
-    return type(x) in (Tensor, nn.Parameter) and not is_watched()
+def _may_keep(x: Tensor, scaling: RopeScaling | None) -> bool:
+    """Whether what is made for ``x`` can serve the next call: it holds numbers, and nobody follows how it is made.
+
+    A scaling of one's own may compare equal to another one.
+    """
+    is_known = scaling is None or type(scaling).__module__ == RopeScaling.__module__
+    return is_known and type(x) in (Tensor, nn.Parameter) and not is_watched()
 
 
 @lru_cache(maxsize=8)
@@ -122,7 +126,8 @@ def _table(
 
 def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None) -> Tensor:
     """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
-    if positions.device.type != "cpu" or positions.numel() > FEW or positions.requires_grad or not _may_keep(positions):
+    are_few = positions.device.type == "cpu" and positions.numel() <= FEW and not positions.requires_grad
+    if not are_few or not _may_keep(positions, scaling):
         return rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
     numbers = tuple(positions.flatten().tolist())
     return _rotation_at(numbers, width, base=base, dtype=dtype, scaling=scaling).view(*positions.shape, width // 2, 2)
@@ -133,7 +138,7 @@ def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype,
 def _rotation_at(
     positions: tuple[float, ...], width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
 ) -> Tensor:
-    exact = torch.tensor(positions, dtype=torch.float64)
+    exact = torch.tensor(positions, dtype=torch.float64, device="cpu")
     return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
 
 
@@ -203,7 +208,7 @@ def rotations(
         q_rotation = _rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
         return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
-    make = _table if _may_keep(q) else rope_table
+    make = _table if _may_keep(q, scaling) else rope_table
     table = make(max(queries, keys), width, base=base, dtype=dtype, device=q.device, scaling=scaling)
     table = table if magnitude == 1 else table * magnitude
     k_rotation = table[:keys]

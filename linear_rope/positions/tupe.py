@@ -31,7 +31,7 @@ class Tupe(ScorePositions):
         if (k_positions >= length).any() or (q_positions >= length).any():
             raise ValueError(
                 f"positions go to {max(int(q_positions.max()), int(k_positions.max()))}, but the learned table ends at "
-                f"{length - 1}; make the model with a larger max_length"
+                f"{length - 1}; give a larger max_length (of Tupe, or of the model)"
             )
         queries, keys = (
             of_heads(self.table(at).to(q.dtype) @ matrix.weight.to(q.dtype).mT, self.head_dim)

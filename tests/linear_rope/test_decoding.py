@@ -165,6 +165,16 @@ def test_learned_positions_translate_up_to_the_end_of_their_table() -> None:
     assert found.shape[1] <= 40
 
 
+def test_tokens_that_do_not_fit_a_decoder_s_state_are_refused() -> None:
+    model = model_of("softmax-learned")
+    state = model.start(random_tokens(2, 5))
+    with pytest.raises(ValueError, match="tokens are 3 sequences for 2 sources; give a multiple"):
+        model.step(random_tokens(3, 1), state)
+    _, state = model.step(random_tokens(2, 40), state)
+    with pytest.raises(ValueError, match="41 tokens is longer than the learned position table, 40"):
+        model.step(random_tokens(2, 1), state)
+
+
 @pytest.mark.parametrize("kind", [LinearRoPEAttention, SoftmaxRoPEAttention])
 def test_what_is_read_token_by_token_has_no_positions(kind: Any) -> None:
     x = torch.zeros(1, 3, 8)

@@ -22,11 +22,24 @@ from linear_rope import (
     apply_rope,
     linear_attention,
 )
+from linear_rope.attention import GatedDelta
 from linear_rope.diagnostics import diagnose, diagnose_model
+from linear_rope.features import FeatureMap, Features
+from linear_rope.positions.decay import FixedDecay, GatedDecay
 from tests.linear_rope.tensors import assert_refused
 
 QKV, LONGER, EMPTY = (1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 0, 4)
 X, TOKENS = torch.zeros(2, 5, 16), torch.zeros(2, 5, dtype=torch.int64)
+
+
+class WithoutAnAxis(FeatureMap):
+    def features(self, x: Tensor) -> Features:
+        return Features(x.exp(), x.sum(-1))
+
+
+class Growing(GatedDecay):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
 
 
 def mask(*shape: int) -> Tensor:
@@ -109,6 +122,13 @@ def model(**options: Any) -> CausalLM:
         (lambda: linear(feature_map="cosine"), ["feature_map", "'cosine'", "favor+", "elu+1", "relu"]),
         (lambda: linear(feature_map=EluPlusOne(), num_features=8), ["num_features", "FeatureMap"]),
         (lambda: linear(feature_map=EluPlusOne(6)), ["feature_map", "head_dim 6", "head_dim=8"]),
+        (lambda: linear(feature_map=FavorPlus(8, 12), seed=7), ["seed", "FeatureMap"]),
+        (lambda: FixedDecay(torch.tensor([-1.0, 5.0])), ["log_kept", "5.0", "0 or less"]),
+        (lambda: FixedDecay(torch.tensor([-1.0, math.nan])), ["log_kept", "nan", "0 or less"]),
+        (lambda: linear(decay=Growing(16, 2))(X), ["log_decay", "0"]),
+        (lambda: GatedDelta(6, 2), ["head_dim is 3", "even"]),
+        (lambda: attend(*[(1, 2, 5, 3)] * 3, feature_map=EluPlusOne()), ["number of features", "3", "even head_dim"]),
+        (lambda: attend(feature_map=WithoutAnAxis()), ["WithoutAnAxis", "log_scale", "(1, 2, 5)", "(1, 2, 5, 1)"]),
         (lambda: linear(denominator="sum"), ["denominator", "'sum'", "'unrotated'", "'rotated'", "'none'"]),
         (lambda: linear(redraw_every=0), ["redraw_every", "0", "None"]),
         (lambda: softmax(alibi=True), ["rope", "'before'", "alibi", 'rope="none"']),

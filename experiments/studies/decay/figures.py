@@ -26,6 +26,7 @@ from experiments.figures.style import (
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.decay.measure import ATTENTION, BOUND, HEAD_DIM, MASK, POSITION_LOSS, SCORES
 from experiments.study import Entries, read_study
+from experiments.training.masked import MaskedToken
 from linear_rope.diagnostics import expected_rope_mask
 
 STUDY = read_study(Path(__file__).parent)
@@ -152,13 +153,13 @@ def _marks_by_distance(axes: Axes, found: pd.DataFrame, text: str) -> None:
 
 def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per kernel: absolute weights on a logarithmic axis, and signed weights."""
-    groups = by_kernel(comparison.variants)
+    groups, uniform = by_kernel(comparison.variants), uniform_weight(attention, comparison)
     figure, grid = panels.grid_of(2, len(groups), (2.75, 1.75), (0.3, 1.3), 6, sharex=True, sharey="row")
     for (upper, lower), (kernel, variants) in zip(grid.T, groups.items(), strict=True):
         upper.set_title(f"{label(kernel)}, absolute")
-        _weights(upper, attention, _styled(variants), "absolute", {"value": "log"})
+        _weights(upper, attention, _styled(variants), uniform, "absolute", {"value": "log"})
         lower.set_title(f"{label(kernel)}, signed")
-        _weights(lower, attention, _styled(variants), "signed", {"value": "symlog", "linthresh": 1e-3})
+        _weights(lower, attention, _styled(variants), uniform, "signed", {"value": "symlog", "linthresh": 1e-3})
         lower.set_xlabel(DISTANCE)
     grid[0, 0].set_ylabel("mean weight")
     grid[1, 0].set_ylabel("mean weight, linear\nwithin ±0.001")
@@ -170,11 +171,12 @@ def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
 def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     groups, layers = by_kernel(comparison.variants), list(attention.groupby("layer"))
+    uniform = uniform_weight(attention, comparison)
     figure, grid = panels.grid_of(len(layers), len(groups), (2.75, 2.3), (0.3, 1.5), 6, sharex=True, sharey=True)
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")
-            _weights(axes, of_layer, _styled(variants), "absolute", {"value": "log"})
+            _weights(axes, of_layer, _styled(variants), uniform, "absolute", {"value": "log"})
     for axes in grid[-1]:
         axes.set_xlabel(DISTANCE)
     panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
@@ -190,12 +192,12 @@ def attention_by_setting(attention: pd.DataFrame, comparison: Comparison) -> Fig
     """
     unbounded = set(attention[attention["absolute"] > 1]["variant"])
     shares = {name: [v for v in variants if v.name not in unbounded] for name, variants in by_base(comparison).items()}
-    looks = looks_by_setting(comparison)
+    looks, uniform = looks_by_setting(comparison), uniform_weight(attention, comparison)
     groups = {name: variants for name, variants in shares.items() if variants}
     figure, shown = panels.panels_of(groups, COLUMNS, (3.6, 2.6), (0, 1.0), 6.5, sharex=True, sharey=True)
     for axes, variants in shown:
         styled = {v.name: (looks[v.name], setting_label(v, comparison)) for v in variants}
-        _weights(axes, attention, styled, "absolute", {"value": "log"})
+        _weights(axes, attention, styled, uniform, "absolute", {"value": "log"})
         axes.set_xlabel(DISTANCE)
         if not is_narrow():
             axes.label_outer()
@@ -229,7 +231,17 @@ def _styled(variants: list[VariantRecord]) -> dict[str, Any]:
     return {variant.name: (variant_style(variant), legend_label(variant.name)) for variant in variants}
 
 
-def _weights(axes: Axes, attention: pd.DataFrame, styled: dict[str, Any], column: str, scale: dict[str, Any]) -> None:
+def uniform_weight(attention: pd.DataFrame, comparison: Comparison) -> float:
+    """The mean weight at any distance if each query gave equal weights to all keys that it sees."""
+    length = 2 * (int(attention["distance"].max()) + 1)
+    if comparison.objective.name == MaskedToken.name:  # it sees those behind it too
+        return 1 / length
+    return float((1 / np.arange(length // 2 + 1, length + 1)).mean())
+
+
+def _weights(
+    axes: Axes, attention: pd.DataFrame, styled: dict[str, Any], uniform: float, column: str, scale: dict[str, Any]
+) -> None:
     """The weights of variants, each in its style and with its name in the legend."""
     averaged = attention.groupby(["variant", "distance"], as_index=False)[column].mean()
     furthest = int(averaged["distance"].max())
@@ -240,8 +252,6 @@ def _weights(axes: Axes, attention: pd.DataFrame, styled: dict[str, Any], column
             edges = np.unique(np.geomspace(1, rows["distance"].max() + 1, BINS).astype(int))
             binned = rows.groupby(np.digitize(rows["distance"], edges))[["distance", column]].mean()
             axes.plot(binned["distance"], binned[column], label=text, **look, markevery=3, markersize=4.5)
-    # Queries of the second half of a window of twice as many positions, equal weights on all that they see.
-    uniform = (1 / np.arange(furthest + 2, 2 * furthest + 3)).mean()
     axes.axhline(uniform, color=MUTED, linewidth=1.2, linestyle=(0, (2, 2)), label="uniform attention")
     if column == "signed":
         axes.axhline(0, color=MUTED, linewidth=0.8)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,8 +162,9 @@ def more_spikes(kernel: str) -> ReadSample:
     return per_seed(_rotated_and_plain(kernel), lambda mine, theirs: spikes(mine) - spikes(theirs))
 
 
-def one_spike(config: Mapping[str, Any]) -> float:
+def one_spike(comparison: Comparison) -> float:
     """As a share of the records of the training loss that can be spikes."""
+    config = comparison.config
     return 1 / max(1, config["steps"] // config["log_every"] - BEFORE)
 
 

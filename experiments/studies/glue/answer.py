@@ -11,7 +11,8 @@ def answer(found: Findings) -> str:
     learned, rope = found.final(BERT), found.final(ROFORMER)
     if not (learned.n and rope.n):
         return best(found)
-    return f"With RoPE softmax attention has {percent(rope)}, with learned positions {percent(learned)}. {best(found)}"
+    both = f"With RoPE softmax attention has {percent(rope)} %, with learned positions {percent(learned)} %."
+    return f"{both} {best(found)}"
 
 
 def percent(found: Estimate) -> str:

@@ -9,7 +9,7 @@ from experiments.figures.curves import curve_figure
 from experiments.figures.settings import final_by_setting
 from experiments.figures.style import draw
 from experiments.records.schema import Comparison
-from experiments.studies.answers import ANSWERS, judge, samples_table
+from experiments.studies.answers import samples
 from experiments.studies.glue.answer import BERT
 from experiments.study import Entries, read_study
 
@@ -33,11 +33,7 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     if "train" in recorded:
         entry = STUDY.figure("training", log_every=comparison.config["log_every"])
         entries.append(draw(directory, entry, curve_figure, *tables, "train"))
-    answers = ANSWERS.read(root)
-    if answers is not None and not answers.empty:
-        seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
-        entries.append(STUDY.table("samples", samples_table(answers, comparison, told), seed=seed, judge=by))
-    return entries
+    return [*entries, *samples(STUDY, root, comparison, told)]
 
 
 def told(said: "pd.Series[str]") -> dict[str, str]:

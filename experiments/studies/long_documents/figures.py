@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimates, run_values
+from experiments.analysis.statistics import estimates, finished_values
 from experiments.figures.curves import finished_seeds, plotted
 from experiments.figures.panels import (
     doubling_axis,
@@ -24,7 +24,7 @@ from experiments.figures.panels import (
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import draw, legend_label, variant_style
 from experiments.records.schema import Comparison
-from experiments.studies.answers import ANSWERS, judge, samples_table
+from experiments.studies.answers import samples
 from experiments.studies.long_documents.measure import COSTS, ROUNDS, line_of, lines_of, named
 from experiments.study import Entries, read_study
 
@@ -41,9 +41,8 @@ LENGTH = "maximum length (tokens)"
 
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
-    directory, costs, answers = output / "figures", COSTS.read(root), ANSWERS.read(root)
-    finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = by_length(run_values(curves, comparison, finished), comparison)
+    directory, costs = output / "figures", COSTS.read(root)
+    values = by_length(finished_values(root, comparison, curves), comparison)
     quantity = {"quantity": comparison.objective.quantity, "texts": comparison.evaluated_windows.get("test", 0)}
     entries: Entries = []
     if not values.empty:
@@ -60,12 +59,7 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
         if split in set(curves["split"]):
             entry = STUDY.figure(stem, **words[split])
             entries.append(draw(directory, entry, curves_figure, curves, summary, comparison, split))
-    if answers is not None and not answers.empty:
-        seed, by = int(answers["seed"].iloc[0]), judge(comparison, dict.fromkeys(answers["variant"]))
-        entries.append(
-            STUDY.table("samples", samples_table(answers, comparison, partial(told, comparison)), seed=seed, judge=by)
-        )
-    return entries
+    return [*entries, *samples(STUDY, root, comparison, partial(told, comparison))]
 
 
 def by_length(values: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:

@@ -1,9 +1,8 @@
 """What a document costs to read, what the variants say of some documents, and what the claims compare."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -137,8 +136,3 @@ def time_ratio(table: pd.DataFrame, variant: str, other: str) -> "pd.Series[floa
     if not {variant, other} <= {*seconds}:
         return pd.Series(dtype=float)
     return seconds[variant] / seconds[other]
-
-
-def one_text(config: Mapping[str, Any]) -> float:
-    """The share that one text has in an accuracy on the test split."""
-    return 1.0 / float(config["test_windows"])

@@ -52,14 +52,17 @@ def final_losses(comparison: Comparison, summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(comparison: Comparison, measured: pd.DataFrame | None) -> pd.DataFrame:
-    """By variant: the time of a step over that of its baseline in the same round, less 1; median and quartiles."""
+    """By variant: the time of a step over that of its kernel without positions in the same round, less 1; median and
+    quartiles.
+    """
     if measured is None:
         return pd.DataFrame(columns=COLUMNS)
     times = measured.pivot(index="round", columns="variant", values="seconds")
+    without = {each.name: f"{each.kernel}-none" for each in comparison.variants}
     found = {
-        each.name: (times[each.name] / times[each.baseline] - 1).dropna().quantile([0.5, 0.25, 0.75]).tolist()
-        for each in comparison.variants
-        if {each.name, each.baseline} <= {*times.columns} and each.name != each.baseline
+        name: (times[name] / times[other] - 1).dropna().quantile([0.5, 0.25, 0.75]).tolist()
+        for name, other in without.items()
+        if {name, other} <= {*times.columns} and name != other
     }
     return pd.DataFrame.from_dict(found, orient="index", columns=COLUMNS)
 

@@ -1,8 +1,7 @@
 """The quantities of the recall and the copying study that their claims are about: test accuracies."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from experiments.analysis.samples import ReadSample, paired_answers, per_seed, with_all_variants
 from experiments.data.associative_recall import SIZES
@@ -50,16 +49,16 @@ def copying_difference(variant: str, other: str, by: Literal["either", "other"])
     return paired_answers(variant, other, METRIC, LEARNT if by == "other" else COPYING_BEGUN, by)
 
 
-def one_answer(config: Mapping[str, Any]) -> float:
+def one_answer(comparison: Comparison) -> float:
     """The share that one answer has in an accuracy of recall on the test split."""
-    context = config["context"]
-    return _share(config, SIZES[context][0] if context in SIZES else 1)
+    context = comparison.config["context"]
+    return _share(comparison, SIZES[context][0] if context in SIZES else 1)
 
 
-def one_symbol(config: Mapping[str, Any]) -> float:
+def one_symbol(comparison: Comparison) -> float:
     """The smallest share that one symbol has in an accuracy of copying on the test split."""
-    return _share(config, config["context"] // 4)
+    return _share(comparison, comparison.config["context"] // 4)
 
 
-def _share(config: Mapping[str, Any], answers: int) -> float:
-    return 1 / (min(config["test_windows"], TEST_SEQUENCES) * answers)
+def _share(comparison: Comparison, answers: int) -> float:
+    return 1 / (min(comparison.config["test_windows"], TEST_SEQUENCES) * answers)

@@ -6,12 +6,13 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.analysis.statistics import estimate, run_values
-from experiments.figures.curves import curve_figure, finished_seeds
+from experiments.analysis.statistics import estimate, finished_values
+from experiments.figures.curves import curve_figure
 from experiments.figures.dots import Rows, final_figure, throughput_figure
 from experiments.figures.panels import mean_with_interval
 from experiments.figures.style import draw, variant_style
 from experiments.records.schema import Comparison
+from experiments.studies.answers import spread
 from experiments.studies.convergence.figures import STUDY as CONVERGENCE
 from experiments.studies.translation.answer import shown
 from experiments.studies.translation.measure import PUBLISHED, SCORES, SHOWN, TRANSLATIONS
@@ -37,8 +38,7 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     if "train" in recorded:
         entry = STUDY.figure("training", log_every=comparison.config["log_every"])
         entries.append(draw(directory, entry, curve_figure, *tables, "train"))
-    finished = {(name, seed) for name, seeds in finished_seeds(summary).items() for seed in seeds}
-    values = run_values(curves, comparison, finished)
+    values = finished_values(root, comparison, curves)
     if not values.empty:
         entries.append(draw(directory, STUDY.figure("final"), final_figure, values, summary, comparison))
         entries.append(
@@ -88,9 +88,8 @@ def bleu_table(scores: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
 def samples_table(translations: pd.DataFrame, comparison: Comparison, seed: int) -> pd.DataFrame:
     """Rows of strings: of each text itself, its reference, and the translation of each variant with this seed."""
     mine = translations[translations["seed"] == seed]
-    numbers = mine["number"].unique()
     rows = []
-    for place in numbers[:: max(1, len(numbers) // SHOWN)][:SHOWN]:
+    for place in spread(mine["number"].unique(), SHOWN):
         of_text = mine[mine["number"] == place].set_index("variant")
         first = of_text.iloc[0]
         rows += [

@@ -4,6 +4,7 @@ import hashlib
 from math import inf
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from torch import nn
 
@@ -13,6 +14,7 @@ from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
 from experiments.records.schema import Comparison
+from experiments.studies.answers import spread
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import Objective
 from experiments.training.trained_models import finished_runs, trained_models
@@ -77,7 +79,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
         # Spread over all lengths: those at the beginning are the shortest.
-        kept = pd.DataFrame(texts).iloc[:: max(1, len(said) // KEPT)][:KEPT]
+        kept = pd.DataFrame(texts).iloc[spread(np.arange(len(said)), KEPT)]
         found[name, seed] = (
             pd.DataFrame([{"variant": name, "seed": seed} | score]),
             kept.assign(variant=name, seed=seed)[TRANSLATIONS.columns],

@@ -67,6 +67,14 @@ def test_steps_and_tokens_to_the_baseline_of_the_same_seed(make_comparison, tmp_
     assert summary.loc["elu+1-none", "validation_bits_per_byte"]["mean"] == pytest.approx((4.0 + 3.5 + 4.1) / 3)
 
 
+def test_tokens_to_the_baseline_are_those_of_a_variant_s_own_context(make_comparison, tmp_path):
+    variants = [f"{name}@context={context}" for context in (16, 256) for name in PAIR.split(",")]
+    root = make_comparison(tmp_path, ",".join(variants), loss=lambda name, seed, step: 3.0)
+    summary = summary_of(root)
+    tokens = [summary.loc[name, "tokens_to_baseline"]["mean"] for name in variants]
+    assert tokens[2:] == pytest.approx([16 * each for each in tokens[:2]])
+
+
 def test_a_seed_that_never_reaches_the_baseline_is_counted_and_leaves_no_mean(make_comparison, tmp_path):
     root = make_comparison(tmp_path, PAIR, loss=lambda name, seed, step: 3.0 if name == "elu+1-none" else 4.0 - seed)
     row = summary_of(root).loc["elu+1-rope-after", "steps_to_baseline"]

@@ -3,6 +3,7 @@
 import configparser
 import re
 import shlex
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,16 @@ def test_doctor_says_which_presets_run(gpus, monkeypatch, capsys):
     last = capsys.readouterr().out.splitlines()[-1]
     assert ("need a CUDA GPU" in last) == (not gpus)
     assert all(preset in last for preset in ("smoke", "cpu", "gpu", "paper"))
+
+
+def test_doctor_names_what_some_studies_need_and_how_it_is_installed(monkeypatch, capsys):
+    def version(name):
+        if name == "sacrebleu":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr("experiments.commands.doctor.metadata.version", version)
+    assert doctor(DoctorOptions(), requirements=LIGHT) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "sacrebleu missing, needed by run translation: pip install" in said
+    assert "torchdiffeq 1.0" in said

@@ -12,6 +12,7 @@ from filelock import FileLock
 
 from experiments.cli import main
 from experiments.commands import run_training
+from experiments.config import Config
 from experiments.launch.launcher import Ended, Job, Run, Started, how_it_ended
 from experiments.launch.registry import LAUNCHERS
 from experiments.launch.worker import train_directory
@@ -19,7 +20,9 @@ from experiments.records.files import write_json
 from experiments.records.lease import Lease
 from experiments.records.record import read_comparison, run_directory, run_status
 from experiments.records.schema import Status
-from tests.made_up import repeated_rows
+from experiments.training.models import LanguageModel, build_model
+from experiments.variants import get_variant
+from tests.made_up import repeated_rows, undrawn
 
 PROJECT = Path(__file__).parents[3]
 VARIANT = "elu+1-none"
@@ -152,6 +155,29 @@ def test_prepared_runs_are_trained_by_their_own_commands(tmp_path, text, local, 
     assert run(out, text) == 0
     assert "1 of 1 runs are done already" in capsys.readouterr().out
     assert repeated_rows(out / VARIANT / "seed0/metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+
+
+def test_a_fine_tuned_run_is_trained_from_any_directory(tmp_path, monkeypatch):
+    small = ["--preset", "smoke", "--steps", "2", "--evaluate-every", "2", "--checkpoint-every", "2", "--workers", "1"]
+    small += ["--variants", "softmax-rope"]
+    monkeypatch.chdir(tmp_path)
+    with undrawn():
+        assert main(["run", "mlm", *small, "--out", "mlm"]) == 0
+        assert main(["run", "glue", *small, "--initial-weights", "mlm", "--prepare", "--out", "task"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train_directory(tmp_path / "task/softmax-rope/seed0") == 0
+
+
+def test_parameters_on_record_are_those_of_the_models(tmp_path):
+    variants = ["softmax-none", "softmax-floater", "elu+1-rope-after@decay=gate@local_conv=4"]
+    words = ["run", "positions", "--preset", "smoke", "--layers", "6", "--dim", "64", "--heads", "4", "--prepare"]
+    assert main([*words, "--variants", ",".join(variants), "--out", str(tmp_path)]) == 0
+    record = read_comparison(tmp_path)
+    for each in record.variants:
+        config = get_variant(each.name).config(Config(**record.config))
+        model = build_model(get_variant(each.name), config, 0, LanguageModel(256, config.context))
+        assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
 
 
 @pytest.mark.parametrize("option", [("--part", "1/2"), ("--learning-rates", "0.1,0.2")])

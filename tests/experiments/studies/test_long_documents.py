@@ -289,3 +289,15 @@ def test_samples_are_half_right_and_half_wrong():
     assert answers.half_and_half(is_right, 6).tolist() == [0, 8, 9, 10, 11, 19]
     assert answers.half_and_half(is_right, 8).tolist()[-1] == 19
     assert answers.half_and_half(is_right[:9], 4).tolist() == [0, 8]
+
+
+def test_of_the_samples_that_are_shown_half_are_right():
+    objective = {"name": "labels of texts", "metric": "accuracy", "unit": "share of examples", "better": "higher"}
+    objective |= {"vocabulary": 300, "classes": ["good", "bad"]}
+    record = make_record(variants=["softmax-rope"], objective=objective)
+    rows = [
+        ("softmax-rope", 0, number, number, "a text", "good", "good" if number < 20 else "bad") for number in range(24)
+    ]
+    shown = samples_table(pd.DataFrame(rows, columns=ANSWERS.columns), record, dict)
+    remarks = shown[shown["of"] == "label"]["words"].tolist()
+    assert remarks == ["good (softmax-rope is right)"] * 4 + ["good (softmax-rope is wrong)"] * 4

@@ -2,12 +2,16 @@
 
 import json
 
+import msgspec
+import pandas as pd
 import pytest
 
 from experiments import load
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
+from experiments.records.schema import NEXT_BYTE
 from experiments.report.answer import Findings
+from experiments.studies.decay.figures import uniform_weight
 from experiments.studies.mlm.answer import answer
 from experiments.studies.mlm.figures import figures
 from experiments.studies.registry import STUDIES
@@ -74,3 +78,11 @@ def test_figures(found, tmp_path):
     root, comparison, curves = found()
     _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
     assert {"validation", "final-loss", "training"} <= stems
+
+
+def test_equal_weights_on_all_keys_are_those_of_an_encoder(found):
+    measured = pd.DataFrame({"distance": range(64)})
+    record = found()[1]
+    assert uniform_weight(measured, record) == 1 / 128
+    causal = msgspec.structs.replace(record, objective=NEXT_BYTE)
+    assert uniform_weight(measured, causal) == pytest.approx(sum(1 / seen for seen in range(65, 129)) / 64)

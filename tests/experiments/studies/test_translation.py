@@ -93,7 +93,7 @@ def test_a_trained_model_translates_in_python_and_on_the_command_line(made, caps
     capsys.readouterr()
     words = ["translate", str(out), "--variant", GATED, "--beams", "1"]
     assert main([*words, "--text", "forty-two"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == alone
+    assert capsys.readouterr().out == f"{alone}\n"  # and nothing else, so that it can go into a file
     # A vertical tab ends no line, and what is no UTF-8 is read as a question mark.
     monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\n\x0b\udcff\nforty-two\n"))
     assert main(words) == 0
@@ -181,5 +181,6 @@ def test_the_tables_and_the_figures(made_up, tmp_path):
     samples = samples_table(measured.TRANSLATIONS.read(root), comparison, 1)
     assert len(samples) == measured.SHOWN * (2 + len(STUDY.variants))
     assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
+    assert samples["words"].iloc[-1] == f"{STUDY.variants[-1]} 19"
     _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
     assert {"bleu", "validation", "training", "final", "throughput"} <= stems

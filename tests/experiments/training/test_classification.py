@@ -171,7 +171,7 @@ def fine_tuning(root, **settings):
 
 def test_the_encoder_and_the_tokenizer_are_those_of_its_variant_and_seed(root):
     config, task = fine_tuning(root)
-    assert task.tokenizer.sha256 == Pretrained.read(root).tokenizer.sha256
+    assert task.tokenizer.sha256 == Pretrained.read(root, config).tokenizer.sha256
     # One that reads more than the other did has the same weights, unless it has a table of positions.
     for name in ("softmax-learned", "elu+1-rope-after@learning_rate=0.5", "elu+1-rope-after@context=48"):
         model = build_model(get_variant(name), config, 0, task)
@@ -212,6 +212,22 @@ def test_what_is_not_there_is_refused(root, name, seed, settings, said):
     model = build_model(get_variant(name), config, seed, task)
     with pytest.raises(ValueError, match=said):
         task.prepare(model, get_variant(name), seed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"denominator": "none"}, "--denominator is none, but .* was trained with unrotated; give --denominator unrot"),
+        ({"decay": "fixed"}, "--decay is fixed, but .* was trained with none"),
+        ({"tokenizer": "bpe"}, "--tokenizer is bpe, but .* was trained with wordpiece"),
+        ({"vocabulary_size": 9000}, "--vocabulary-size is 9000, but .* was trained with 300"),
+        ({"objective": "masked"}, "--objective is masked .* for texts, and --data texts is labelled texts"),
+        ({"diagnose_windows": 2}, "--diagnose-windows is 2, which are for texts"),
+    ],
+)
+def test_settings_that_the_encoder_or_the_texts_do_not_have_are_refused(root, settings, said):
+    with pytest.raises(ValueError, match=said):
+        fine_tuning(root, **settings)
 
 
 def test_an_encoder_whose_training_has_not_ended_is_refused(root, tmp_path):
@@ -307,5 +323,13 @@ def test_without_scikit_learn_what_needs_it_is_refused_at_the_beginning(monkeypa
     tokenizer = TextTokenizer.train(GOOD, 60, "wordpiece")
     monkeypatch.setattr(classification.importlib, "import_module", missing)
     Classification(examples("text"), 24, 8, tokenizer)
-    with pytest.raises(ValueError, match=r"pip install linear-rope\[texts\]"):
+    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
         Classification(examples("pair", "mrpc"), 24, 8, tokenizer)
+
+
+@pytest.mark.parametrize(("length", "count"), [(2, 1), (4, 2)])
+def test_a_length_that_has_no_room_for_each_text_is_refused(length, count):
+    texts = [np.arange(5, 9, dtype=np.uint16)] * count
+    with pytest.raises(ValueError, match=f"context is {length}; give {length + 1} or more"):
+        sequence_of(texts, length)
+    assert len(sequence_of(texts, length + 1)) == length + 1

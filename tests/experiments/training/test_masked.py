@@ -122,6 +122,10 @@ def test_a_run_keeps_its_tokenizer_and_goes_on_with_it(tmp_path):
     [
         ({"objective": "masked"}, "objective is masked with the tokenizer bytes; give wordpiece"),
         ({"tokenizer": "wordpiece", "vocabulary_size": 300}, "give --objective masked, or bpe"),
+        (
+            {"objective": "masked", "tokenizer": "wordpiece", "vocabulary_size": 300, "context": 2},
+            "context is 2; give 3 or more",
+        ),
         ({"initial_weights": "there"}, "--initial-weights is there, which is for labelled texts"),
     ],
 )

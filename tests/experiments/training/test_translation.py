@@ -18,7 +18,7 @@ from experiments.training.checkpoint import averaged_weights, checkpoint_path, r
 from experiments.training.chosen_objective import make_objective
 from experiments.training.loop import RunStopped, learning_rate_at, train_run
 from experiments.training.models import build_model
-from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID
+from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, PAD_ID, TextTokenizer
 from experiments.training.translation import Translator, corpus_bleu, load_average, source_of, target_of
 from experiments.variants import get_variant
 from tests.experiments.training.stopped_runs import check_goes_on
@@ -200,7 +200,7 @@ def test_without_sacrebleu_it_is_refused_at_the_beginning(monkeypatch):
         return there(name)
 
     monkeypatch.setattr(translation.importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=r"pip install linear-rope\[texts\]"):
+    with pytest.raises(ValueError, match=r"pip install .*\[texts\]"):
         make_objective(pairs(), CONFIG)
 
 
@@ -209,3 +209,12 @@ def test_the_pairs_of_a_batch_are_of_about_one_length_in_every_epoch(task):
     # Words are one to four, a token or two each; a batch that two epochs share has all lengths.
     assert sorted(apart)[len(apart) // 2] <= 2
     assert len({task.batch(0, step)[0].shape[1] for step in range(6)}) > 1, "short ones do not come first"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_the_names_of_special_tokens_are_letters_in_a_text(kind):
+    tokenizer = TextTokenizer.train(["one two [SEP] [PAD]"], 400, kind)
+    (ids,) = tokenizer.encode(["one [SEP] two [PAD] [MASK]"])
+    assert not {PAD_ID, END_ID, MASK_ID} & {*ids.tolist()}
+    if kind == "bpe":
+        assert tokenizer.decode(ids) == "one [SEP] two [PAD] [MASK]"

@@ -164,6 +164,15 @@ def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
         assert_near(in_steps(module, x, 1100, mask[:, :1100]), module(x, key_padding_mask=mask))
 
 
+def test_a_state_of_another_denominator_is_refused() -> None:
+    with_sums, without = (LinearRoPEAttention(8, 2, causal=True, denominator=each) for each in ("unrotated", "none"))
+    x = random(1, 5, 8).float()
+    for module, other in ((with_sums, without), (without, with_sums)):
+        _, state = other.prefill(x)
+        with pytest.raises(ValueError, match="that of an attention with another denominator"):
+            module.step(x[:, :1], state)
+
+
 def tensors_in(state: Any) -> list[Tensor]:
     """Those of a nested tuple."""
     return [state] if isinstance(state, Tensor) else [x for part in state or () for x in tensors_in(part)]

@@ -36,6 +36,22 @@ class Mean(nn.Module):
         return total / count, (total, count)
 
 
+class Gained(Mean):
+    """The same with a gain that begins at one."""
+
+    def __init__(self, dim: int, heads: int, *, causal: bool, seed: int) -> None:
+        super().__init__(dim, heads, causal=causal, seed=seed)
+        self.norm, self.gain = nn.RMSNorm(dim), nn.Parameter(torch.full((1,), 2.0))
+
+
+def test_vectors_of_a_kernel_begin_as_it_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ATTENTIONS, "gained", Gained)
+    attention: Any = CausalLM(ModelConfig(**SHAPE, attention="gained", position="none")).blocks[0].attention
+    assert attention.gain.item() == 2
+    assert attention.norm.weight.tolist() == [1.0] * 8
+    assert attention.value.bias.tolist() == [0.0] * 8
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ATTENTIONS, "mean", Mean)

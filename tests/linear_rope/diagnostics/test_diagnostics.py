@@ -222,3 +222,11 @@ def test_decays_and_selective_angles_are_in_what_is_measured(kernel: str, rope: 
     assert measured.row_sums.mean == pytest.approx(float(weights.sum(-1).mean()))
     if kernel == "softmax":
         assert measured.kernel_error == 0
+
+
+@pytest.mark.parametrize("additions", [{"decay": "gate"}, {"local_conv": 3}, {"rope_angles": "selective"}])
+def test_what_goes_along_one_sequence_is_not_measured_across_two(additions: dict[str, Any]) -> None:
+    module = LinearRoPEAttention(8, 2, **additions)
+    for call in (module, lambda x, context: diagnose(module, x, context=context)):
+        with pytest.raises(ValueError, match=f"context was given, but the attention has {next(iter(additions))}"):
+            call(random(2, 5, 8).float(), random(2, 7, 8).float())

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures, apply_rope, linear_attention
-from linear_rope.features import Features, GivenFeatures
+from linear_rope.features import Features, GivenFeatures, Hedgehog
 from tests.linear_rope.tensors import (
     FAST,
     HEADS,
@@ -230,3 +230,16 @@ def test_eq_19_weights_are_signed_and_their_rows_do_not_sum_to_one() -> None:
     torch.testing.assert_close(rotated.sum(-1), torch.ones(1, 1, 200, dtype=torch.float64))
     unrotated = linear_attention(q, k, identity, feature_map=feature_map, causal=True, rope="none")
     assert (unrotated >= 0).all()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    "feature_map", [FavorPlus(D, M, seed=1).double(), Hedgehog(D).double()], ids=["favor+", "hedgehog"]
+)
+def test_gradients_are_equal_where_exponents_are_cut_off(feature_map: FeatureMap, causal: bool) -> None:
+    qkv = [x * scale for x, scale in zip(random_qkv(1, HEADS, 9), (60, 60, 1), strict=True)]
+    options = {"feature_map": feature_map, "denominator": "none", "causal": causal}
+    expected = outputs_and_gradients(qkv, implementation="reference", **options)
+    assert all(x.isfinite().all() for x in expected)
+    for implementation in ("chunked", "recurrent", "auto"):
+        assert_near(outputs_and_gradients(qkv, implementation=implementation, **options), expected, 1e-9)

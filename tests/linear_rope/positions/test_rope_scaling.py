@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from linear_rope import (
     EluPlusOne,
@@ -35,6 +36,25 @@ def test_a_factor_of_one_changes_nothing(scaling: RopeScaling) -> None:
 def test_interpolation_is_rotation_by_fractions_of_positions() -> None:
     x, positions = random(1, 2, 50, 16), torch.arange(50)
     assert_near(apply_rope(x, positions, scaling=PositionInterpolation(4)), apply_rope(x, positions / 4))
+
+
+class Power(PositionInterpolation):
+    """It has more than what its class compares by."""
+
+    def __init__(self, factor: float, power: float) -> None:
+        super().__init__(factor)
+        object.__setattr__(self, "power", power)
+
+    def scale(self, frequencies: Tensor) -> Tensor:
+        return frequencies / self.factor**self.power  # type: ignore[attr-defined, no-any-return]
+
+
+def test_scalings_that_compare_equal_have_their_own_angles() -> None:
+    x = random(1, 2, 5, 16)
+    for positions in (torch.arange(5), torch.arange(5.0)):
+        one, five = (apply_rope(x, positions, scaling=Power(2.0, power)) for power in (1, 5))
+        assert_near(one, apply_rope(x, torch.arange(5) / 2))
+        assert_near(five, apply_rope(x, torch.arange(5) / 32))
 
 
 @pytest.mark.parametrize("width", [2, 4, 64, 266])

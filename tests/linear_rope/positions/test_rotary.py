@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import apply_rope
-from tests.linear_rope.tensors import random
+from linear_rope import EluPlusOne, apply_rope, linear_attention
+from tests.linear_rope.tensors import assert_near, random
 
 LAYOUTS = ("interleaved", "half")
 
@@ -65,3 +65,14 @@ def test_few_positions_turn_as_many_do_and_again(dtype: torch.dtype) -> None:
         for _ in range(2):
             few = apply_rope(x[:, :, :5].to(x_dtype), positions[:, :5])
             torch.testing.assert_close(few, expected, atol=places, rtol=places)
+
+
+def test_a_default_device_that_holds_nothing_changes_nothing() -> None:
+    """What is kept for the next call is made on the device of the tensors."""
+    x, positions = random(1, 2, 3, 34), torch.arange(3) + 0.125
+    with torch.device("meta"):
+        found = apply_rope(x, positions)
+    assert_near(found, apply_rope(x.clone(), positions))
+    with torch.device("meta"):
+        found = linear_attention(*[x] * 3, feature_map=EluPlusOne(), causal=True)
+    assert_near(found, linear_attention(*[x] * 3, feature_map=EluPlusOne(), causal=True))
