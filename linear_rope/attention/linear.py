@@ -59,7 +59,7 @@ class LinearRoPEAttention(RoPEAttention):
         dropout: on the output, in training.
         redraw_every: training-mode forward passes between redraws of the random features; None draws once. The count
             and the features are part of the state dict.
-        seed: of the random features, which come from a generator of their own.
+        seed: of the random features that are drawn here, which come from a generator of their own.
         decay: how much of the past each head keeps at each token: "none" all of it; "fixed", "alibi" and "retnet" a
             share that is the head's; "gate" one that the token decides; or a :class:`Decay`, see
             :mod:`linear_rope.positions.decay`. A token keeps exp(−slope) with "alibi", which is ALiBi.
@@ -103,10 +103,9 @@ class LinearRoPEAttention(RoPEAttention):
         self.rope: Rope = rope
         self.denominator: Denominator = denominator
         if isinstance(feature_map, FeatureMap):
-            if num_features is not None or redraw_every is not None or seed:
+            if num_features is not None or redraw_every is not None:
                 raise ValueError(
-                    "num_features, redraw_every and seed belong to the feature map; set them on the FeatureMap that is "
-                    "given"
+                    "num_features and redraw_every belong to the feature map; set them on the FeatureMap that is given"
                 )
             if feature_map.head_dim not in (None, self.head_dim):
                 raise ValueError(

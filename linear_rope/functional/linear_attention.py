@@ -126,7 +126,8 @@ def linear_attention(
 def with_state(inputs: Inputs, before: State | None = None, implementation: str = "auto") -> tuple[Tensor, State]:
     """The causal output after the state ``before``, and the state after the last position."""
     result = attend(_after(before, inputs.call()), implementation)
-    normaliser, stabiliser = (x if x.numel() else None for x in (result.normaliser, result.stabiliser))
+    # What there is not is an empty vector; of no sequences all is empty.
+    normaliser, stabiliser = (None if x.dim() == 1 else x for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
 
 

@@ -122,7 +122,6 @@ def model(**options: Any) -> CausalLM:
         (lambda: linear(feature_map="cosine"), ["feature_map", "'cosine'", "favor+", "elu+1", "relu"]),
         (lambda: linear(feature_map=EluPlusOne(), num_features=8), ["num_features", "FeatureMap"]),
         (lambda: linear(feature_map=EluPlusOne(6)), ["feature_map", "head_dim 6", "head_dim=8"]),
-        (lambda: linear(feature_map=FavorPlus(8, 12), seed=7), ["seed", "FeatureMap"]),
         (lambda: FixedDecay(torch.tensor([-1.0, 5.0])), ["log_kept", "5.0", "0 or less"]),
         (lambda: FixedDecay(torch.tensor([-1.0, math.nan])), ["log_kept", "nan", "0 or less"]),
         (lambda: linear(decay=Growing(16, 2))(X), ["log_decay", "0"]),

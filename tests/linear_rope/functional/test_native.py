@@ -15,7 +15,7 @@ import torch
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, kernels, linear_attention
 from linear_rope.functional import native
 from linear_rope.functional.call import Call, Result
-from linear_rope.functional.operator import TENSORS, causal
+from linear_rope.functional.operator import TENSORS, attend
 from tests.linear_rope.tensors import TOLERANCES, assert_near
 
 pytestmark = pytest.mark.skipif(
@@ -141,7 +141,7 @@ def test_both_passes_take_the_same_stabiliser_where_every_query_sees_every_key()
     k, v = torch.full((1, 1, 4, 4), 44.75), torch.ones(1, 1, 4, 3, requires_grad=True)
     given = dict.fromkeys(TENSORS) | {"q": q, "k": k, "v": v, "constant": torch.zeros(6, 4), "numbers": (0, 0, 0)}
     call = Call(**given, formula="favor+", denominator="unrotated", causal=False)
-    (grad,) = torch.autograd.grad(causal(call, "native").output.sum(), v)
+    (grad,) = torch.autograd.grad(attend(call, "native").output.sum(), v)
     torch.testing.assert_close(grad, torch.ones_like(v), rtol=1e-6, atol=0)
 
 
@@ -208,7 +208,7 @@ CALLS = pytest.mark.parametrize("make", [call_with_everything, call_with_feature
 def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
     """Also where the operator is called by hand, past all other checks."""
     call = make()
-    causal(call, "native")
+    attend(call, "native")
     for name in TENSORS:
         x = getattr(call, name)
         if x is None:
@@ -219,7 +219,7 @@ def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
             if each.shape == x.shape and each.device == x.device:
                 continue
             with pytest.raises(ValueError, match=r"native kernel needs|values to unpack"):
-                causal(call._replace(**{name: each}), "native")
+                attend(call._replace(**{name: each}), "native")
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,13 @@ def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
 )
 def test_no_tensor_without_its_partner_reaches_the_kernel(make, changes, words):
     with pytest.raises(ValueError, match=rf"{words}.*; give"):
-        causal(make()._replace(**changes), "native")
+        attend(make()._replace(**changes), "native")
 
 
 def test_settings_are_yes_or_no_whatever_numbers_they_are():
     """Between 0 and 1 they would be yes in Python and no in C++, which would look for more features than there are."""
     call = call_with_everything()._replace(constant=call_with_everything().constant[:3])
-    results = [causal(call._replace(numbers=(one, 0.0, 1e-6)), "native") for one in (1.0, 0.5)]
+    results = [attend(call._replace(numbers=(one, 0.0, 1e-6)), "native") for one in (1.0, 0.5)]
     assert torch.equal(results[0].output, results[1].output)
 
 
@@ -255,7 +255,7 @@ def test_without_the_kernel_the_operator_is_causal(monkeypatch):
     call = call_with_everything()._replace(**dict.fromkeys(("log_decay", "memory", "normaliser", "stabiliser")))
     for implementation in ("chunked", "auto"):
         with pytest.raises(ValueError, match=r"causal is False on cpu.*; give causal=True"):
-            causal(call._replace(causal=False), implementation)
+            attend(call._replace(causal=False), implementation)
         monkeypatch.setenv("LINEAR_ROPE_NATIVE", "0")
 
 
@@ -284,7 +284,7 @@ def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
     found = []
     for tensors in ({name: x.contiguous() for name, x in places.items()}, places):
         leaves = {n: tensors[n].detach().requires_grad_() for n in ("q", "k", "v", "memory", "normaliser")}
-        result = causal(call._replace(**tensors | leaves), "native")
+        result = attend(call._replace(**tensors | leaves), "native")
         loss = result.output.sum() + result.memory.sum()
         found.append([*result[: Result._fields.index("weights")], *torch.autograd.grad(loss, list(leaves.values()))])
     assert all(map(torch.equal, *found))
