@@ -202,8 +202,7 @@ class RoPEAttention(nn.Module):
         for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
         RoFormer eq. 19, whose rows need not sum to one.
         """
-        check_sequences("x", x, self.dim, self.dtype)
-        check_padding_mask(key_padding_mask, *x.shape[:2])
+        self.check_inputs(x, None, key_padding_mask)
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         return self._weights(projected, key_padding_mask, positions)
 
@@ -303,8 +302,7 @@ class RoPEAttention(nn.Module):
 
     def _check_prompt(self, x: Tensor, key_padding_mask: Tensor | None) -> None:
         self._check_causal("prefill")
-        check_sequences("x", x, self.dim, self.dtype)
-        check_padding_mask(key_padding_mask, *x.shape[:2])
+        self.check_inputs(x, None, key_padding_mask)
 
     def _check_step(self, x: Tensor, state: Any, kind: type[Any]) -> None:
         self._check_causal("step")
