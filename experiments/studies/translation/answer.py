@@ -4,13 +4,15 @@ from experiments.analysis.statistics import Estimate, estimate
 from experiments.report.answer import Findings, in_words
 from experiments.studies.translation.measure import SCORES
 
-REFERENCE = "softmax-rope"
+GAINS = {
+    "RoPE gives softmax attention": ("softmax-rope", "softmax-sinusoidal", "sinusoidal positions"),
+    "RoPE after the map gives elu+1": ("elu+1-rope-after", "elu+1-none", "no positions"),
+}
+"""what is said of a variant, that variant, another one, and what a sentence calls the other"""
 
 
 def answer(found: Findings) -> str:
-    """The best variant's BLEU, and what stands beside it: softmax attention with sinusoidal positions, and the other
-    kernel's best.
-    """
+    """The best variant's BLEU beside the best of the other kernel, and what RoPE gives to each of the two."""
     table = SCORES.read(found.root)
     if table is None:
         return ""
@@ -22,20 +24,22 @@ def answer(found: Findings) -> str:
     if not trained:
         return ""
     first, *others = trained
-    said = [f"{in_words(first)} translates best, with {shown(bleu[first.name])} BLEU"]
+    said = [f"{in_words(first)} has the highest mean, {shown(bleu[first.name])} BLEU"]
     nearest = next((each for each in others if (each.kernel == "softmax") != (first.kernel == "softmax")), None)
     if nearest is not None:
         kind = "softmax" if nearest.kernel == "softmax" else "linear"
         said.append(f"the best {kind} variant, {in_words(nearest)}, has {shown(bleu[nearest.name])}")
     sentence = "; ".join(said)
-    told = f"{sentence[0].upper()}{sentence[1:]}."
-    if {REFERENCE, "softmax-sinusoidal"} <= {*bleu.index}:
-        gain = bleu[REFERENCE].mean - bleu["softmax-sinusoidal"].mean
-        told += f" With RoPE softmax attention has {gain:+.1f} BLEU against sinusoidal positions."
-    return told
+    told = [f"{sentence[0].upper()}{sentence[1:]}."]
+    for gives, (variant, other, words) in GAINS.items():
+        if {variant, other} <= {*bleu.index}:
+            gain = bleu[variant].mean - bleu[other].mean
+            surely = "" if found.is_sure(f"{variant}-{other}-bleu") else ", not beyond doubt"
+            told.append(f"{gives} {abs(gain):.1f} BLEU {'more' if gain > 0 else 'less'} than {words}{surely}.")
+    return " ".join(told)
 
 
 def shown(found: Estimate) -> str:
     """A mean, with its interval if there is one."""
-    interval = f" ({found.low:.1f} to {found.high:.1f})" if found.has_interval else ""
+    interval = f" (95 % interval {found.low:.1f} to {found.high:.1f})" if found.has_interval else ""
     return f"{found.mean:.1f}{interval}"

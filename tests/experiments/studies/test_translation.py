@@ -167,9 +167,13 @@ def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
     root, comparison, curves = made_up
     rows = judged(STUDY, root, comparison, curves)
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution translates best")
-    assert "the best softmax variant, softmax attention with RoPE, has 34.0" in said
-    assert "With RoPE softmax attention has +1.0 BLEU against sinusoidal positions." in said
+    assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution has the highest mean")
+    assert "the best softmax variant, softmax attention with RoPE, has 34.0 (95 % interval" in said
+    assert "RoPE gives softmax attention 1.0 BLEU more than sinusoidal positions." in said
+    doubtful = {key: row._replace(verdict="inconclusive") for key, row in rows.items()}
+    assert "than sinusoidal positions, not beyond doubt." in answer(
+        Findings(comparison, summarise(root, comparison, curves), doubtful, root)
+    )
 
 
 @pytest.mark.slow
