@@ -18,7 +18,7 @@ from experiments.launch.runs import JobRecord
 from experiments.launch.signals import stop_signals_are_collected
 from experiments.records.files import read_file
 from experiments.records.lease import machine
-from experiments.records.record import is_finished, read_record, run_directory
+from experiments.records.record import is_finished, read_comparison, read_record, run_directory
 from experiments.records.schema import RunConfig
 from experiments.trackers.registry import Trackers
 from experiments.trackers.tracker import TrackedRun
@@ -46,10 +46,15 @@ def load_objective(job: Job, record: RunConfig, needed: JobRecord) -> "Objective
     """What a run is trained for. Raises ValueError if its data, or what comes with them, cannot be had here."""
     from experiments.data.registry import load_data
     from experiments.training.chosen_objective import make_objective
+    from experiments.training.pretrained import AS_PRETRAINED
 
     config = Config(**record.config)
-    if needed.initial_weights:  # the configuration has it as it was given, from a directory that need not be this one
-        config = replace(config, initial_weights=needed.initial_weights)
+    if needed.initial_weights:
+        # The configuration has it as it was given, from a directory that need not be this one. What a variant sets for
+        # itself is compared with its encoder's variant, all else with what the comparison has.
+        shared = read_comparison(job.root).config
+        as_pretrained = {name: shared[name] for name in AS_PRETRAINED if name in shared}
+        config = replace(config, initial_weights=needed.initial_weights, **as_pretrained)
     data_dir, data_file = (None if path is None else Path(path) for path in (needed.data_dir, needed.data_file))
     return make_objective(load_data(config.data, data_dir, data_file), config, job.root)
 

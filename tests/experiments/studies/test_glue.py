@@ -31,7 +31,7 @@ def fine_tuned(tmp_path_factory):
     """An encoder of hidden tokens, and what it became."""
     root = tmp_path_factory.mktemp("glue")
     small = ["--preset", "smoke", "--steps", "6", "--evaluate-every", "2", "--checkpoint-every", "3", "--workers", "1"]
-    only = [*small, "--variants", "softmax-rope"]
+    only = [*small, "--variants", f"softmax-rope,{GATED}"]
     assert main(["run", "mlm", *only, "--out", str(root / "mlm")]) == 0
     words = ["run", "glue", *only, "--initial-weights", str(root / "mlm")]
     assert main([*words, "--out", str(root / "tasks" / "made-up")]) == 0
@@ -47,7 +47,9 @@ def test_a_run_begins_with_the_encoder_and_has_a_report(fine_tuned):
     report = (out / "report.md").read_text(encoding="utf-8")
     assert "tested with the weights of step" in report
     assert isinstance(load(fine_tuned / "mlm").run("softmax-rope").model(), MaskedLM)
-    assert isinstance(load(out).run("softmax-rope").model(), Classifier)
+    for name in ("softmax-rope", GATED):
+        assert isinstance(load(out).run(name).model(), Classifier)
+        assert record["initial_weights"][f"{name}/seed0"]
 
 
 @pytest.mark.slow
