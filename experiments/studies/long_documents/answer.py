@@ -20,16 +20,15 @@ def answer(found: Findings) -> str:
     of_line = {line: (each[0], each[-1]) for line, each in ends.items() if each}
     if not of_line:
         return ""
-    said = []
+    said: dict[str, list[str]] = {}
     for (first, least), (last, most) in of_line.values():
-        words, shown = in_words(_without_length(last)), _shown(most, found)
-        if last is first:
-            said.append(f"{words} has {shown} with {comparison.context_of(last):,} tokens")
-        else:
-            lengths = f"{comparison.context_of(last):,} and {comparison.context_of(first):,} tokens"
-            said.append(f"{words} has {shown} and {_shown(least, found)} with {lengths}")
-    sentence = f"Test {comparison.objective.metric.replace('_', ' ')}: {'; '.join(said)}."
-    return " ".join(filter(None, [sentence, _time(found, {line: last for line, (_, (last, _)) in of_line.items()})]))
+        both = [(first, least), (last, most)][first is last :]
+        lengths = " and ".join(f"{comparison.context_of(variant):,}" for variant, _ in both)
+        figures = " and ".join(_shown(estimate, found) for _, estimate in both)
+        said.setdefault(lengths, []).append(f"{in_words(_without_length(last))} {figures}")
+    measured = comparison.objective.metric.replace("_", " ")
+    sentences = [f"Test {measured} with {lengths} tokens: {'; '.join(each)}." for lengths, each in said.items()]
+    return " ".join(filter(None, [*sentences, _time(found, {line: last for line, (_, (last, _)) in of_line.items()})]))
 
 
 def _time(found: Findings, longest: dict[str, VariantRecord]) -> str:
@@ -48,7 +47,7 @@ def _time(found: Findings, longest: dict[str, VariantRecord]) -> str:
     ]
     if not shares:
         return ""
-    return f"A text of {length:,} tokens takes {listed(shares)} of softmax attention's time."
+    return f"A text of {length:,} tokens takes, of softmax attention's time, {listed(shares)}."
 
 
 def _without_length(variant: VariantRecord) -> VariantRecord:
