@@ -161,6 +161,8 @@ class _Trainer:
         """Write what the runs are of, and what of it cannot be repeated exactly."""
         self.plugins = note_plugins(comparison, self.options)
         self.config = Config(**comparison.config)
+        # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
+        self.objective.save(self.root)
         write_record(self.root / "comparison.json", comparison)
 
     def note_nondeterministic(self, comparison: Comparison) -> None:
@@ -232,7 +234,6 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
         raise ValueError(f"{waiting[0].name} has no learning rate yet; give the command without --prepare")
     root, console = trainer.root, trainer.console
     trainer.begin(comparison)
-    trainer.objective.save(root)
     jobs = prepare_runs(trainer.training(root, comparison), [Run(*run) for run in comparison.runs])
     console.print(f"{len(jobs)} runs are prepared; each has a command of its own, such as", soft_wrap=True)
     for job in jobs[:1]:
