@@ -9,12 +9,14 @@ import pytest
 from experiments import load
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
+from experiments.commands import run_training
 from experiments.records.schema import NEXT_BYTE
 from experiments.report.answer import Findings
 from experiments.studies.decay.figures import uniform_weight
 from experiments.studies.mlm.answer import answer
 from experiments.studies.mlm.figures import figures
 from experiments.studies.registry import STUDIES
+from experiments.training.text_tokens import TextTokenizer
 from linear_rope.heads import MaskedLM
 
 from .conftest import drawn, judged, opened, verdicts
@@ -53,6 +55,19 @@ def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
     assert (out / "tokenizer.json").exists()
     assert isinstance(load(out).run(GATED).model(), MaskedLM)
     assert "RoFormer's figure 3" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_one_that_ends_among_its_trials_goes_on_with_its_tokenizer(tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_training, "train_runs", killed)
+    words = ["run", "mlm", "--preset", "smoke", "--variants", "softmax-rope", "--learning-rates", "0.001,0.002"]
+    with pytest.raises(KeyboardInterrupt):
+        main([*words, "--out", str(tmp_path / "mlm")])
+    record = json.loads((tmp_path / "mlm" / "comparison.json").read_text())
+    kept = TextTokenizer.read(tmp_path / "mlm" / "tokenizer.json")
+    assert kept.sha256 == record["objective"]["tokenizer_sha256"]
 
 
 def test_verdicts(found):
