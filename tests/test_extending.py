@@ -106,6 +106,7 @@ def plugins(comparison: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_an_installed_package_adds_a_map_a_position_a_kernel_and_data_and_the_record_names_it(installed, tmp_path):
     variants = "squareplus-rope-after,windowed-rope-before,squareplus-none,softmax-nearer"
     words = ["run", "convergence", *SMOKE, "--data", "counting", "--variants", variants, "--out", "out"]

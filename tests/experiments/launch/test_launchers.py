@@ -102,6 +102,7 @@ def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.usefixtures("elsewhere")
 def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
     command = tmp_path / "linear-rope"

@@ -148,6 +148,7 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, l
     assert_same_curve(job.directory, longer)
 
 
+@pytest.mark.full
 def test_a_stopped_torchrun_leaves_a_checkpoint(tmp_path, text):
     job = prepare(tmp_path / "out", text, steps=2000)
     process = torchrun(job)
