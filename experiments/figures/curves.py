@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from msgspec.structs import replace
 
 from experiments.figures.panels import head, legend_beneath, name_vertical, panels_of, wrapped
-from experiments.figures.style import MUTED, by_kernel, label, legend_label, variant_style
+from experiments.figures.style import MUTED, by_kernel, legend_label, variant_style
 from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
 
 SCALE_FROM = 0.25
@@ -139,7 +139,7 @@ def _draw_variants(
         mean = pd.concat(whole, axis=1).dropna().mean(axis=1) if whole else pd.Series(dtype=float)
         interval = max(1, len(mean) // MARKS)
         weight = {"linewidth": 1.0, "markersize": 3.5, "markerfacecolor": "white"}
-        shown = f"{label(name)} (reference)" if is_reference else legend_label(name)
+        shown = f"{legend_label(name)}{' (reference)' * is_reference}"
         remark = failed.get(name) or ("" if name in runs else "nothing to compare")
         text = f"{shown}\n({remark})" if remark else shown
         look |= weight if is_reference else {"linewidth": 1.9, "markersize": 5.5}

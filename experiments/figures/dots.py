@@ -76,7 +76,7 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
             wrapped(
                 f"{objective.quantity} minus those of the baseline ({objective.where_better})",
                 30,
-                48,
+                36,
             )
         )
         for variant, height in zip(rows.variants, rows.heights, strict=True):

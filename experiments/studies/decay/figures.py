@@ -154,7 +154,7 @@ def _marks_by_distance(axes: Axes, found: pd.DataFrame, text: str) -> None:
 def attention_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """A column per kernel: absolute weights on a logarithmic axis, and signed weights."""
     groups, uniform = by_kernel(comparison.variants), uniform_weight(attention, comparison)
-    figure, grid = panels.grid_of(2, len(groups), (2.75, 1.75), (0.3, 1.3), 6, sharex=True, sharey="row")
+    figure, grid = panels.grid_of(2, len(groups), (2.75, 1.75), (0.3, 1.3), 7.5, sharex=True, sharey="row")
     for (upper, lower), (kernel, variants) in zip(grid.T, groups.items(), strict=True):
         upper.set_title(f"{label(kernel)}, absolute")
         _weights(upper, attention, _styled(variants), uniform, "absolute", {"value": "log"})
@@ -172,7 +172,7 @@ def layers_figure(attention: pd.DataFrame, comparison: Comparison) -> Figure:
     """Absolute weights: a row per layer, a column per kernel."""
     groups, layers = by_kernel(comparison.variants), list(attention.groupby("layer"))
     uniform = uniform_weight(attention, comparison)
-    figure, grid = panels.grid_of(len(layers), len(groups), (2.75, 2.3), (0.3, 1.5), 6, sharex=True, sharey=True)
+    figure, grid = panels.grid_of(len(layers), len(groups), (2.75, 2.3), (0.3, 1.5), 7.5, sharex=True, sharey=True)
     for row, (layer, of_layer) in zip(grid, layers, strict=True):
         for axes, (kernel, variants) in zip(row, groups.items(), strict=True):
             axes.set_title(f"{label(kernel)}, layer {layer}")

@@ -41,6 +41,7 @@ TWELVE = (
     "elu+1-none,elu+1-learned,elu+1-rope-before,elu+1-rope-after,performer-pytorch"
 )
 FIGURES = "validation training gain final steps throughput bound mask attention layers settings".split()
+LONG = "softmax-rope@decay=gate@local_conv=4,elu+1-rope-after,elu+1-rope-after@decay=gate@local_conv=4"
 FATES = {("favor+-rope-before", 1): ("failed", "why"), **{("elu+1-learned", s): ("failed", "why") for s in range(3)}}
 
 
@@ -116,13 +117,18 @@ def one_seed(tmp_path_factory, make_comparison):
 
 
 @pytest.fixture(scope="module")
+def long_names(tmp_path_factory, make_comparison):
+    return draw_all(make_comparison(tmp_path_factory.mktemp("long"), LONG))
+
+
+@pytest.fixture(scope="module")
 def twelve_narrow(tmp_path_factory, make_comparison):
     return draw_all(make_comparison(tmp_path_factory.mktemp("narrow"), TWELVE, fates=FATES), narrow=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("case", ["twelve_variants", "one_seed", "twelve_narrow"])
+@pytest.mark.parametrize("case", ["twelve_variants", "one_seed", "long_names", "twelve_narrow"])
 def test_no_text_overlaps_another_or_leaves_the_figure(case, name, request, monkeypatch):
     figure = request.getfixturevalue(case)[name]
     texts = drawn_texts(figure, monkeypatch)

@@ -86,7 +86,19 @@ def test_the_answer_is_about_learned_positions_first(found):
     root, comparison, curves = found()
     rows = judged(STUDY, root, comparison, curves)
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.startswith("With RoPE softmax attention ends 0.50 nats per masked token below learned positions. ")
+    assert said == (
+        "With RoPE softmax attention ends at 6.00 nats per masked token, 0.50 below learned positions. "
+        "Elu+1 with RoPE after its feature map ends 0.40 above softmax attention; "
+        "with a fixed decay 0.10 below it; with a gate and a local convolution 0.10 below it."
+    )
+
+
+def test_what_is_not_beyond_doubt_is_said(found):
+    root, comparison, curves = found(ENDS | {"softmax-rope": 5.4005, "elu+1-rope-after": 5.401})
+    rows = judged(STUDY, root, comparison, curves)
+    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
+    assert said.count(", not beyond doubt") == 3, said
+    assert "below learned positions. " in said
 
 
 def test_figures(found, tmp_path):
