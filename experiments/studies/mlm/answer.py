@@ -13,7 +13,7 @@ def answer(found: Findings) -> str:
     unit = found.comparison.objective.unit
     gain = _apart(found, ROFORMER, BERT, f"{ROFORMER}-learned-loss")
     said = f"With RoPE softmax attention ends at {rope.mean:.2f} {unit}, {gain[0]} learned positions{gain[1]}."
-    ends = []
+    ends: list[str] = []
     for variant in found.comparison.variants:
         if variant.name.partition("@")[0] == LINEAR and found.final(variant.name).n:
             words = f"with {listed(settings_in_words(variant))}" if ends else f"{in_words(variant)} ends"
