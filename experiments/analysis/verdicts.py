@@ -165,7 +165,7 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
         return None, "all values are equal"
     inside, outside = p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
     if told and inside < outside and claim.region[0] < 0 < claim.region[1]:
-        return None, f"one is as good as the other, and nothing was learnt: {told}"
+        return None, f"one is as good as the other, but not both have learnt something: {told}"
     return (inside, outside), ""
 
 

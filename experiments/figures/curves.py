@@ -167,10 +167,14 @@ def _runs(curves: pd.DataFrame, split: str, width: int, metric: str) -> Runs:
     runs: Runs = {}
     grouped: Any = rows.groupby(["variant", "seed"], sort=False)
     for (name, seed), group in grouped:
-        ordered = group[["step", "value"]].sort_values("step").reset_index(drop=True)
-        binned = ordered.groupby(ordered.index // width).mean()
-        runs.setdefault(name, {})[seed] = binned.set_index("step")["value"]
+        runs.setdefault(name, {})[seed] = smoothed(group, width).set_index("step")["value"]
     return runs
+
+
+def smoothed(run: pd.DataFrame, width: int) -> pd.DataFrame:
+    """Means of ``width`` consecutive records of a run: columns step and value."""
+    ordered = run[["step", "value"]].sort_values("step").reset_index(drop=True)
+    return ordered.groupby(ordered.index // width).mean()
 
 
 def _vertical_range(runs: Runs, finished: dict[str, set[int]], start: float) -> tuple[float, float]:

@@ -40,7 +40,8 @@ class Rows:
             for v in self.variants
         ]
 
-    def figure(self, columns: int, what: str) -> tuple[Figure, list[Axes]]:
+    def figure(self, columns: int, what: str, marks: str = "") -> tuple[Figure, list[Axes]]:
+        """Panels side by side; below the title ``what`` they show and what the ``marks`` are, by default of seeds."""
         inches = CLOSE_ROW_INCHES if len(self.heights) >= MANY_ROWS else ROW_INCHES
         size = (8.6 / columns, 1.5 + inches * (1 - self.heights[-1]))
         figure, (panels,) = grid_of(1, columns, size, sharey=True, tallest=inf)
@@ -52,7 +53,7 @@ class Rows:
             axes.xaxis.set_major_locator(
                 MaxNLocator(4 if is_narrow() or columns > 2 else 6 if columns > 1 else 10, steps=[1, 2, 5, 10])
             )
-        marks = {
+        marks = marks or {
             1: "One seed: no interval.",
             2: "Small dots: seeds; marker: mean. Two seeds: no interval.",
         }.get(len(self.comparison.seeds), MARKS)

@@ -70,7 +70,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
-            entries.append(TableEntry("Learning rates", rates, rates_caption(comparison.objective)))
+            entries.append(TableEntry("Learning rates", rates, rates_caption(comparison)))
         shown = [_shown(output, entry) for entry in entries]
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}

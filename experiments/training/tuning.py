@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
 from experiments.records.record import read_metrics, run_directory, run_status
-from experiments.records.schema import Comparison, ObjectiveRecord, VariantRecord
+from experiments.records.schema import Comparison, VariantRecord
 from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
@@ -23,9 +23,11 @@ SEED = 0
 MOST_RATES = 9
 
 
-def rates_caption(objective: ObjectiveRecord) -> str:
+def rates_caption(comparison: Comparison) -> str:
+    objective = comparison.objective
+    which = "Best" if comparison.config.get("tested") == "best" else "Final"
     return (
-        f"Final validation {objective.unit} of the trials ({objective.better} is better), one seed each, by peak "
+        f"{which} validation {objective.unit} of the trials ({objective.better} is better), one seed each, by peak "
         "learning rate; the variant is trained with the best of them, which is at the edge of the grid where it says "
         "so. The choice is made on the validation split, what is reported is measured on the test split; the seed of "
         "the trials is one of those reported."

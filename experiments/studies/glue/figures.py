@@ -22,7 +22,9 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
     recorded, entries = set(curves["split"]), Entries()
     values = finished_values(root, comparison, curves)
     if not values.empty:
-        entry = STUDY.figure("score", quantity=f"{quantity[0].upper()}{quantity[1:]}")
+        classes = comparison.objective.classes
+        second = f' The second class is "{classes[1]}".' if "second class" in quantity and classes else ""
+        entry = STUDY.figure("score", quantity=f"{quantity[0].upper()}{quantity[1:]}", second=second)
         entries.append(draw(directory, entry, final_by_setting, values, summary, comparison, BERT))
     if "validation" in recorded:
         words = {

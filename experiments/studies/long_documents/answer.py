@@ -36,14 +36,14 @@ def _time(found: Findings, longest: dict[str, VariantRecord]) -> str:
     costs, comparison = COSTS.read(found.root), found.comparison
     if costs is None or REFERENCE not in longest:
         return ""
-    seconds, reference = costs.groupby("variant")["seconds"].median(), longest[REFERENCE]
+    seconds, reference = costs.pivot(index="round", columns="variant", values="seconds"), longest[REFERENCE]
     length = comparison.context_of(reference)
     shares = [
-        f"{seconds[variant.name] / seconds[reference.name]:.2f} ({in_words(_without_length(variant))})"
+        f"{(seconds[variant.name] / seconds[reference.name]).mean():.2f} ({in_words(_without_length(variant))})"
         for line, variant in longest.items()
         if line != REFERENCE
         and comparison.context_of(variant) == length
-        and {variant.name, reference.name} <= {*seconds.index}
+        and {variant.name, reference.name} <= {*seconds}
     ]
     if not shares:
         return ""

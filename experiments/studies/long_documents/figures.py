@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates, finished_values
-from experiments.figures.curves import finished_seeds, plotted
+from experiments.figures.curves import finished_seeds, plotted, smoothed, smoothing
 from experiments.figures.panels import (
     doubling_axis,
     grid_of,
@@ -110,18 +110,21 @@ def curves_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compa
     recorded = curves[(curves["split"] == split) & (curves["metric"] == shown.metric)]
     lengths = sorted({comparison.context_of(variant) for variant in comparison.variants})
     figure, panels = panels_of(lines_of(comparison), 3, (3.4, 3.6), (0.3, 0.6), 6.5, sharex=True, sharey=True)
-    finished = finished_seeds(summary)
+    finished, width = finished_seeds(summary), smoothing(curves, split, comparison)
     for axes, variants in panels:
         axes.set_title(legend_label(line_of(variants[0])))
         for variant in variants:
             length, seeds = comparison.context_of(variant), finished.get(variant.name, set())
-            mine = recorded[recorded["variant"] == variant.name]
+            runs: Any = recorded[recorded["variant"] == variant.name].groupby("seed")
+            each = [smoothed(run, width).assign(seed=seed) for seed, run in runs]
+            mine = pd.concat(each) if each else recorded.iloc[:0]
             look = LOOKS[lengths.index(length) % len(LOOKS)] | {"markersize": 4.5}
             lines_by_seed(axes, mine, "step", "value", look, f"{length:,} tokens", seeds, MARKS)
         axes.set_xlabel("optimiser step")
     legend_below(figure, figure.axes, 4)
     name_vertical(figure, shown.quantity)
-    head(figure, comparison, f"{split} split. Thin: each seed. Thick: mean of the finished seeds.")
+    note = f" Each point: mean of {width} records." if width > 1 else ""
+    head(figure, comparison, f"{split} split. Thin: each seed. Thick: mean of the finished seeds.{note}")
     return figure
 
 

@@ -30,5 +30,5 @@ def answer(found: Findings) -> str:
         said.append(f"{name} is the lowest of linear attention, at {found.final(linear.name).mean:.2f}.")
     words = [in_words(each) for each in found.comparison.variants if each.name in goes_on]
     if words:
-        said.append(f"On longer texts the loss does not rise for {listed(words)}.")
+        said.append(f"On longer texts the loss falls for {listed(words)}.")
     return " ".join(said)

@@ -16,6 +16,7 @@ from experiments.studies.positions.measure import COST, LONGEST
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
+MIDDLE = "Middle: medians over rounds with quartiles."
 COLUMNS = ["mean", "low", "high"]
 
 
@@ -82,7 +83,7 @@ def rises(measured: pd.DataFrame | None) -> pd.DataFrame:
 
 def three_questions(comparison: Comparison, summary: pd.DataFrame, parts: dict[str, pd.DataFrame]) -> Figure:
     rows = Rows(comparison, summary)
-    figure, panels = rows.figure(3, "test split")
+    figure, panels = rows.figure(3, "left and right: test split, means over seeds with 95 % intervals", MIDDLE)
     scales = {"loss": 1, "cost": 100, "rise": 1}
     names = (
         f"test {comparison.objective.quantity}",

@@ -329,5 +329,5 @@ def test_what_has_learnt_nothing_is_on_a_par_with_nothing(make_comparison, tmp_p
     assert [row.verdict for row in rows] == [alike, better]
     for row in rows:
         assert row.estimate.n == 3, "what was measured is shown all the same"
-        assert ("nothing was learnt" in row.remark) == (row.verdict == "inconclusive")
+        assert ("to know nothing" in row.remark) == (row.verdict == "inconclusive")
         assert (f"to know nothing {floor:.3f}" in row.remark) == (row.verdict == "inconclusive") if floor else True

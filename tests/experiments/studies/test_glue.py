@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from experiments import load
 from experiments.analysis.statistics import summarise
@@ -111,11 +112,21 @@ def test_the_answer_is_about_learned_positions_first(task):
     root, comparison, curves = task()
     rows = judged(STUDY, root, comparison, curves)
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.startswith("With RoPE softmax attention has 81.0 ± 0.5 %, with learned positions 80.0 ± 0.5 %. ")
+    both = (
+        "With RoPE softmax attention has 81.0 ± 0.5 %, with learned positions 80.0 ± 0.5 % (F1 of the second class). "
+    )
+    assert said.startswith(both)
     assert said.endswith(
         "at 82 % (F1 of the second class); the best linear variant, elu+1 with RoPE after its feature map, a gate "
         "and a local convolution, is equal to a tenth of a point."
     )
+
+
+def test_where_half_or_more_are_no_better_than_one_answer_to_all_none_is_the_best(task):
+    root, comparison, curves = task(ends=dict.fromkeys(STUDY.variants, 0.795))
+    comparison.objective = replace(comparison.objective, classes=["different", "equivalent"])
+    said = answer(Findings(comparison, summarise(root, comparison, curves), {}, root))
+    assert said.endswith("with learned positions 79.5 ± 0.5 % (F1 of 'equivalent').")
 
 
 def test_figures(task, tmp_path):

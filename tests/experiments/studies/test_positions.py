@@ -102,7 +102,7 @@ def test_the_figure_the_table_and_the_answer(made_up, tmp_path):
     )
     assert "RoPE is clearly below 11 of the 12 others." in said
     assert "is the lowest of linear attention, at 3.7" in said
-    assert said.endswith("the loss does not rise for softmax attention with ALiBi.")
+    assert said.endswith("the loss falls for softmax attention with ALiBi.")
 
 
 def test_a_step_of_every_variant_is_timed_in_every_round(next_byte, monkeypatch, tmp_path):

@@ -100,7 +100,8 @@ def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_
     root, comparison = made_up([3.0, 2.5])
     comparison.objective = replace(comparison.objective, better="higher")
     assert choose(root, comparison, VARIANT) == 0.001
-    assert "(higher is better)" in rates_caption(comparison.objective)
+    assert rates_caption(comparison).startswith("Final validation")
+    assert "(higher is better)" in rates_caption(comparison)
     write_json(root / "tuning" / trial_name(VARIANT, 0.002) / "seed0" / "status.json", {"state": "running"})
     assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: math.nan}, nan_ok=True)
 
@@ -108,6 +109,7 @@ def test_where_more_is_better_the_choice_is_the_highest_and_an_unfinished_trial_
 def test_a_trial_that_tests_its_best_weights_has_their_figure(made_up):
     root, comparison = made_up([3.0, 2.5])
     comparison.config["tested"] = "best"
+    assert rates_caption(comparison).startswith("Best validation")
     assert trial_figures(root, comparison, VARIANT) == pytest.approx({0.001: 3.0, 0.002: 2.5})
     # The evaluations before the last one are of 50 less these.
     comparison.objective = replace(comparison.objective, better="higher")
