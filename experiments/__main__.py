@@ -15,6 +15,8 @@ def run() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The name of a file need not be text; standard error writes what it cannot encode in this way by itself.
         sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     try:
         with stop_signals_raise(), ExitStack() as end:
             _give_matplotlib_a_place(end)

@@ -6,7 +6,6 @@ load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The "
 ```
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,6 +43,7 @@ from experiments.training.translation import (
     Translator,
     load_average,
 )
+from linear_rope.decoding import LARGEST_PENALTY
 from linear_rope.model import CausalLM, EncoderDecoder
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ class TrainedRun:
         """
         record = self.comparison.record
         check_range("beams", beams, 1, record.objective.vocabulary // 2)
-        if not 0 <= length_penalty < math.inf:
-            raise ValueError(f"length_penalty is {length_penalty}; give 0 or more")
+        if not 0 <= length_penalty <= LARGEST_PENALTY:
+            raise ValueError(f"length_penalty is {length_penalty}; give 0 to {LARGEST_PENALTY}")
         if record.objective.name != Translation.name:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and translates nothing; give a run of translations"

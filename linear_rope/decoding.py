@@ -15,6 +15,9 @@ Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 ``sequences`` says which sequence of the step before each one goes on from, ``sources`` which sources of it are left.
 """
 
+LARGEST_PENALTY = 10
+"""far beyond what is of use; a much larger one is more than a float holds"""
+
 
 def reordered(state: Any, order: Tensor) -> Any:
     """The states of the sequences that ``order`` (B',) int64 names, in that order; they can be named several times.
@@ -70,10 +73,12 @@ def beam_search(
         (sources, N) int64, N up to ``longest``, with ``end`` behind the end.
 
     Raises:
-        ValueError: no beams, no tokens, or more beams than half the vocabulary.
+        ValueError: no beams, no tokens, more beams than half the vocabulary, or a length penalty beyond 0 to 10.
     """
     if beams < 1 or longest < 1:
         raise ValueError(f"beams is {beams} and longest is {longest}; give 1 or more of each")
+    if not 0 <= length_penalty <= LARGEST_PENALTY:
+        raise ValueError(f"length_penalty is {length_penalty}; give 0 to {LARGEST_PENALTY}")
     found = torch.full((sources, longest), end, device=device)
     if sources == 0:
         return found[:, :0]

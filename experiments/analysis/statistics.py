@@ -150,17 +150,31 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
     def ends(split: str, metric: str, variant: str) -> dict[int, float]:
         return {seed: curve.iloc[-1] for seed, curve in by_seed(split, metric, variant).items()}
 
+    def validated(metric: str, variant: str) -> dict[int, float]:
+        """On the validation split, of the weights that are tested."""
+        curves = by_seed("validation", metric, variant)
+        if comparison.config.get("tested") != "best":
+            return {seed: curve.iloc[-1] for seed, curve in curves.items()}
+        judged = by_seed("validation", comparison.objective.metric, variant)
+        is_lower = comparison.objective.better == "lower"
+        tested: dict[int, Any] = {
+            seed: (later.idxmin() if is_lower else later.idxmax())
+            for seed, curve in judged.items()
+            if len(later := curve[curve.index > 0])
+        }
+        return {seed: curve[tested[seed]] for seed, curve in curves.items() if tested.get(seed) in curve.index}
+
     rows: list[tuple[str, str, int, float]] = []
     for variant in comparison.variants:
         name = variant.name
         values: dict[str, dict[int, float]] = {}
         for metric in units:
             values[f"test_{metric}"] = mine = ends("test", metric, name)
-            values[f"validation_{metric}"] = ends("validation", metric, name)
+            values[f"validation_{metric}"] = validated(metric, name)
             for contrast, other in contrasts(variant, comparison, metric):
                 theirs = ends("test", metric, other)
                 values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
-        targets = ends("validation", main, variant.baseline)
+        targets = validated(main, variant.baseline)
         values["steps_to_baseline"] = steps = {
             seed: first_at_or_below(sign * curve, sign * targets[seed])
             for seed, curve in by_seed("validation", main, name).items()

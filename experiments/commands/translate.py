@@ -19,7 +19,8 @@ def translate(options: TranslateOptions) -> int:
     run = load(options.directory).run(options.variant, options.seed)
     if options.text is None and sys.stdin.isatty():
         print("translate: each line that you write is translated when the input ends (Ctrl-D)", file=sys.stderr)
-    texts = sys.stdin.read().removesuffix("\n").split("\n") if options.text is None else [options.text]
+    given = (sys.stdin.read() if options.text is None else options.text).removesuffix("\n")
+    texts = given.split("\n") if given and options.text is None else [given] * bool(given)
     penalty = options.length_penalty
     console = make_console()
     for text in run.translate(texts, beams=options.beams, length_penalty=penalty, device=options.device):

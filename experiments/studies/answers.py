@@ -38,7 +38,8 @@ ANSWERS = Table(
 def collect_answers(root: Path, comparison: Comparison, objective: Classification) -> list[str]:
     """What the runs of the first seed say of some examples: half of them right and half wrong, if there are so many.
 
-    They are spread over all lengths. Right or wrong is the first variant that reads the most; scores are neither.
+    They are spread over all lengths. Right or wrong is the first variant that reads the most; scores are neither. What
+    was collected stays as it is if the weights of some variant in it are gone.
     """
     notes, settings = list[str](), {variant.name: variant.settings for variant in comparison.variants}
     first = msgspec.structs.replace(comparison, seeds=comparison.seeds[:1])
@@ -47,7 +48,8 @@ def collect_answers(root: Path, comparison: Comparison, objective: Classificatio
         name: said_of(model, objective.of(settings[name]), chosen)
         for name, _, model in trained_models(root, first, objective, "what is said of examples", notes)
     }
-    if said:
+    there = {name for name, _ in ANSWERS.rows_by_run(root)} & set(settings)
+    if said and there <= said.keys():
         labels = objective.examples.test["label"].iloc[chosen].map(str).to_numpy()
         is_right = np.array(said[judge(comparison, said)]) == labels
         rows = spread(np.arange(len(chosen)), KEPT) if objective.is_score else half_and_half(is_right, KEPT)

@@ -63,7 +63,7 @@ class Table:
         The rows of a finished run whose weights are gone stay as they were. Returns sentences: those that are among
         the parts, and one for each run that has neither weights to be ``measured`` nor such rows.
         """
-        notes, rows = list[str](), self._rows_by_run(root)
+        notes, rows = list[str](), self.rows_by_run(root)
         found = {run: rows.get(run) for run in finished_runs(root, comparison)}
         before = [run for run, part in found.items() if part is not None]
         for name, seed, model in trained_models(root, comparison, objective, measured, notes, before):
@@ -77,7 +77,7 @@ class Table:
         self.write(root, *(part for part in found.values() if part is not None))
         return list(dict.fromkeys(notes))
 
-    def _rows_by_run(self, root: Path) -> dict[Any, pd.DataFrame]:
+    def rows_by_run(self, root: Path) -> dict[Any, pd.DataFrame]:
         """What the file holds, by variant and seed; nothing if there is none or it is damaged."""
         try:
             table = self.read(root)

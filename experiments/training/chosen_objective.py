@@ -85,6 +85,11 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
             f"--tokenizer is {config.tokenizer} and --initial-weights is {config.initial_weights}, but --data "
             f"{examples.name} is translations, which are written out from the start; give bpe and none"
         )
+    if is_translation and config.tested == "best":
+        raise ValueError(
+            f"--tested is best, but --data {examples.name} is translations, which are made by the average of the last "
+            "checkpoints; give last"
+        )
     pretrained = None if config.initial_weights == "none" else Pretrained.read(Path(config.initial_weights), config)
     if pretrained is not None:
         tokenizer = pretrained.tokenizer

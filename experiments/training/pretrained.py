@@ -23,6 +23,8 @@ NOT_OF_THE_MODEL = ("learning_rate", "dropout", "context")
 """settings in which fine-tuning may differ from pre-training; of a context, a table of positions has the shape"""
 AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", "decay", "local_conv", "short_conv")
 """settings in which it may not, though not each of them shows in the shape of a weight"""
+SCALED = ("sinusoidal", "floater")
+"""positions that a model scales by ``initial_std`` whenever it reads"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Pretrained:
 
     directory: Path
     comparison: Comparison
+    initial_std: float
+    """of the models that are to begin with them"""
 
     @classmethod
     def read(cls, directory: Path, config: Config) -> "Pretrained":
@@ -54,7 +58,7 @@ class Pretrained:
                     f"{option} is {getattr(config, name)}, but {directory} of --initial-weights was trained with "
                     f"{there[name]}; give {option} {there[name]}"
                 )
-        return cls(directory, comparison)
+        return cls(directory, comparison, config.initial_std)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -88,7 +92,16 @@ class Pretrained:
         return self._final(variant, seed).weights_sha256
 
     def _final(self, variant: Variant, seed: int) -> Checkpoint:
-        """What a finished run of this variant and seed left. Raises ValueError if there is none, or it is damaged."""
+        """What a finished run of this variant and seed left.
+
+        Raises ValueError if there is none, it is damaged, or its positions were scaled by another spread.
+        """
+        std = (asdict(Config()) | self.comparison.config)["initial_std"]
+        if variant.position in SCALED and std != self.initial_std:
+            raise ValueError(
+                f"--initial-std is {self.initial_std}, but {self.directory} of --initial-weights was trained with "
+                f"{std}, by which {variant.name} scales its positions; give --initial-std {std}"
+            )
         wanted = _of_the_model(variant)
         same = [one.name for one in self.comparison.variants if _of_the_model(get_variant(one.name)) == wanted]
         which = f"--initial-weights {self.directory} has no trained {variant.name} with seed {seed}"

@@ -161,7 +161,7 @@ class Translator:
     def translate(
         self, texts: Sequence[str], *, beams: int = BEAMS, length_penalty: float = LENGTH_PENALTY
     ) -> list[str]:
-        """The translation of each text; what is beyond the context is not read.
+        """The translation of each text, of a blank one nothing; what is beyond the context is not read.
 
         Raises ValueError if the search cannot have such ``beams``.
         """
@@ -169,7 +169,8 @@ class Translator:
         device = next(self.model.parameters()).device
         found = [""] * len(texts)
         # Texts of about one length together, so that little is padded.
-        order = sorted(range(len(texts)), key=lambda index: len(sources[index]))
+        written_out = [index for index, text in enumerate(texts) if text.strip()]
+        order = sorted(written_out, key=lambda index: len(sources[index]))
         for start in range(0, len(order), AT_ONCE):
             chosen = order[start : start + AT_ONCE]
             source = torch.from_numpy(padded([sources[index] for index in chosen])).to(device)

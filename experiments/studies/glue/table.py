@@ -26,8 +26,17 @@ FLOOR = "floor: one answer to all"
 
 
 def overview(roots: Sequence[Path]) -> Entries:
-    """One table of all tasks; a task of which only a part is there is named so. Nothing if no run is finished."""
-    found = {comparison.data[0].name: (root, comparison) for root in roots if (comparison := read_comparison(root))}
+    """One table of all tasks; a task of which only a part is there is named so. Nothing if no run is finished.
+
+    Of several comparisons of a task the first counts, and the caption names the others.
+    """
+    found, others = dict[str, tuple[Path, Comparison]](), list[str]()
+    for root in roots:
+        comparison = read_comparison(root)
+        if comparison.data[0].name in found:
+            others.append(root.name)
+        else:
+            found[comparison.data[0].name] = root, comparison
     names = {task: task if task in found or f"{task}{PART}" not in found else f"{task}{PART}" for task in TASKS}
     scores, seeds, parameters, examples = dict[str, dict[str, str]](), set[int](), set[int](), set[int]()
     for task, name in names.items():
@@ -52,7 +61,16 @@ def overview(roots: Sequence[Path]) -> Entries:
         "seeds": " or ".join(f"{n} seeds" if n > 1 else "one seed" for n in sorted(seeds)),
         "parameters": " to ".join(f"{each:,}" for each in sorted({min(parameters), max(parameters)})),
         "examples": f"{max(examples):,}",
-        "missing": " ".join(filter(None, [_fetched("Not run", lacking), _fetched("Run in part", in_part)])),
+        "missing": " ".join(
+            filter(
+                None,
+                [
+                    _fetched("Not run", lacking),
+                    _fetched("Run in part", in_part),
+                    f"Left out, as another comparison is of the same task: {', '.join(others)}." * bool(others),
+                ],
+            )
+        ),
     }
     return [STUDY.table("glue", pd.DataFrame(rows), **words)]
 

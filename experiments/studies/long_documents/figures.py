@@ -37,6 +37,8 @@ PUBLISHED = {
 MIB = 2**20
 MARKS = 6
 """along a curve"""
+TRAINING_SMOOTHER = 3
+"""times as many records a point in the figure of training as in others"""
 LENGTH = "maximum length (tokens)"
 
 
@@ -110,22 +112,36 @@ def curves_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compa
     recorded = curves[(curves["split"] == split) & (curves["metric"] == shown.metric)]
     lengths = sorted({comparison.context_of(variant) for variant in comparison.variants})
     figure, panels = panels_of(lines_of(comparison), 3, (3.4, 3.6), (0.3, 0.6), 6.5, sharex=True, sharey=True)
-    finished, width = finished_seeds(summary), smoothing(curves, split, comparison)
+    finished = finished_seeds(summary)
+    width = smoothing(curves, split, comparison) * (TRAINING_SMOOTHER if split == "train" else 1)
     for axes, variants in panels:
         axes.set_title(legend_label(line_of(variants[0])))
         for variant in variants:
             length, seeds = comparison.context_of(variant), finished.get(variant.name, set())
             runs: Any = recorded[recorded["variant"] == variant.name].groupby("seed")
-            each = [smoothed(run, width).assign(seed=seed) for seed, run in runs]
-            mine = pd.concat(each) if each else recorded.iloc[:0]
+            each = {seed: smoothed(run, width) for seed, run in runs}
+            if split == "train":  # single batches scatter so much that the lines of seeds hide everything
+                each, seeds = mean_of({seed: run for seed, run in each.items() if seed in seeds} or each), {0}
+            mine = pd.concat([run.assign(seed=seed) for seed, run in each.items()]) if each else recorded.iloc[:0]
             look = LOOKS[lengths.index(length) % len(LOOKS)] | {"markersize": 4.5}
             lines_by_seed(axes, mine, "step", "value", look, f"{length:,} tokens", seeds, MARKS)
         axes.set_xlabel("optimiser step")
     legend_below(figure, figure.axes, 4)
     name_vertical(figure, shown.quantity)
+    lines = (
+        "Means of the finished seeds." if split == "train" else "Thin: each seed. Thick: mean of the finished seeds."
+    )
     note = f" Each point: mean of {width} records." if width > 1 else ""
-    head(figure, comparison, f"{split} split. Thin: each seed. Thick: mean of the finished seeds.{note}")
+    head(figure, comparison, f"{split} split. {lines}{note}")
     return figure
+
+
+def mean_of(runs: dict[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:
+    """One run that is the mean of these, at the steps that all have."""
+    if not runs:
+        return {}
+    columns = [run.set_index("step")["value"] for run in runs.values()]
+    return {0: pd.concat(columns, axis=1).dropna().mean(axis=1).rename("value").rename_axis("step").reset_index()}
 
 
 def _lines(axes: Axes, table: pd.DataFrame, comparison: Comparison, column: str) -> None:

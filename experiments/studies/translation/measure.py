@@ -59,8 +59,9 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
     chosen = objective.chosen("test", config.test_windows)
     rows = objective.examples.test.iloc[chosen]
     sources, references = rows["source"].tolist(), rows["target"].tolist()
-    before = SCORES.read(root), TRANSLATIONS.read(root)
-    found = {run: tuple(_of_run(table, *run) for table in before) for run in finished_runs(root, comparison)}
+    before = SCORES.rows_by_run(root), TRANSLATIONS.rows_by_run(root)
+    nothing = pd.DataFrame()
+    found = {run: tuple(rows.get(run, nothing) for rows in before) for run in finished_runs(root, comparison)}
     measured = [run for run, tables in found.items() if all(map(len, tables))]
     for name, seed, model in trained_models(root, comparison, objective, "the translation", notes, measured):
         try:
@@ -96,12 +97,6 @@ def digest_of(model: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _of_run(table: pd.DataFrame | None, variant: str, seed: int) -> pd.DataFrame:
-    if table is None:
-        return pd.DataFrame()
-    return table[(table["variant"] == variant) & (table["seed"] == seed)]
 
 
 @SCORES.by_seed

@@ -46,6 +46,23 @@ def test_it_is_summarised_and_compared_in_its_direction(root):
     assert {state for state, _ in Runs(root, comparison, curves).fates.values()} == {"done"}
 
 
+@pytest.mark.parametrize(("tested", "step"), [("last", 100), ("best", 20)])
+def test_validation_is_of_the_weights_that_are_tested(root, tested, step):
+    comparison = read_comparison(root)
+    comparison.config["tested"] = tested
+    for path in root.glob("softmax-rope/*/metrics.jsonl"):
+        rows = metrics_rows(path)
+        for row in rows:
+            if row["split"] == "validation":  # after the best step it falls; before the first one it does not count
+                row["accuracy"] = {0: 0.9, 20: 0.8}.get(row["step"], 0.7 - row["step"] / 1000)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves = read_curves(root, comparison)
+    rows = summarise(root, comparison, curves).set_index(["variant", "metric"])
+    mine = curves[(curves["variant"] == "softmax-rope") & (curves["split"] == "validation")]
+    expected = mine[(mine["metric"] == "accuracy") & (mine["step"] == step)]["value"].mean()
+    assert rows.loc[("softmax-rope", "validation_accuracy"), "mean"] == pytest.approx(expected)
+
+
 def test_tables_and_figures_show_it_with_its_unit_and_direction(root):
     comparison, curves = read_comparison(root), read_curves(root, read_comparison(root))
     summary, values = summarise(root, comparison, curves), finished_values(root, comparison, curves)

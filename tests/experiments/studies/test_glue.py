@@ -1,6 +1,7 @@
 """The study of GLUE: a run from the command line to the report, verdicts, and the table over all tasks."""
 
 import json
+import shutil
 
 import pytest
 from msgspec.structs import replace
@@ -102,10 +103,13 @@ def test_verdicts(task):
     assert said["elu+1-rope-after-or-softmax"] == "not supported"
 
 
-def test_one_answer_more_or_less_decides_nothing(task):
-    root, comparison, curves = task(ends={"softmax-learned": 0.83, "softmax-rope": 0.80})
-    rows = judged(STUDY, root, comparison, curves).values()
-    assert {row.claim.of(comparison).resolution for row in rows} == {1 / comparison.evaluated_windows["test"]}
+@pytest.mark.parametrize(("answers", "verdict"), [(0.5, "inconclusive"), (20, "not supported")])
+def test_one_answer_more_or_less_decides_nothing(task, answers, verdict):
+    _, comparison, _ = task("sst-2")
+    apart = 0.02 + answers / comparison.evaluated_windows["test"]
+    root, comparison, curves = task(ends={"softmax-learned": 0.83, "softmax-rope": 0.83 - apart})
+    # The three differences are equal: how they scatter is known by what one answer is worth alone.
+    assert verdicts(STUDY, root, comparison, curves)["rope-or-learned"] == verdict
 
 
 def test_the_answer_is_about_learned_positions_first(task):
@@ -143,6 +147,8 @@ def test_the_table_has_all_tasks_and_names_what_is_missing_or_a_part(task):
     assert rows.loc["BERT, as published"].tolist() == ["88.9", "93.5", "90.5", "85.8", "71.2", "84.6/83.4"]
     assert rows.loc["RoFormer, as published"].tolist() == ["89.5", "90.7", "88.0", "87.0", "86.4", "80.2/79.8"]
     assert rows.loc["softmax-rope"].tolist() == ["81.0 ± 0.5", "-", "-", "-", "81.0", "-"]
+    copied = shutil.copytree(roots[0], roots[0].with_name("mrpc-again"))
+    assert "another comparison is of the same task: mrpc-again." in overview([*roots, copied])[0].caption
     assert "MNLI (curl" in entry.caption.partition("Run in part")[0]
     assert "QQP (curl" in entry.caption.partition("Run in part")[2]
     assert "arXiv 2104.09864" in entry.caption

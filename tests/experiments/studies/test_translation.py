@@ -74,6 +74,15 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
     assert {name: (out / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_damaged_file_of_scores_is_made_again(made, tmp_path):
+    out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
+    before = (out / "bleu.csv").read_bytes()
+    (out / "bleu.csv").write_text("nonsense\n1\n")
+    assert main([*words, "--out", str(out)]) == 0
+    assert (out / "bleu.csv").read_bytes() == before
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_path):
@@ -94,11 +103,14 @@ def test_a_trained_model_translates_in_python_and_on_the_command_line(made, caps
     words = ["translate", str(out), "--variant", GATED, "--beams", "1"]
     assert main([*words, "--text", "forty-two"]) == 0
     assert capsys.readouterr().out == f"{alone}\n"  # and nothing else, so that it can go into a file
-    # A vertical tab ends no line, and what is no UTF-8 is read as a question mark.
-    monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\n\x0b\udcff\nforty-two\n"))
+    # A vertical tab ends no line, and what is no UTF-8 is read as a question mark; of a blank line nothing is made.
+    monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\n\x0b\udcff\n\nforty-two\n"))
     assert main(words) == 0
-    told = capsys.readouterr().out.splitlines()[-3:]
-    assert (told[0], told[2]) == (alone, alone)
+    told = capsys.readouterr().out.splitlines()[-4:]
+    assert (told[0], *told[2:]) == (alone, "", alone)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(words) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
@@ -106,7 +118,8 @@ def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
     for words, said in (
         (["--variant", "softmax-none"], "which"),
         (["--variant", GATED, "--beams", "0"], "beams is 0; give 1 or more"),
-        (["--variant", GATED, "--length-penalty", "-1"], "length_penalty is -1.0; give 0 or more"),
+        (["--variant", GATED, "--length-penalty", "-1"], "length_penalty is -1.0; give 0 to 10"),
+        (["--variant", GATED, "--length-penalty", "1000"], "length_penalty is 1000.0; give 0 to 10"),
         (["--variant", GATED, "--seed", "9"], "seed is 9; choose from 0"),
     ):
         assert main(["translate", str(out), "--text", "one", *words]) == 2

@@ -178,6 +178,7 @@ def test_a_stop_between_two_checkpoints_changes_no_average(task, tmp_path):
         ({"tokenizer": "bytes", "vocabulary_size": 256}, "--data pairs is translations; give --tokenizer bpe and"),
         ({"tokenizer": "wordpiece"}, "is translations, which are written out from the start; give bpe and none"),
         ({"initial_weights": "there"}, "written out from the start"),
+        ({"tested": "best", "kept_checkpoints": 2}, "--tested is best, but --data pairs is translations"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings, said):
