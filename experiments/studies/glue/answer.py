@@ -35,5 +35,8 @@ def percent(found: Estimate) -> str:
 
 def _of(found: Findings) -> str:
     """What is in percent, and of which class where it is of one."""
-    unit, classes = found.comparison.objective.unit, found.comparison.objective.classes
-    return f" ({unit.replace('the second class', repr(classes[1])) if len(classes) == 2 else unit})"
+    objective = found.comparison.objective
+    if objective.metric == "accuracy":
+        return " (accuracy)"
+    second = repr(objective.classes[1]) if len(objective.classes) == 2 else "the second class"
+    return f" ({objective.unit.replace('the second class', second)})"
