@@ -38,5 +38,6 @@ def test_the_module_equals_the_definition(length, window, options):
     for of in (module, definition):
         y = of(x)
         gradients = torch.autograd.grad(y, [x, *module.parameters()], random(*y.shape, seed=9))
-        found.append([y, *gradients])
+        # One scale: where there is one token, those of queries and keys are zero but for rounding.
+        found.append([y, torch.cat([gradient.flatten() for gradient in gradients])])
     assert_near(*found)
