@@ -43,7 +43,6 @@ from experiments.training.translation import (
     Translator,
     load_average,
 )
-from linear_rope.decoding import LARGEST_PENALTY
 from linear_rope.model import CausalLM, EncoderDecoder
 
 if TYPE_CHECKING:
@@ -225,12 +224,10 @@ class TrainedRun:
             device: where to translate.
 
         Raises:
-            ValueError: a run that is no translation, or is not done, or beams out of their range.
+            ValueError: a run that is no translation, or is not done, or beams or a length penalty out of their range.
         """
         record = self.comparison.record
         check_range("beams", beams, 1, record.objective.vocabulary // 2)
-        if not 0 <= length_penalty <= LARGEST_PENALTY:
-            raise ValueError(f"length_penalty is {length_penalty}; give 0 to {LARGEST_PENALTY}")
         if record.objective.name != Translation.name:
             raise ValueError(
                 f"{self} was trained for {record.objective.name!r} and translates nothing; give a run of translations"
