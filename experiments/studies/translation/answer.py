@@ -28,15 +28,22 @@ def answer(found: Findings) -> str:
     nearest = next((each for each in others if (each.kernel == "softmax") != (first.kernel == "softmax")), None)
     if nearest is not None:
         kind = "softmax" if nearest.kernel == "softmax" else "linear"
-        said.append(f"the best {kind} variant, {in_words(nearest)}, has {shown(bleu[nearest.name])}")
+        softmax, linear = (first, nearest) if kind == "linear" else (nearest, first)
+        surely = _unless_sure(found, f"{linear.name}-{softmax.name}-behind")
+        said.append(f"the best {kind} variant, {in_words(nearest)}, has {shown(bleu[nearest.name])}{surely}")
     sentence = "; ".join(said)
     told = [f"{sentence[0].upper()}{sentence[1:]}."]
     for gives, (variant, other, words) in GAINS.items():
         if {variant, other} <= {*bleu.index}:
             gain = bleu[variant].mean - bleu[other].mean
-            surely = "" if found.is_sure(f"{variant}-{other}-bleu") else ", not beyond doubt"
+            surely = _unless_sure(found, f"{variant}-{other}-bleu")
             told.append(f"{gives} {abs(gain):.1f} BLEU {'more' if gain > 0 else 'less'} than {words}{surely}.")
     return " ".join(told)
+
+
+def _unless_sure(found: Findings, key: str) -> str:
+    """Also of a difference that no claim judges."""
+    return "" if found.is_sure(key) else ", not beyond doubt"
 
 
 def shown(found: Estimate) -> str:

@@ -89,11 +89,11 @@ def samples_table(translations: pd.DataFrame, comparison: Comparison, seed: int)
     """Rows of strings: of each text itself, its reference, and the translation of each variant with this seed."""
     mine = translations[translations["seed"] == seed]
     rows = []
-    for place in spread(mine["number"].unique(), SHOWN):
+    for count, place in enumerate(spread(mine["number"].unique(), SHOWN), 1):
         of_text = mine[mine["number"] == place].set_index("variant")
         first = of_text.iloc[0]
         rows += [
-            {"by": "text", "words": first["source"]},
+            {"by": f"text {count}", "words": first["source"]},
             {"by": "reference", "words": first["reference"]},
         ]
         for variant in comparison.variants:

@@ -148,7 +148,16 @@ def test_presets_train_and_search_as_the_published_method_does():
         assert config.steps >= measured.AVERAGED * config.checkpoint_every
 
 
-BLEU = {"softmax-none": 30, "softmax-sinusoidal": 33, "softmax-rope": 34, "elu+1-none": 31, "elu+1-rope-after": 32}
+GATED_SOFTMAX = "softmax-rope@decay=gate@local_conv=4"
+BLEU = {
+    "softmax-none": 30,
+    "softmax-sinusoidal": 33,
+    "softmax-rope": 34,
+    GATED_SOFTMAX: 33.5,
+    "elu+1-none": 31,
+    "elu+1-rope-after": 32,
+    GATED: 35,
+}
 NOISE = (0.0, 0.02, -0.03)
 
 
@@ -157,7 +166,7 @@ def made_up(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "made-up", ",".join(STUDY.variants), 3)
     runs = [*itertools.product(STUDY.variants, range(3))]
     scores = [
-        (variant, seed, BLEU.get(variant, 35) + NOISE[(seed + len(variant)) % 3], 1000, 5, "0" * 16, "nrefs:1")
+        (variant, seed, BLEU[variant] + NOISE[(seed + len(variant)) % 3], 1000, 5, "0" * 16, "nrefs:1")
         for variant, seed in runs
     ]
     write(measured.SCORES, root, scores)
@@ -171,9 +180,10 @@ def made_up(make_comparison, tmp_path):
 
 def test_verdicts(made_up):
     found = verdicts(STUDY, *made_up)
-    assert found["softmax-rope-softmax-sinusoidal-bleu"] == found["elu+1-rope-after-behind"] == "supported"
-    assert found["gate-and-convolution"] == "supported"
-    assert found[f"{GATED}-behind"] == "not supported"
+    assert found["softmax-rope-softmax-sinusoidal-bleu"] == found["elu+1-rope-after-softmax-rope-behind"] == "supported"
+    assert found[f"{GATED}-elu+1-rope-after-bleu"] == "supported"
+    assert found[f"{GATED_SOFTMAX}-softmax-rope-bleu"] == "not supported"
+    assert found[f"{GATED}-softmax-rope-behind"] == found[f"{GATED}-{GATED_SOFTMAX}-behind"] == "not supported"
 
 
 def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
@@ -181,12 +191,12 @@ def test_the_answer_tells_the_best_and_the_published_comparison(made_up):
     rows = judged(STUDY, root, comparison, curves)
     said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
     assert said.startswith("Elu+1 with RoPE after its feature map, a gate and a local convolution has the highest mean")
-    assert "the best softmax variant, softmax attention with RoPE, has 34.0 (95 % interval" in said
+    assert "the best softmax variant, softmax attention with RoPE, has 34.0 (95 % interval 33.9 to 34.1). RoPE" in said
     assert "RoPE gives softmax attention 1.0 BLEU more than sinusoidal positions." in said
     doubtful = {key: row._replace(verdict="inconclusive") for key, row in rows.items()}
-    assert "than sinusoidal positions, not beyond doubt." in answer(
-        Findings(comparison, summarise(root, comparison, curves), doubtful, root)
-    )
+    doubted = answer(Findings(comparison, summarise(root, comparison, curves), doubtful, root))
+    assert "than sinusoidal positions, not beyond doubt." in doubted
+    assert "33.9 to 34.1), not beyond doubt. RoPE" in doubted
 
 
 @pytest.mark.slow
@@ -198,6 +208,7 @@ def test_the_tables_and_the_figures(made_up, tmp_path):
     samples = samples_table(measured.TRANSLATIONS.read(root), comparison, 1)
     assert len(samples) == measured.SHOWN * (2 + len(STUDY.variants))
     assert samples["words"].iloc[:3].tolist() == ["text 0", "Text 0", "softmax-none 0"]
+    assert samples["by"].iloc[2 + len(STUDY.variants)] == "text 2"
     assert samples["words"].iloc[-1] == f"{STUDY.variants[-1]} 19"
     _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
     assert {"bleu", "validation", "training", "final", "throughput"} <= stems
