@@ -65,7 +65,8 @@ def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
         return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
     if len(names) > 2:
         return f"{len(names)} of {len(found.finished)} variants are not clearly {than}."
-    return f"Not clearly {than}: {listed(names)}."
+    said = listed(names)
+    return f"{said[0].upper()}{said[1:]} {'is' if len(names) == 1 else 'are'} not clearly {than}."
 
 
 def read_evidence(root: Path, study: Study) -> Evidence:

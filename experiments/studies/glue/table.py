@@ -6,12 +6,11 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.analysis.curves import read_curves
-from experiments.analysis.statistics import summarise
+from experiments.analysis.statistics import Estimate, summarise
 from experiments.data.registry import DATA_SETS
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.report.answer import Findings
-from experiments.studies.glue.answer import percent
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
@@ -88,4 +87,10 @@ def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:
     summary = summarise(root, comparison, read_curves(root, comparison))
     found = Findings(comparison, summary, {}, root)
     finals = {variant.name: found.final(variant.name) for variant in comparison.variants}
-    return [(name, percent(final), final.n) for name, final in finals.items() if final.n]
+    return [(name, _percent(final), final.n) for name, final in finals.items() if final.n]
+
+
+def _percent(found: Estimate) -> str:
+    """A mean in percent, with half of its interval's width if there is one."""
+    half = f" ± {50 * (found.high - found.low):.1f}" if found.has_interval else ""
+    return f"{100 * found.mean:.1f}{half}"
