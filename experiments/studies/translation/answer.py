@@ -42,7 +42,7 @@ def answer(found: Findings) -> str:
 
 
 def _unless_sure(found: Findings, key: str) -> str:
-    """Also of a difference that no claim judges."""
+    """Words behind a difference; none where the claim of this key leaves no doubt on which side of zero it is."""
     return "" if found.is_sure(key) else ", not beyond doubt"
 
 
