@@ -19,8 +19,7 @@ def translate(options: TranslateOptions) -> int:
     run = load(options.directory).run(options.variant, options.seed)
     if options.text is None and sys.stdin.isatty():
         print("translate: each line that you write is translated when the input ends (Ctrl-D)", file=sys.stderr)
-    given = (sys.stdin.read() if options.text is None else options.text).removesuffix("\n")
-    texts = given.split("\n") if given and options.text is None else [given] * bool(given)
+    texts = [line.removesuffix("\n") for line in sys.stdin] if options.text is None else [options.text]
     penalty = options.length_penalty
     console = make_console()
     for text in run.translate(texts, beams=options.beams, length_penalty=penalty, device=options.device):
