@@ -244,13 +244,13 @@ class TrainedRun:
         return translator.translate(given, beams=beams, length_penalty=length_penalty)
 
     def classify(
-        self, examples: Sequence[str] | Sequence[Sequence[str]], *, device: str | torch.device = "cpu"
+        self, examples: str | Sequence[str] | Sequence[Sequence[str]], *, device: str | torch.device = "cpu"
     ) -> list[str] | list[float]:
         """What the model says of texts, of pairs of texts, or of triples: which of the last two is nearer to the first.
 
         Args:
-            examples: each a text or, where the model reads more of them, a tuple; what is beyond its context is not
-                read.
+            examples: one text, or any number of texts or, where the model reads more of them, tuples; what is beyond
+                its context is not read.
             device: where to classify.
 
         Returns:
@@ -271,7 +271,8 @@ class TrainedRun:
         reader = TextClassifier(
             self.model(device), tokenizer, context, record.objective.classes, record.objective.texts
         )
-        return reader.classify([[each] if isinstance(each, str) else each for each in examples])
+        given = [examples] if isinstance(examples, str) else examples
+        return reader.classify([[each] if isinstance(each, str) else each for each in given])
 
     def tokenizer(self) -> SubwordTokenizer | TextTokenizer | None:
         """What makes tokens of a text for the model, as the comparison keeps it; None where a token is a byte.

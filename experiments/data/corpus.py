@@ -95,6 +95,8 @@ class DataSet:
     """of the file that is to be had, in words"""
     fetch: tuple[str, ...] = ()
     """shell commands that bring it into the data directory, which is written as DIR"""
+    known_sha256: str = ""
+    """of the content that the committed results were made with, where other copies are read too; these are noted"""
 
 
 def text_of(data: Data) -> Corpus:

@@ -21,6 +21,10 @@ PARTS = (0.8, 0.1, 0.1)
 LARGEST_SCORE = 5.0
 ADDRESS = "https://dl.fbaipublicfiles.com/glue/data/"
 SENTEVAL = "https://dl.fbaipublicfiles.com/senteval/senteval_data/"
+SAMPLE_OF_QQP = (
+    "https://raw.githubusercontent.com/mieseung/Cutoff_with_Attribution/0ef7460ee83f01034891e92b4f405d2c14944daf/"
+    "glue_data/QQP/new_dev.tsv"
+)
 ENTAILMENT = {"entailment": "entailment", "not_entailment": "not_entailment"}
 
 
@@ -51,6 +55,8 @@ class Task:
     """a file into which some copies have put a part of the training split"""
     test_is: str = "its development split, because GLUE keeps the labels of its test split"
     note: str = ""
+    known_sha256: str = ""
+    """that of its data set"""
 
 
 def _zip(name: str, sha256: str) -> tuple[Download]:
@@ -80,6 +86,7 @@ TASKS = (
         licence="none stated; cite Socher et al. (2013)",
         rows=(67_349, 872),
         note="Training phrases are parts of the same sentences, so validation is easier than test. ",
+        known_sha256="2b735236546b610493b4b9f74d4e62a4af3ec109b7e99afd6be88a773d82af71",
     ),
     Task(
         name="mrpc",
@@ -98,6 +105,7 @@ TASKS = (
         rows=(4_076, 1_725),
         test_is="that of the original release, which has labels",
         note="What is downloaded is tokenised, the files of the original release are not: compare equal sha256 only. ",
+        known_sha256="4f34ab2980ec9bd0bc2a37aec5f7cd96e06294cbf5fa79bfd14e65d240833683",
     ),
     Task(
         name="sts-b",
@@ -109,6 +117,7 @@ TASKS = (
         size="5,749 + 1,500 pairs, 0.8 MB packed",
         licence="scores CC BY-SA 4.0, texts various",
         rows=(5_749, 1_500),
+        known_sha256="2377781e600d33c94d7c04bd800145e83f225983afe2a348c53897c58961cc41",
     ),
     Task(
         name="cola",
@@ -186,7 +195,8 @@ class Part:
     size: str
     licence: str
     rows: int
-    fetch: tuple[str, ...] = ()
+    fetch: tuple[str, ...]
+    known_sha256: str
 
 
 PARTIAL = (
@@ -202,6 +212,7 @@ PARTIAL = (
         licence=SQUAD,
         rows=5_463,
         fetch=(fetching(f"{ADDRESS}QNLIv2.zip", "glue/QNLIv2.zip"), "unzip DIR/glue/QNLIv2.zip -d DIR/glue"),
+        known_sha256="ad344ac361076ac79f8485ff170cbb1ec08066ae3b3481c1c7eaf2dcc953050f",
     ),
     Part(
         name="qqp-part",
@@ -214,6 +225,13 @@ PARTIAL = (
         size="23,496 pairs, 1.3 MB packed",
         licence=QUORA,
         rows=23_496,
+        # The first of its rows has no last tab; the names of the columns take its place.
+        fetch=(
+            fetching(SAMPLE_OF_QQP, "glue/QQP/new_dev.tsv"),
+            r"(printf 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n'; tail -n +2 DIR/glue/QQP/new_dev.tsv) "
+            "> DIR/glue/QQP/qqp_sample.tsv",
+        ),
+        known_sha256="46fe8d71e3de4a09756e1ce93cfd543eb66958fe9e623178b497fb676a9486d7",
     ),
 )
 
@@ -319,6 +337,7 @@ def _data_set(task: Task) -> DataSet:
         licence=task.licence,
         size=task.size,
         fetch=tuple(fetching(archive.url, place) for archive, place in zip(task.archives, places, strict=True)),
+        known_sha256=task.known_sha256,
     )
 
 
@@ -332,6 +351,7 @@ def _part(part: Part) -> DataSet:
         licence=part.licence,
         size=part.size,
         fetch=part.fetch,
+        known_sha256=part.known_sha256,
     )
 
 

@@ -42,9 +42,19 @@ def reviews_of(archive: Path) -> Iterator[tuple[str, bytes]]:
 def join_reviews(archives: Sequence[Path], expected: Mapping[str, int]) -> bytes:
     """All reviews as one text, in an order that mixes the labels and does not depend on how they were archived.
 
-    ``expected`` is the number of reviews with each label; raises ValueError if another number is there.
+    ``expected`` is the number of reviews with each label; raises ValueError if another number is there, or if one is
+    not in UTF-8.
     """
-    reviews = {name: text for archive in archives for name, text in reviews_of(archive)}
+    reviews: dict[str, bytes] = {}
+    for archive in archives:
+        for name, text in reviews_of(archive):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"--data imdb: {archive}, {name}: it is not UTF-8 ({error.reason}); replace or remove it"
+                ) from None
+            reviews[name] = text
     counts = Counter(name.split("/")[2] for name in reviews)
     if counts != expected:
         raise ValueError(
@@ -108,4 +118,5 @@ DATA_SET = DataSet(
     licence=LICENCE,
     size="75,000 reviews, 84 MB packed",
     fetch=(fetching(DOWNLOAD.url, OFFICIAL_NAMES[1]),),
+    known_sha256="1c4818dc534578bf7fa1278cc2499aeb7d110220df135317843f96d95752d96b",
 )

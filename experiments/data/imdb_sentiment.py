@@ -102,5 +102,6 @@ LONG_REVIEWS = replace(
     description=f"The same, validated and tested on reviews of {LONG} words or more.",
     load=partial(load, words=LONG),
     size="22,560 + 3,147 reviews, 84 MB packed",
+    known_sha256="41d308bb14c9722131a14e64a42f4095e0f1ade669c2e8ca119c78d622345286",
 )
 DATA_SETS = (DATA_SET, LONG_REVIEWS)

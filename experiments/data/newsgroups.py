@@ -78,4 +78,5 @@ DATA_SET = DataSet(
     licence="none stated (Usenet posts)",
     size="11,314 + 7,532 posts, 14 MB packed",
     fetch=(fetching(DOWNLOAD.url, "20newsgroups/20news-bydate.tar.gz"),),
+    known_sha256="b616b12ca9ea6671fb52714503de0b1bf8760dd8240487d0eea53cd3aeac8f3c",
 )

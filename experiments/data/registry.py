@@ -81,7 +81,11 @@ def load_data(
             f"--data {name} is not on this machine and would be downloaded from {data_set.url}, which --dry-run does "
             f"not do; run without --dry-run, or use what is here, such as --data stdlib ({data_set.when_missing})"
         )
-    return replace(data_set.load(directory, data_file), objective=data_set.objective)
+    data = data_set.load(directory, data_file)
+    note = data.note
+    if data_set.known_sha256 not in ("", data.sha256):
+        note += " This copy has another content than that of the committed results: compare no figures with theirs."
+    return replace(data, objective=data_set.objective, note=note)
 
 
 def load_corpus(

@@ -8,6 +8,7 @@ import pytest
 
 from experiments.analysis.references import REFERENCES
 from experiments.cli import main
+from experiments.data.registry import DATA_SETS
 from experiments.figures import style as plots
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
@@ -53,6 +54,7 @@ def test_the_reference_says_how_it_was_made(name):
     given = re.search(r"--data (\S+)", reference.options)
     data = given[1] if given else get_preset("cpu", STUDIES[reference.study]).config.data
     assert [each.name for each in comparison.data] == [data] * bool(comparison.variants)
+    assert all(DATA_SETS[each.name].known_sha256 in ("", each.sha256) for each in comparison.data)
 
 
 def test_the_references_of_the_readme_are_there_and_that_of_convergence_has_three_seeds_of_the_default_variants():

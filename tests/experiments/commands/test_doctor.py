@@ -49,7 +49,7 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path, capsys):
         if not always_here and name != "text":
             assert data_set.licence, name
             assert data_set.size, name
-            assert data_set.fetch or name == "qqp-part", name  # nobody else has that sample
+            assert data_set.fetch, name
         assert data_set.licence in " ".join(section(without, name).split())
     assert "stdlib (default)" in without
     address = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.registry import DATA_SETS
+from experiments.data.registry import DATA_SETS, load_data
 from tests.experiments.data.made_up_files import Server
 
 REAL_DATA = os.environ.get("LINEAR_ROPE_DATA")  # before the next fixture
@@ -28,7 +28,7 @@ def real():
         directory = Path(REAL_DATA) if REAL_DATA else None
         if directory is None or DATA_SETS[name].find(directory) is None:
             pytest.skip(f"LINEAR_ROPE_DATA names no directory with {name}")
-        return DATA_SETS[name].load(directory, None)
+        return load_data(name, directory)
 
     return load
 

@@ -300,6 +300,10 @@ class TestImdb:
     def test_incomplete_and_damaged_archives_are_refused(self, tmp_path: Path, own_cache: Path) -> None:
         with pytest.raises(ValueError, match=r"hold \{'neg': 3, 'pos': 3, 'unsup': 6\} reviews, expected"):
             imdb.load(self.parts(tmp_path), None, reviews={**COUNTS, "pos": 4})
+        spoilt = self.parts(tmp_path / "spoilt")
+        write_tar(spoilt / "imdb" / "aclImdb_labelled.tar.xz", [*LABELLED[1:], (LABELLED[0][0], b"good\xff")])
+        with pytest.raises(ValueError, match=r"labelled\.tar\.xz, aclImdb/train/pos/0_9\.txt: it is not UTF-8"):
+            imdb.load(spoilt, None, reviews=COUNTS)
         assert not own_cache.exists()
         unlabelled = self.parts(tmp_path / "a") / "imdb" / "aclImdb_unsup.tar.xz"
         whole_archive = unlabelled.read_bytes()

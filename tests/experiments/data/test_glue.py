@@ -186,6 +186,11 @@ def test_a_part_is_cut_and_says_so(tmp_path, part):
         load_data(part.name, tmp_path)
 
 
+def test_a_copy_with_another_content_is_noted(tmp_path):
+    write(tmp_path / "glue/QQP/qqp_sample.tsv", content("qqp", "x", 23_496))
+    assert "This copy has another content than that of the committed results" in load_data("qqp-part", tmp_path).note
+
+
 REAL = {
     "sst-2": ((60_722, 6_627, 872), "2b735236546b", "it 's a charming and often affecting journey ."),
     "mrpc": ((3_654, 422, 1_725), "4f34ab2980ec", "PCCW's chief operating officer, Mike Butcher, and Alex Arena"),
@@ -210,3 +215,4 @@ def test_the_real_ones(real, name):
     if examples.classes:
         assert {*examples.test["label"]} == {*examples.classes}
     assert re.search("GLUE's|A part:", examples.note)
+    assert "another content" not in examples.note

@@ -62,6 +62,7 @@ def test_the_classifier_says_in_python_what_it_said_in_training(fine_tuned):
     assert answers is not None
     texts = late_verdicts.load().texts("test").iloc[:, 0].iloc[answers["number"]]
     assert run.classify(texts.tolist()) == answers["said"].tolist()
+    assert run.classify(texts.iloc[0]) == answers["said"].tolist()[:1]
     assert {*answers["said"]} <= {*load(out).record.objective.classes}
     with pytest.raises(ValueError, match="examples has one of 2 texts; give 1 in each"):
         run.classify([("a text", "another")])

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from experiments.records.files import write_json
 from experiments.training import classification
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.chosen_objective import make_objective
-from experiments.training.classification import Classification, sequence_of
+from experiments.training.classification import Classification, TextClassifier, sequence_of
 from experiments.training.loop import evaluate, train_run
 from experiments.training.models import build_model
 from experiments.training.pretrained import Pretrained
@@ -87,6 +88,20 @@ def test_a_model_learns_it(tmp_path, kind):
     (tested,) = [row for row in rows if row["split"] == "test"]
     # Of scores that are 0 or 5, half of each, Spearman's correlation is at most the root of 3/4.
     assert tested[task.primary.name] > (0.75 if kind == "score" else 0.8)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_example_gets_the_same_answer_by_itself_as_among_others(kind):
+    config = replace(CONFIG, initial_std=0.5)  # so that it says different things without training
+    task = make_objective(examples(kind), config)
+    model = build_model(get_variant("elu+1-rope-after"), config, 0, task).eval()
+    texts = task.examples.texts("test")
+    reader = TextClassifier(model, task.tokenizer, config.context, task.examples.classes, len(texts.columns))
+    said = reader.classify(texts.to_numpy().tolist())
+    shown = said if task.examples.classes else [f"{score:.1f}" for score in said]
+    with torch.no_grad():
+        assert shown == task.said(model, "test", range(len(texts)))
+    assert kind == "score" or len({*shown}) == 2
 
 
 def test_an_epoch_has_every_example_once_and_depends_on_the_seed():
