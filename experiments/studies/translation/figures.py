@@ -63,7 +63,7 @@ def bleu_figure(scores: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
             axes.plot(mine, [height - BELOW] * len(mine), ".", color=look["color"], markersize=4)
         row: Any = {"mean": found.mean, "low": found.low, "high": found.high}
         mean_with_interval(axes, height, row, look["marker"], 6.5, look["color"])
-    axes.set_xlabel("BLEU of the test split (higher is better)")
+    axes.set_xlabel("test BLEU")
     return figure
 
 
