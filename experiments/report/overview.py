@@ -76,7 +76,8 @@ def write_overview(directory: Path, studies: Mapping[str, Study], say: Callable[
             write_atomically(page, template("study.md").render(**words, tables=tables, comparisons=of_each))
             say(str(page))
     content = {"name": directory.resolve().name, "cards": cards, "size": (WIDTH, HEIGHT), "tables": shown}
-    write_atomically(index, template("index.html").render(content))
+    # A table over the comparisons of one study comes first where there is no other study.
+    write_atomically(index, template("index.html").render(content, alone=len(of_study) == 1))
     return index
 
 

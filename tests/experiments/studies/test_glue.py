@@ -165,11 +165,20 @@ def test_the_page_over_all_tasks_has_the_table(task):
     page = (root.parent / "index.html").read_text(encoding="utf-8")
     assert "GLUE beside RoFormer" in page
     assert "81.0 ± 0.5" in page
+    assert page.index("GLUE beside RoFormer") < page.index("<article>")
     page = (root.parent / "glue.md").read_text(encoding="utf-8")
     assert "| softmax-rope | 81.0 ± 0.5 |" in page
     assert "| RoFormer, as published | 89.5 |" in page
     assert "| floor: one answer to all | 79.5 |" in page
     assert "* [mrpc](mrpc/report.md): Softmax attention with RoPE ends highest" in page
+
+
+def test_among_other_studies_the_table_comes_last(task, make_comparison):
+    root, *_ = task(variants=("softmax-rope",))
+    make_comparison(root.parent / "convergence", "softmax-rope", 1)
+    assert main(["report", str(root.parent)]) == 0
+    page = (root.parent / "index.html").read_text(encoding="utf-8")
+    assert page.rindex("</article>") < page.index("GLUE beside RoFormer")
 
 
 def test_without_a_finished_run_there_is_no_table(make_comparison, tmp_path):
