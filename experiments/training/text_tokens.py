@@ -40,7 +40,7 @@ class TextTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocabulary_size: int, kind: Literal["wordpiece", "bpe"]) -> "TextTokenizer":
-        """The tokenizer of texts. Equal texts give equal ones.
+        """The tokenizer of texts. Equal texts give equal pieces; those of WordPiece may be numbered in another order.
 
         "wordpiece" is BERT's: lower case without accents, words and signs apart, every Chinese character a word.
         "bpe" merges bytes as GPT-2's, so that every text comes back as it was.
