@@ -96,8 +96,7 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
     elif kept is not None:
         tokenizer = TextTokenizer.read(kept)
     else:
-        columns = (column for _, column in examples.texts("train").items())
-        texts = (text for column in columns for text in column)
+        texts = [text for _, column in examples.texts("train").items() for text in column]
         tokenizer = TextTokenizer.train(texts, config.vocabulary_size, config.tokenizer)
     if tokenizer.size > config.vocabulary_size:
         raise ValueError(

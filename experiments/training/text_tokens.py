@@ -6,7 +6,7 @@ Learnt from the training split by the library ``tokenizers``, and kept with the 
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from io import BytesIO
@@ -39,28 +39,14 @@ class TextTokenizer:
         self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five letters
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocabulary_size: int, kind: Literal["wordpiece", "bpe"]) -> "TextTokenizer":
-        """The tokenizer of texts. Equal texts give equal pieces; those of WordPiece may be numbered in another order.
+    def train(cls, texts: Sequence[str], vocabulary_size: int, kind: Literal["wordpiece", "bpe"]) -> "TextTokenizer":
+        """The tokenizer of texts. Equal texts give an equal one.
 
         "wordpiece" is BERT's: lower case without accents, words and signs apart, every Chinese character a word.
         "bpe" merges bytes as GPT-2's, so that every text comes back as it was.
         """
-        tokenizers = library()
-        options = {"vocab_size": vocabulary_size, "special_tokens": list(SPECIAL), "show_progress": False}
-        if kind == "wordpiece":
-            tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNKNOWN))
-            tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-            tokenizer.decoder = tokenizers.decoders.WordPiece()
-            trainer = tokenizers.trainers.WordPieceTrainer(**options)
-        else:
-            tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-            tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-            tokenizer.decoder = tokenizers.decoders.ByteLevel()
-            alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-            trainer = tokenizers.trainers.BpeTrainer(initial_alphabet=sorted(alphabet), **options)
-        tokenizer.train_from_iterator(texts, trainer)
-        return cls(tokenizer.to_str(pretty=True))
+        learn = _wordpiece if kind == "wordpiece" else _bpe
+        return cls(learn(texts, vocabulary_size).to_str(pretty=True))
 
     @classmethod
     def read(cls, path: Path) -> "TextTokenizer":
@@ -121,3 +107,43 @@ class TextTokenizer:
     def pieces(self, ids: Sequence[int]) -> list[Any]:
         """What each id stands for."""
         return [self._tokenizer.id_to_token(int(each)) for each in ids]
+
+
+def _wordpiece(texts: Sequence[str], vocabulary_size: int) -> Any:
+    tokenizers = library()
+
+    def tokenizer(vocabulary: dict[str, int]) -> Any:
+        found = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token=UNKNOWN))
+        found.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+        found.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        found.decoder = tokenizers.decoders.WordPiece()
+        return found
+
+    def pieces(first: list[str], size: int) -> dict[str, int]:
+        options = {"vocab_size": size, "special_tokens": first, "show_progress": False}
+        learnt = tokenizer({})
+        learnt.train_from_iterator(texts, tokenizers.trainers.WordPieceTrainer(**options))
+        found: dict[str, int] = learnt.get_vocab()
+        return found
+
+    # The trainer numbers letters within words in any order, and merges equally frequent pairs in that order. What is
+    # special it numbers as given: so the letters are learnt first, and given in order.
+    letters = sorted(pieces(list(SPECIAL), 0).keys() - set(SPECIAL))
+    trained = tokenizer(pieces([*SPECIAL, *letters], vocabulary_size))
+    trained.add_special_tokens(list(SPECIAL))
+    return trained
+
+
+def _bpe(texts: Sequence[str], vocabulary_size: int) -> Any:
+    tokenizers = library()
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    trained.train_from_iterator(texts, trainer)
+    return trained

@@ -79,7 +79,9 @@ def test_a_comparison_killed_five_times_ends_as_if_it_had_not_been(comparison, u
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("study", "measured"), [("glue", "answers.csv"), ("translation", "bleu.csv")])
+@pytest.mark.parametrize(
+    ("study", "measured"), [("mlm", "attention.csv"), ("glue", "answers.csv"), ("translation", "bleu.csv")]
+)
 def test_other_kinds_of_training_end_as_if_they_had_not_been_killed(comparison, counts, study, measured):
     whole = comparison("--workers", "2", study=study).finish()
     assert measured in whole

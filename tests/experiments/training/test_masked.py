@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -151,6 +152,15 @@ def test_tokens_of_a_text_come_back():
     assert bpe.special == wordpiece.special == SPECIAL
     assert wordpiece.encode(["OAK"])[0].tolist() == wordpiece.encode(["oak"])[0].tolist()
     assert [len(ids) for ids in wordpiece.encode(["你好"])] == [2]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_equal_texts_give_equal_tokenizers(kind):
+    # All pairs of different letters are equally frequent: which of them are merged is for their order to say.
+    texts = [f"{first}{second}" for first, second in permutations("abcdefghijklmnopqrstuvwxyz", 2)]
+    first, *others = (TextTokenizer.train(texts, 320, kind) for _ in range(4))
+    assert first.size == 320
+    assert all(other.json == first.json for other in others)
 
 
 def test_a_kept_row_of_tokens_that_was_changed_is_made_again(tmp_path, monkeypatch):
