@@ -126,9 +126,10 @@ def _wordpiece(texts: Sequence[str], vocabulary_size: int) -> Any:
         found: dict[str, int] = learnt.get_vocab()
         return found
 
-    # The trainer numbers letters within words in any order, and merges equally frequent pairs in that order. What is
-    # special it numbers as given: so the letters are learnt first, and given in order.
-    letters = sorted(pieces(list(SPECIAL), 0).keys() - set(SPECIAL))
+    # The trainer numbers the letters that begin words in order and then those within words ("##a") in any order, and
+    # merges equally frequent pairs in the order of their numbers. What is special it numbers as given: so the letters
+    # are learnt first, and given in order.
+    letters = sorted(pieces(list(SPECIAL), 0).keys() - set(SPECIAL), key=lambda piece: (len(piece), piece))
     trained = tokenizer(pieces([*SPECIAL, *letters], vocabulary_size))
     trained.add_special_tokens(list(SPECIAL))
     return trained

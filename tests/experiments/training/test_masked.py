@@ -163,6 +163,11 @@ def test_equal_texts_give_equal_tokenizers(kind):
     assert all(other.json == first.json for other in others)
 
 
+def test_of_equally_frequent_pairs_the_one_that_begins_the_word_is_merged():
+    tokenizer = TextTokenizer.train(["abc", "abc"], 11, "wordpiece")
+    assert tokenizer.pieces(range(11)) == [*SPECIAL, "a", "b", "c", "##b", "##c", "ab"]
+
+
 def test_a_kept_row_of_tokens_that_was_changed_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path))
     tokenizer = TextTokenizer.train(WORDS, 100, "wordpiece")
