@@ -22,9 +22,10 @@ from experiments.records.schema import Comparison, Origin
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import RunFailed, make_optimizer, on_device, training_step
+from experiments.training.loop import RunFailed, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
+from experiments.training.optimizers import make_optimizer
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native
 

@@ -92,7 +92,7 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         short_conv=config.short_conv,
         dropout=config.dropout,
         redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
-        initial_std=config.initial_std,
+        initial_std=config.matrix_std,
         seed=seed,
         feature_seed=seed,
     )

@@ -8,9 +8,10 @@ import torch
 from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.early_stopping import Best
-from experiments.training.loop import RunFailed, RunStopped, make_optimizer, train_run
+from experiments.training.loop import RunFailed, RunStopped, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
+from experiments.training.optimizers import make_optimizer
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows, repeated_rows
 
