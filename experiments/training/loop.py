@@ -26,7 +26,7 @@ from experiments.training.objectives import Batch, Objective
 from experiments.training.optimizers import make_optimizer
 from experiments.training.prefetch import Batches
 from experiments.training.processes import ALONE, Processes
-from experiments.training.schedule import fall_begins, learning_rate_at
+from experiments.training.schedule import fall_begins, last_constant_step, learning_rate_at
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
@@ -100,7 +100,8 @@ def train_run(
     processes.wait()  # until all have read what the first one will write
     # Of a run stopped before its first step there is to be a checkpoint too.
     saved_step = step or None
-    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
+    last_constant = last_constant_step(config)
+    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every, last_constant
 
     trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
     best = Best(directory / "checkpoint", log, objective.primary)
@@ -207,7 +208,7 @@ def train_run(
                     "seconds": max(0.0, time.perf_counter() - started),
                 })  # fmt: skip
                 trained_seconds, trained_tokens = 0.0, 0
-            if step % config.checkpoint_every == 0 or step == config.steps:
+            if step % config.checkpoint_every == 0 or step in (last_constant, config.steps):
                 save()
                 saved_step = step
         if config.tested == "last":

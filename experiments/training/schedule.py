@@ -26,3 +26,8 @@ def learning_rate_at(step: int, config: Config, end: int) -> float:
 def fall_begins(end: int, config: Config) -> int:
     """The step from which the rate falls to zero, in a run that ends at step ``end`` and whose rate does that."""
     return end - (2 * end // 5 if config.schedule == "trapezoid" else end // 5)
+
+
+def last_constant_step(config: Config) -> int | None:
+    """The last step before which the rate is that of a longer run too, from where a run can be extended; or None."""
+    return fall_begins(config.steps, config) if config.schedule == "trapezoid" else None
