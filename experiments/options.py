@@ -46,8 +46,9 @@ class RunOptions(ListOptions):
 
     study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, or "all" for every comparison that `claims` judges"""
-    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper"] = "cpu"
-    """size of the run; every value of it can be overridden below"""
+    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"] = "cpu"
+    """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
+    learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None
     """comma-separated variants; default: the study's own"""
     seeds: int | None = None

@@ -59,8 +59,8 @@ def save_checkpoint(
 ) -> None:
     """Write the state dicts of ``step`` into ``directory``, then remove all but it and the one before.
 
-    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing. So does
-    that of step ``forever``.
+    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing. So
+    does that of step ``forever``.
 
     Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
     """

@@ -97,7 +97,7 @@ def test_a_rate_that_is_set_is_that_of_both():
 
 
 def test_muon_is_refused_where_it_would_not_be_what_was_asked_for(monkeypatch):
-    with pytest.raises(ValueError, match="optimizer is muon with the precision float64.*give adamw"):
+    with pytest.raises(ValueError, match=r"optimizer is muon with the precision float64.*give adamw"):
         dataclasses.replace(CONFIG, precision="float64")
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"PyTorch has from 2\.9 on, and this is .*; give adamw"):

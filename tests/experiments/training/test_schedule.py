@@ -31,5 +31,5 @@ def test_budgets_fall_with_the_schedule_that_is_named():
     assert [learning_rate_at(step, with_budgets, 50) for step in (30, 40, 49)] == pytest.approx([1, 0.5, 0.05])
     cosine = dataclasses.replace(with_budgets, schedule="cosine")
     assert [learning_rate_at(step, cosine, 50) for step in (30, 40, 45)] == pytest.approx([1, 1, 0.5])
-    with pytest.raises(ValueError, match="inverse-sqrt with budgets.*give trapezoid"):
+    with pytest.raises(ValueError, match=r"inverse-sqrt with budgets.*give trapezoid"):
         dataclasses.replace(with_budgets, schedule="inverse-sqrt")
