@@ -156,8 +156,8 @@ class Config:
             )
         if self.optimizer == "muon" and self.precision == "float64":
             raise ValueError(
-                "optimizer is muon with the precision float64, but Muon computes in bfloat16 whatever the precision; "
-                "give adamw, or another precision"
+                "optimizer is muon with the precision float64, but Muon computes in float32 (on a GPU in bfloat16) "
+                "whatever the precision; give adamw, or another precision"
             )
         if self.tested == "best" and (self.budgets != "none" or self.kept_checkpoints > 2):
             raise ValueError(

@@ -38,7 +38,6 @@ from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective
-from experiments.training.optimizers import check_optimizer
 from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, parse_variants
@@ -68,7 +67,6 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     )
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
-    check_optimizer(config)
     for one in configs.values():
         check_can_share(one.batch_size, options.nproc)
     if device.type == "cpu" and not is_elsewhere(options.launcher):

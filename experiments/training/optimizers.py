@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.config import Config
+from experiments.training.muon import Muon
 from linear_rope.blocks import Block
 from linear_rope.features.base import FeatureMap
 from linear_rope.positions.decay import Decay
@@ -22,7 +23,6 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     Both decay matrices, and neither biases nor the vectors of norms. ``param_groups`` are: Muon's, if there is one, the
     decayed and the other weights of AdamW.
     """
-    check_optimizer(config)
     muons = block_matrices(model) if config.optimizer == "muon" else []
     known = {id(each) for each in muons}
     others = [each for each in model.parameters() if id(each) not in known]
@@ -34,19 +34,8 @@ def make_optimizer(model: nn.Module, config: Config) -> torch.optim.Optimizer:
     adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=fused or None)
     if not muons:
         return adamw
-    # Liu et al. 2025, arXiv 2502.16982: scaled to the root mean square of AdamW's updates, so that one rate suits both.
-    muon = torch.optim.Muon(
-        muons, lr=config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = Muon(muons, config.learning_rate, config.weight_decay)
     return Several(muon, adamw)
-
-
-def check_optimizer(config: Config) -> None:
-    """Raises ValueError if this PyTorch does not have it."""
-    if config.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
-        raise ValueError(
-            f"--optimizer is muon, which PyTorch has from 2.9 on, and this is {torch.__version__}; give adamw"
-        )
 
 
 def block_matrices(model: nn.Module) -> list[Tensor]:

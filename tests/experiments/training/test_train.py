@@ -195,13 +195,11 @@ def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task,
     assert rates[20] == pytest.approx(config.learning_rate / 4)
 
 
-needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch before 2.9 has no Muon")
 MODERN = dataclasses.replace(
     CONFIG, steps=20, optimizer="muon", schedule="trapezoid", initial_spread=0.9, checkpoint_every=3
 )
 
 
-@needs_muon
 def test_a_budget_of_a_trapezoid_is_a_branch_of_the_run(tmp_path, task):
     train(tmp_path / "all", task, config=dataclasses.replace(MODERN, budgets="10"))
     train(tmp_path / "short", task, config=dataclasses.replace(MODERN, steps=10))
@@ -210,7 +208,6 @@ def test_a_budget_of_a_trapezoid_is_a_branch_of_the_run(tmp_path, task):
     assert figures_by_budget(tmp_path / "all")[20] == figures_by_budget(tmp_path / "without")[20]
 
 
-@needs_muon
 @pytest.mark.parametrize("stop_at", [1, 11, 12, 14, 19])
 def test_a_run_with_muon_that_was_stopped_goes_on_to_the_same_metrics(tmp_path, task, undisturbed, stop_at):
     steps = []
@@ -223,7 +220,6 @@ def test_a_run_with_muon_that_was_stopped_goes_on_to_the_same_metrics(tmp_path, 
     assert rows(tmp_path) == rows(undisturbed(config=MODERN))
 
 
-@needs_muon
 def test_a_trapezoid_keeps_the_weights_that_a_longer_run_would_have_too(undisturbed):
     there = {path.name for path in (undisturbed(config=MODERN) / "checkpoint").iterdir()}
     assert there == {f"step{step:08d}" for step in (12, 15, 18, 20)}  # 15 and 18 as in any run
