@@ -101,7 +101,7 @@ def train_run(
     # Of a run stopped before its first step there is to be a checkpoint too.
     saved_step = step or None
     last_constant = last_constant_step(config)
-    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every, last_constant
+    kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
     best = Best(directory / "checkpoint", log, objective.primary)
@@ -111,7 +111,7 @@ def train_run(
             states = processes.states(model, optimizer)
             if processes.is_first:
                 check()
-                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints)
+                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints, last_constant)
 
         def stop_if_asked() -> None:
             if processes.first_says(should_stop()):

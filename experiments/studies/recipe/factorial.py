@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -35,7 +36,7 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
 
 def overview(roots: Sequence[Path]) -> Entries:
     """A row for each comparison, and one more for each where differences are shown; nothing if no run is finished."""
-    losses, differences = [], []
+    losses, differences = list[dict[str, Any]](), list[dict[str, Any]]()
     for root in sorted(roots, key=_place):
         comparison = read_comparison(root)
         found = test_losses(root, comparison)
@@ -43,14 +44,11 @@ def overview(roots: Sequence[Path]) -> Entries:
             continue
         _, _, spread = _place(root)
         head = {"data": comparison.data[0].called, "optimiser": Config(**comparison.config).optimizer, "spread": spread}
-        rates = {variant.name: variant.settings.get("learning_rate") for variant in comparison.variants}
-        losses.append(
-            head
-            | {
-                name: f"{found[name].mean():.3f} (rate {rates[name]:g})" if rates[name] else f"{found[name].mean():.3f}"
-                for name in found
-            }
-        )
+        rates = {
+            variant.name: (comparison.config | variant.settings)["learning_rate"] for variant in comparison.variants
+        }
+        row = {str(name): f"{values.mean():.3f}" for name, values in found.items()}
+        losses.append(head | {name: f"{loss} (rate {rates[name]:g})" for name, loss in row.items()})
         there = [pair for pair in PAIRS if {*pair} <= {*found}]
         differences.append(head | {f"{a} − {b}": told(estimate([*(found[a] - found[b]).dropna()])) for a, b in there})
     if not losses:
