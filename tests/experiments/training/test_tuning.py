@@ -7,10 +7,13 @@ import shutil
 import pytest
 from msgspec.structs import replace
 
+from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.commands import run_training
+from experiments.figures.rates import draw_rates, rates_figure
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status, write_record
+from experiments.report.tables import how_to_read, main_table, terminal_table
 from experiments.studies.decay import measure as decay
 from experiments.training.tuning import (
     Search,
@@ -25,7 +28,7 @@ from experiments.training.tuning import (
     untuned,
 )
 from experiments.variants import get_variant
-from tests.made_up import metrics_rows, repeated_rows, undrawn
+from tests.made_up import make_record, metrics_rows, repeated_rows, undrawn
 
 QUICK = ["--preset", "smoke", "--steps", "4", "--evaluate-every", "2", "--log-every", "1", "--checkpoint-every", "2"]
 VARIANT = "softmax-none"
@@ -265,6 +268,43 @@ def test_the_table_says_what_diverged_what_was_tried_beyond_the_grid_and_what_is
     assert search_of(root, comparison, VARIANT).rate == 0.002
 
 
+def test_what_is_not_tuned_is_marked_beside_its_name_and_said_below_the_table(make_comparison, tmp_path):
+    comparison = read_comparison(make_comparison(tmp_path, f"{VARIANT},elu+1-none,relu-none", rate_seeds=3))
+    summary = summarise(tmp_path, comparison)
+    assert "ot tuned" not in how_to_read(main_table(summary, comparison), summary, comparison)
+    for variant, why in zip(comparison.variants, ("", "upper edge", "diverged"), strict=True):
+        variant.not_tuned = why
+    table = main_table(summary, comparison)
+    assert table["variant"].tolist() == [VARIANT, "elu+1-none\n[not tuned]", "relu-none\n[not tuned]"]
+    said = how_to_read(table, summary, comparison)
+    assert "Not tuned, as the highest learning rate that was tried is its best: elu+1-none." in said
+    assert "Not tuned, as its loss diverged at every learning rate that was tried: relu-none." in said
+    assert terminal_table(summary, comparison).caption.plain.count("Not tuned") == 2
+
+
+def test_the_figure_has_a_line_of_means_a_dot_for_each_seed_and_a_ring_around_the_rate_of_the_variant():
+    names = [VARIANT, "softmax-rope"]
+    comparison = make_record(variants=names, learning_rates=[0.001, 0.002], rate_seeds=2)
+    comparison.variants[0].settings = {"learning_rate": 0.002}
+    figures = {0.001: [3.0, 3.5], 0.002: [2.0, 2.5], 0.004: [2.5, 2.5], 0.008: [90.0]}
+    (axes,) = rates_figure({VARIANT: figures, "softmax-rope": {}}, comparison).axes
+    line, dots, ring = ([list(values) for values in each.get_data()] for each in axes.get_lines())
+    assert line == [[0.001, 0.002, 0.004, 0.008], [3.25, 2.25, 2.5, 90.0]]
+    assert dots == [[0.001, 0.001, 0.002, 0.002, 0.004, 0.004], [3.0, 3.5, 2.0, 2.5, 2.5, 2.5]]
+    assert ring == [[0.002], [2.25]]
+    assert axes.get_ylim() == pytest.approx((2.0 - 0.12, 3.5 + 0.12)), "what is far from the best is cut off"
+
+
+def test_the_figure_leaves_out_rates_that_diverge_and_a_fixed_grid_has_none(made_up):
+    root, comparison = made_up([3.0, 2.5, 2.75, None], rate_seeds=1)
+    with undrawn():
+        assert draw_rates(root, root, replace(comparison, rate_seeds=0)) is None
+        assert draw_rates(root, root, comparison).stem == "rates"
+    assert (root / "figures" / "rates.svg").exists()
+    with undrawn():
+        assert draw_rates(root / "nothing", root / "nothing", comparison) is None
+
+
 def test_trials_are_of_every_variant_but_those_whose_name_fixes_the_rate(made_up):
     root, comparison = made_up([3.0, 2.5])
     tuned = replace(comparison.variants[0], settings={"learning_rate": 0.002})
@@ -339,6 +379,7 @@ def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_
     report = (tuned / "report.md").read_text()
     assert "| variant | 0.01 | 0.1 | 1.0 | 1e+29 | trained with |" in report
     assert place in report
+    assert "](figures/rates.png)" in report
     record = read_comparison(tuned / "tuning")
     assert [variant.settings["learning_rate"] for variant in record.variants] == [0.01, 0.1, 1.0, 1e29]
     assert record.seeds == [0, 1]
