@@ -54,7 +54,8 @@ class RunOptions(ListOptions):
     seeds: int | None = None
     """number of seeds, 0 to K-1; default: the preset's"""
     learning_rates: str | None = None
-    """comma-separated grid: every variant gets the rate at which its first seed ends with the lowest validation loss"""
+    """comma-separated grid, extended until a variant's best is inside it: each variant gets its own, that of the lowest
+    validation loss, which up to three seeds decide"""
     reuse: Path | None = None
     """directory of comparisons; runs that are trained there already, with all the same, are taken over"""
     out: Path | None = None

@@ -123,6 +123,8 @@ def size(comparison: Comparison) -> str:
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
     rates = comparison.learning_rates
     tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
+    if comparison.rate_seeds:
+        tuned = f"each variant's best learning rate, searched from {len(rates)}"
     return (
         f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {comparison.read_in(1)}, "
         f"context {comparison.contexts}, {tuned}"

@@ -26,6 +26,7 @@ from experiments.training.loop import RunFailed, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.training.optimizers import make_optimizer
+from experiments.training.tuning import MOST_BEYOND, MOST_SEEDS
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native
 
@@ -99,7 +100,9 @@ def print_plan(
     if trials:
         console.print(
             f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}); a variant's best one "
-            "is its first seed",
+            "is its first seed. Where the best stands at an edge of the grid, rates beyond it are tried too, up to "
+            f"{MOST_BEYOND} at each edge; the best and its neighbours are then trained with {min(MOST_SEEDS, seeds)} "
+            f"seed{'s' * (seeds > 1)}",
             soft_wrap=True,
         )
     at_once = 1 if workers is None else min(workers, runs)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -102,6 +101,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         if (sha256 := objective.initial_weights(variant, seed))
     }
     comparison.learning_rates = rates
+    comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if rates else 0
     comparison.notes += passed_over
     # What cannot be merged is refused before anything is written.
     tuning.check_trials(root, store.merge_with_existing(root, comparison))
@@ -191,11 +191,9 @@ class _Trainer:
             part=self.part,
         )
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, but: Sequence[str] = ()) -> dict[Run, Failure]:
-        """Train what is missing of a comparison, but for some variants; what is to be noted is ``comparison``'s."""
+    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Failure]:
+        """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
         training = self.training(at, what)
-        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        runs = [run for run in (self.part.share(runs) if self.part else runs) if run.variant not in but]
         with for_a_moment(self.root) if self.part else nullcontext():
             self.objective.save(at)
             taken = take_over(training, runs, self.reusable)
@@ -245,7 +243,6 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
 def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: int | None) -> int:
     """Train a part of a comparison, while others may train theirs. Returns the exit status."""
     root, console = trainer.root, trainer.console
-    failures: dict[tuple[Path, Run], Failure] = {}
     with ExitStack() as held:
         with for_a_moment(root):
             held.enter_context(one_part(root, *part))
@@ -253,34 +250,15 @@ def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: 
             print_head(console, comparison, trainer.objective.corpus, trainer.device, workers)
             trainer.begin(comparison)
             trainer.note_nondeterministic(comparison)
-            if untuned(comparison):
-                store.make_directory(root / tuning.DIRECTORY)
-                write_record(root / tuning.DIRECTORY / "comparison.json", tuning.trials(comparison))
         held.enter_context(store.failing_after_it_began(root))
-        if waiting := untuned(comparison):
-            tuned = [variant for variant in comparison.variants if variant not in waiting]
-            trials, but = tuning.trials(comparison), tuning.trials(replace(comparison, variants=tuned)).variants
-            ended = trainer.train(root / tuning.DIRECTORY, trials, comparison, [variant.name for variant in but])
-            failures |= {(root / tuning.DIRECTORY, run): failure for run, failure in ended.items()}
-            with for_a_moment(root):
-                comparison = read_comparison(root)  # others may have found some rates meanwhile
-                _choose_rates(console, root, comparison)
-        trainer.reuse_trials(comparison)
-        waiting = untuned(comparison)
-        ended = trainer.train(root, comparison, comparison, [variant.name for variant in waiting])
-        failures |= {(root, run): failure for run, failure in ended.items()}
-    trainer.tell(failures)
-    if waiting:
-        console.print(
-            f"{part} has tried its learning rates, and {len(waiting)} variants have none yet; give the same command "
-            "again when all parts have ended",
-            soft_wrap=True,
-        )
-    else:
-        console.print(
-            f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True
-        )
-    return EXIT_FAILED if failures else 0
+        ended = trainer.train(root, comparison, comparison, part.share(_runs_by_seed(comparison)))
+    trainer.tell({(root, run): failure for run, failure in ended.items()})
+    console.print(f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True)
+    return EXIT_FAILED if ended else 0
+
+
+def _runs_by_seed(comparison: Comparison) -> list[Run]:
+    return [Run(variant.name, seed) for seed in comparison.seeds for variant in comparison.variants]
 
 
 def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
@@ -296,9 +274,9 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     trainer.note_nondeterministic(comparison)
     trainer.reuse_trials(comparison)
     waiting = untuned(comparison)
-    ready = [variant for variant in comparison.variants if variant not in waiting]
-    if ready:
-        ended = trainer.train(root, replace(comparison, variants=ready), comparison)
+    ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
+    if ready.variants:
+        ended = trainer.train(root, ready, comparison, _runs_by_seed(ready))
         failures |= {(root, run): failure for run, failure in ended.items()}
     comparison.unrecorded = [
         UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
@@ -310,7 +288,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     otherwise = store.trained_otherwise(root, comparison)
-    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(comparison))
+    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(root, comparison))
     measured = resolve(study.measure)(root, comparison, objective)
     store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
     write_record(root / "comparison.json", comparison)
@@ -331,16 +309,26 @@ def _short_of_the_peak(config: Config) -> list[str]:
 
 
 def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Failure]:
-    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run."""
+    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
+
+    What is to be tried next follows from the trials on disk, so that the search goes on where it was stopped.
+    """
     variants = untuned(comparison)
     if not variants:
         return {}
     root, at = trainer.root, trainer.root / tuning.DIRECTORY
     rates = ", ".join(map(str, comparison.learning_rates))
-    trainer.console.print(f"learning rates: {len(variants)} variants at {rates}, seed {tuning.SEED}", soft_wrap=True)
+    where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
+    trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
     store.make_directory(at)
-    write_record(at / "comparison.json", tuning.trials(comparison))
-    failures = trainer.train(at, tuning.trials(replace(comparison, variants=variants)), comparison)
+    failures: dict[Run, Failure] = {}
+    while True:
+        trials = tuning.trials(root, comparison)
+        write_record(at / "comparison.json", trials)
+        missing = [Run(*trial) for trial in tuning.missing(root, comparison)]
+        if not (runs := [run for run in missing if run not in failures]):
+            break
+        failures |= trainer.train(at, trials, comparison, runs)
     _choose_rates(trainer.console, root, comparison)
     return {(at, run): failure for run, failure in failures.items()}
 
@@ -353,13 +341,16 @@ def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
     variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
     for variant in untuned(comparison):
-        if not tuning.have_ended(root, comparison, variant.name):
+        search = tuning.search_of(root, comparison, variant.name)
+        if search.missing:
             console.print(f"  {variant.name}: not yet, for a trial failed or was not made", soft_wrap=True)
             continue
-        rate = tuning.choose(root, comparison, variant.name)
-        remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
-        rate = comparison.config["learning_rate"] if rate is None else rate
+        rate = comparison.config["learning_rate"] if search.rate is None else search.rate
         variant.settings = variant.settings | {"learning_rate": rate}
+        variant.not_tuned = search.not_tuned if comparison.rate_seeds else ""
+        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
+        if search.rate is None:
+            remark = " (the comparison's: it diverged at all of them)"
         console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)
 

@@ -54,6 +54,9 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     position_parameters: Natural
     settings: dict[str, Any] = {}
     """values of the configuration in which the variant differs from the comparison's"""
+    not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
+    """why its learning rate, searched with others, may not be its best: it is the last one that was tried, or at every
+    rate the loss diverged; of a fixed grid this is not recorded"""
 
     def __post_init__(self) -> None:
         name = self.name
@@ -149,7 +152,10 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     created: str
     notes: list[str]
     learning_rates: list[Number] = []
-    """the grid of which every variant has its best; empty: one rate for all"""
+    """the grid from which every variant's best is searched; empty: one rate for all"""
+    rate_seeds: Natural = 0
+    """how many seeds decide between a variant's best rates, in a grid that extends itself until the best is inside; 0:
+    the first seed decides, in the grid as it is, as in records from before there was a choice"""
     unrecorded: list[UnrecordedRun] = []
     nondeterministic: list[str] = []
     """operations of the variants that give other bits when they are run again"""

@@ -20,7 +20,7 @@ from experiments.records import environment
 from experiments.records.files import is_there, visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import Comparison
-from experiments.variants import VARIANTS, is_variant
+from experiments.variants import VARIANTS, get_variant, is_variant
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
@@ -146,11 +146,15 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         refuse_if_differing(root / variant.name, differing_settings(settings, variant.settings))
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
+    # One rule for all variants: what has found a rate by one goes on by it.
+    has_found = any("learning_rate" in {*each.settings} - {*get_variant(each.name).settings} for each in there.variants)
+    rate_seeds = there.rate_seeds if has_found else max(there.rate_seeds, comparison.rate_seeds)
     initial_weights = there.initial_weights | comparison.initial_weights
     merged = replace(
         there,
         variants=list(recorded.values()),
         seeds=seeds,
+        rate_seeds=rate_seeds,
         floors=comparison.floors,
         initial_weights=initial_weights,
     )

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE
+from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
@@ -70,6 +71,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
+            entries += filter(None, [draw_rates(root, output, comparison)])
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison)))
         shown = [_shown(output, entry) for entry in entries]
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)

@@ -20,6 +20,11 @@ from experiments.records.schema import Comparison
 NOTHING = "-"
 NO_BASELINE = " was not run"
 ANY = (-inf, inf)
+NOT_TUNED = {
+    "lower edge": "the lowest learning rate that was tried is its best",
+    "upper edge": "the highest learning rate that was tried is its best",
+    "diverged": "its loss diverged at every learning rate that was tried",
+}
 
 
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
@@ -44,7 +49,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
         rows.append(
             {
-                "variant": name,
+                "variant": f"{name}\n[not tuned]" if variant.not_tuned else name,
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
                 f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
                 "minus baseline": difference,
@@ -87,6 +92,7 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
     says = ["n counts finished seeds."]
     if comparison.floor is not None:
         says.append(f"Floor, an answer that knows nothing of the input: {comparison.floor:.3f}.")
+    says += _not_tuned(comparison)
     if summary["low"].notna().any():
         says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
     if "minus baseline" in table:
@@ -97,6 +103,12 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
     if "tokens/s" in table:
         says.append("tokens/s is the mean of the runs' medians.")
     return " ".join(says)
+
+
+def _not_tuned(comparison: Comparison) -> list[str]:
+    """For each reason why variants are not tuned, a sentence."""
+    names = {why: [each.name for each in comparison.variants if each.not_tuned == why] for why in NOT_TUNED}
+    return [f"Not tuned, as {words}: {', '.join(names[why])}." for why, words in NOT_TUNED.items() if names[why]]
 
 
 def notes_in_words(comparison: Comparison) -> list[str]:
@@ -130,17 +142,18 @@ def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]
 def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     """The main table for the end of a run in a terminal, with what did not finish below it."""
     rows = main_table(summary, comparison)
-    fates = [f"{variant}: {fate}" for variant, fate in zip(rows["variant"], rows["not finished"], strict=True) if fate]
+    names = [variant.name for variant in comparison.variants]
+    fates = [f"{variant}: {fate}" for variant, fate in zip(names, rows["not finished"], strict=True) if fate]
     table = Table(
         title=Text(f"{comparison.name}: mean over seeds [95 % interval]"),
         title_justify="left",
-        caption=Text(visible("\n".join(fates))),
+        caption=Text(visible("\n".join([*_not_tuned(comparison), *fates]))),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
-    table.add_column("variant", no_wrap=True, min_width=max(map(len, rows["variant"])))
+    table.add_column("variant", no_wrap=True, min_width=max(map(len, names)))
     for column in rows.columns.drop(["variant", "parameters", "not finished"]):
         table.add_column(textwrap.fill(column, 14), justify="right")
     for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():
