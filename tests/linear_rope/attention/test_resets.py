@@ -16,7 +16,7 @@ DIM, LENGTH = HEADS * D, 80
 STARTS = (0, 20, 21, 66, LENGTH)
 
 
-LITTLE = pytest.mark.parametrize("log_kept", [-math.inf, -1e4, -1e20, torch.finfo(torch.float64).min])
+LITTLE = pytest.mark.parametrize("log_kept", [-math.inf, torch.finfo(torch.float32).min])
 
 
 class Boundaries(Decay):
