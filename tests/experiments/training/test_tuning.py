@@ -11,10 +11,12 @@ from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.figures.rates import draw_rates, rates_figure
+from experiments.presets import get_preset
 from experiments.records.files import write_json
 from experiments.records.record import read_comparison, run_config, run_status, write_record
 from experiments.report.tables import how_to_read, main_table, terminal_table
 from experiments.studies.decay import measure as decay
+from experiments.studies.registry import STUDIES
 from experiments.training.tuning import (
     Search,
     figures_of,
@@ -467,7 +469,8 @@ def test_variants_that_are_added_later_have_trials_of_their_own_and_change_no_ch
 def test_a_variant_all_of_whose_trials_diverged_keeps_the_comparison_s_rate_for_good(tmp_path, capsys):
     root = tmp_path / "out"
     assert tuned_run(root, rates="1e29,1e30") == 1
-    assert f"{VARIANT}: 0.002 (the comparison's: it diverged at all of them)" in capsys.readouterr().out
+    rate = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
+    assert f"{VARIANT}: {rate} (the comparison's: it diverged at all of them)" in capsys.readouterr().out
     assert settings_of(root) == {VARIANT: {"learning_rate": 0.002}}
     assert run_status(root, VARIANT, 0).state == "done"
     told = "0.002 (not tuned: diverged)"
