@@ -22,8 +22,8 @@ class Retention(LinearRoPEAttention):
     :meth:`attention_weights` gives is before that.
 
     Args:
-        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as
-            in :class:`LinearRoPEAttention`.
+        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv,
+            qk_norm: as in :class:`LinearRoPEAttention`.
         rope: "after", or "before", which is the same without a map, rotates queries and keys; "none".
         activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
@@ -49,6 +49,7 @@ class Retention(LinearRoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
     ) -> None:
         check_choice("activation", activation, ("identity", "silu"))
         super().__init__(
@@ -67,6 +68,7 @@ class Retention(LinearRoPEAttention):
             rope_angles=rope_angles,
             local_conv=local_conv,
             short_conv=short_conv,
+            qk_norm=qk_norm,
         )
 
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:

@@ -35,6 +35,7 @@ KERNELS: dict[str, Any] = {
 }
 MODULES = {name: (name, {}) for name in KERNELS}
 MODULES |= {f"{name}, no rope": (name, {"rope": "none"}) for name in KERNELS}
+MODULES |= {f"{name}, normalised": (name, {"qk_norm": True}) for name in KERNELS}
 MODULES |= {f"{name}, no decay": (name, {"decay": "none"}) for name in ("retention", "delta")}
 MODULES |= {
     f"retention, {rope} silu": ("retention", {"activation": "silu", "rope": rope}) for rope in ("after", "before")
@@ -42,7 +43,8 @@ MODULES |= {
 MODULES |= {f"{name}, gate": (name, {"decay": "gate"}) for name in ("hedgehog", "taylor", "retention", "favor+window")}
 MODULES |= {f"{name}, before": (name, {"rope": "before"}) for name in ("hedgehog", "taylor")}
 MODULES |= {
-    f"{name}, all else": (name, {"rope_angles": "selective", "local_conv": 3, "short_conv": 4}) for name in KERNELS
+    f"{name}, all else": (name, {"rope_angles": "selective", "local_conv": 3, "short_conv": 4, "qk_norm": True})
+    for name in KERNELS
 }
 
 
