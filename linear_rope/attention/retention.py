@@ -18,8 +18,8 @@ class Retention(LinearRoPEAttention):
     """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), without its output gate.
 
     Queries and keys are not mapped unless ``activation`` is "silu", and RoPE's rotation stands for the paper's; every
-    head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D, changes nothing. What
-    :meth:`attention_weights` gives is before that.
+    head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D or, without an
+    activation, the gains of ``qk_norm``, changes nothing. What :meth:`attention_weights` gives is before that.
 
     Args:
         dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv,
