@@ -101,6 +101,8 @@ class Config:
     """tokens in a learned sum of values that is added to the heads' output; 0: none"""
     short_conv: Annotated[int, 0, 4096] = 0
     """tokens in a learned sum of queries, keys and values that is added to each; 0: none"""
+    qk_norm: Literal["no", "yes"] = "no"
+    """yes: each head's queries and keys are normalised before map and rotation, with a learned gain of the head"""
     log_every: Annotated[int, 1, 10**9] = 10
     """steps between training-loss records"""
     evaluate_every: Annotated[int, 1, 10**9] = 40

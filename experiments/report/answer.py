@@ -27,6 +27,7 @@ ADDED: dict[str, dict[object, str]] = {
     },
     "local_conv": {"any": "a local convolution"},
     "short_conv": {"any": "a short convolution"},
+    "qk_norm": {"yes": "normalised queries and keys"},
 }
 """settings that add something to a variant, and what a sentence calls it"""
 NAMES = {

@@ -253,7 +253,7 @@ def test_budgets_that_do_not_fit_are_refused(budgets):
 
 
 def test_weight_decay_is_on_matrices_only(task):
-    model = build_model(VARIANTS["softmax-none"], CONFIG, 0, task)
+    model = build_model(VARIANTS["softmax-none"], dataclasses.replace(CONFIG, qk_norm="yes"), 0, task)
     decayed, kept = make_optimizer(model, CONFIG).param_groups
     assert {p.dim() for p in decayed["params"]} == {2}
     assert {p.dim() for p in kept["params"]} == {1}
