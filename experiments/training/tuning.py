@@ -71,6 +71,7 @@ def trials(comparison: Comparison) -> Comparison:
         learning_rates=[],
         seeds=[SEED],
         variants=variants,
+        baseline=None,  # each with its own at the same rate
         initial_weights=initial_weights,
     )
 
