@@ -15,7 +15,7 @@ ACCURACY = {"name": "labels", "metric": "accuracy", "unit": "accuracy", "better"
 
 @pytest.fixture
 def compared(make_comparison, tmp_path):
-    """Makes a comparison in which the seeds of A are these values above those of B, which differ by 1 from each other."""
+    """Makes a comparison in which A is this much above B at each seed, and B at each seed 1 above the one before."""
 
     def make(differences, **other):
         def value(name, seed, step):

@@ -30,8 +30,9 @@ def test_interval_and_p_are_those_of_scipys_tests(values):
     assert found.p_equivalent == pytest.approx(max(one_sided), rel=1e-9)
 
 
-# Five values of standard deviation 0.01 have a 95 % interval of ±2.7764·0.01/√5 = ±0.01242 and a 90 % one of ±2.1318·0.01/√5
-# = ±0.00953. So zero is left out from a mean of 0.01242 on, and the margin kept up to one of 0.02 - 0.00953 = 0.01047.
+# Five values of standard deviation 0.01 have a 95 % interval of ±2.7764·0.01/√5 = ±0.01242 and a 90 % one of
+# ±2.1318·0.01/√5 = ±0.00953. So zero is left out from a mean of 0.01242 on, and the margin is kept up to one of
+# 0.02 - 0.00953 = 0.01047.
 @pytest.mark.parametrize(
     ("mean", "outcome"),
     [
