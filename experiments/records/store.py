@@ -154,7 +154,9 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         seeds=seeds,
         floors=comparison.floors,
         initial_weights=initial_weights,
-        baseline=comparison.baseline or there.baseline or "",
+        baseline=comparison.baseline
+        or there.baseline
+        or comparison.baseline,  # one that is chosen, now or before, stays
     )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
