@@ -51,6 +51,9 @@ class RunOptions(ListOptions):
     learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None
     """comma-separated variants; default: the study's own"""
+    baseline: str | None = None
+    """variant that tables and figures compare all others with; default: each one's own (the same kernel without
+    positions, or without its setting) where that is run too, else the first variant"""
     seeds: int | None = None
     """number of seeds, 0 to K-1; default: the preset's"""
     learning_rates: str | None = None
@@ -108,6 +111,8 @@ class ReportOptions(ListOptions):
     """what `run` wrote (its --out), or a directory of such ones"""
     format: Literal["html", "markdown", "latex", "csv"] = "html"
     """html: write the report; else print the main table for a paper in this form, and write nothing"""
+    baseline: str | None = None
+    """variant that all others are compared with; default: as the comparison was run"""
 
 
 @dataclass(frozen=True)
@@ -394,5 +399,7 @@ def _of_comparison(record: Comparison, path: Path) -> dict[str, Any]:
         raise ValueError(f"--config {path} has the seeds {record.seeds}, which no run makes: give a TOML")
     if record.learning_rates:
         options["learning_rates"] = record.learning_rates
+    if record.baseline:
+        options["baseline"] = record.baseline
     options |= {"seeds": len(record.seeds), "variants": [variant.name for variant in record.variants]}
     return asdict(Config()) | record.config | options

@@ -174,7 +174,7 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
             for contrast, other in contrasts(variant, comparison, metric):
                 theirs = ends("test", metric, other)
                 values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
-        targets = validated(main, variant.baseline)
+        targets = validated(main, comparison.baseline_of(variant))
         values["steps_to_baseline"] = steps = {
             seed: first_at_or_below(sign * curve, sign * targets[seed])
             for seed, curve in by_seed("validation", main, name).items()
@@ -202,8 +202,9 @@ def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
 def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> list[tuple[str, str]]:
     """The paired differences of a metric that are reported for a variant, as (name, variant subtracted).
 
-    Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
-    Those two have the same settings, but for a learning rate that was found for each variant by tuning.
+    Every variant against its baseline (``Comparison.baseline_of``), and RoPE after the map against RoPE before it,
+    where both variants were run. Those two have the same settings, but for a learning rate that was found for each
+    variant by tuning.
     """
 
     def settings(variant: VariantRecord) -> dict[str, Any]:
@@ -212,8 +213,8 @@ def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> li
 
     others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
-    if variant.baseline in others:
-        found.append((f"test_{metric}_minus_baseline", variant.baseline))
+    if (baseline := comparison.baseline_of(variant)) in others:
+        found.append((f"test_{metric}_minus_baseline", baseline))
     if variant.position == "rope-after":
         found += [
             (f"test_{metric}_minus_rope_before", name)

@@ -102,9 +102,10 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     }
     comparison.learning_rates = rates
     comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if rates else 0
+    comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
     # What cannot be merged is refused before anything is written.
-    tuning.check_trials(root, store.merge_with_existing(root, comparison))
+    tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, comparison), options.baseline))
     if options.dry_run:
         if device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured

@@ -72,7 +72,7 @@ def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compari
     """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
     runs = gains(curves, summary, comparison)
     kernels = {variant.kernel for variant in comparison.variants if variant.name in runs}  # with something to compare
-    variants = [v for v in comparison.variants if v.baseline != v.name and v.kernel in kernels]
+    variants = [v for v in comparison.variants if comparison.baseline_of(v) != v.name and v.kernel in kernels]
     shown = replace(comparison, variants=variants)
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
@@ -86,10 +86,11 @@ def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -
     finished = finished_seeds(summary)
     found: Runs = {}
     for variant in comparison.variants:
-        mine, base = runs.get(variant.name, {}), runs.get(variant.baseline, {})
-        for seed in sorted(finished.get(variant.baseline, set()) & mine.keys() & base.keys()):
+        baseline = comparison.baseline_of(variant)
+        mine, base = runs.get(variant.name, {}), runs.get(baseline, {})
+        for seed in sorted(finished.get(baseline, set()) & mine.keys() & base.keys()):
             difference = (mine[seed] - base[seed]).dropna()
-            if variant.baseline != variant.name and len(difference):
+            if baseline != variant.name and len(difference):
                 found.setdefault(variant.name, {})[seed] = difference
     return found
 
@@ -113,7 +114,7 @@ def _panels(
         axes.tick_params(labelbottom=True)
         if not references:
             axes.axhline(0, color=MUTED, linewidth=1.0)
-        others = _references(variants, comparison.variants) if references else []
+        others = _references(variants, comparison) if references else []
         _draw_variants(axes, others, variants, runs, summary)
     name_vertical(figure, quantity)
     head(figure, comparison, note)
@@ -152,12 +153,13 @@ def _draw_variants(
     legend_beneath(axes, handles)
 
 
-def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> list[VariantRecord]:
+def _references(variants: list[VariantRecord], comparison: Comparison) -> list[VariantRecord]:
     """Softmax attention with RoPE (or else the first softmax variant), and baselines that belong to another panel."""
     if variants[0].kernel == "softmax":
         return []
+    every = comparison.variants
     softmax = sorted((v for v in every if v.kernel == "softmax"), key=lambda v: v.position != "rope-before")
-    baselines = {variant.baseline for variant in variants}
+    baselines = {comparison.baseline_of(variant) for variant in variants}
     return softmax[:1] + [v for v in every if v.name in baselines and v not in variants and v not in softmax[:1]]
 
 

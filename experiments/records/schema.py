@@ -22,6 +22,7 @@ Split = Literal["train", "validation", "test"]
 
 TRAINING = ("steps", "batch_size", "context", "log_every", "evaluate_every")
 """what a report needs of the configuration of a comparison that trains; positive whole numbers"""
+OWN_BASELINE = "the same kernel without positions or, for a setting behind @, the variant without it"
 
 
 class GitRecord(Struct, kw_only=True, omit_defaults=True):
@@ -50,6 +51,7 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     kernel: str
     position: str
     baseline: str
+    """its own, whether it was run or not; see ``Comparison.baseline_of``"""
     parameters: Natural
     position_parameters: Natural
     settings: dict[str, Any] = {}
@@ -166,6 +168,9 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     """by run (``<variant>/seed<k>``), the sha256 of the weights that another comparison trained and it begins with"""
     floors: dict[str, Number] = {}
     """by metric, what an answer has on the test windows that knows nothing of the input: see ``Objective.floors``"""
+    baseline: str | None = None
+    """the variant that all are compared with; empty: each with its own, and with the first one where that was not run;
+    None, of a record from before one could be chosen: each with its own alone"""
 
     def __post_init__(self) -> None:
         if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
@@ -191,6 +196,24 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     def floor(self) -> float | None:
         """Of the metric by which variants are compared; None: not known."""
         return self.floors.get(self.objective.metric)
+
+    def baseline_of(self, variant: VariantRecord) -> str:
+        """The variant that this one is compared with, maybe itself; of older records it may be one that was not run."""
+        if self.baseline:
+            return self.baseline
+        was_run = any(other.name == variant.baseline for other in self.variants)
+        return variant.baseline if was_run or self.baseline is None else self.variants[0].name
+
+    @property
+    def baseline_in_words(self) -> str:
+        """What the variants are compared with."""
+        if self.baseline:
+            return self.baseline
+        taken = [self.baseline_of(variant) for variant in self.variants]
+        if taken == [variant.baseline for variant in self.variants]:
+            return OWN_BASELINE
+        first = self.variants[0].name
+        return first if {*taken} == {first} else f"{OWN_BASELINE}; {first} where that was not run"
 
     @property
     def tokens_per_step(self) -> int:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from experiments.config import Config
 from experiments.errors import RunFailed, why
+from experiments.extensions import choices
 from experiments.records import environment
 from experiments.records.files import is_there, visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
@@ -157,6 +158,9 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         rate_seeds=rate_seeds,
         floors=comparison.floors,
         initial_weights=initial_weights,
+        baseline=comparison.baseline
+        or there.baseline
+        or comparison.baseline,  # one that is chosen, now or before, stays
     )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
@@ -165,6 +169,18 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
     add_changes(merged, comparison, all_done)
     return merged
+
+
+def with_baseline(comparison: Comparison, name: str | None) -> Comparison:
+    """The comparison with one baseline for all variants, or as it is. Raises ValueError if it has no such variant."""
+    if name is None:
+        return comparison
+    names = [variant.name for variant in comparison.variants]
+    if not names:
+        raise ValueError(f"--baseline is {name!r}, and {comparison.study} trains nothing to compare; leave it out")
+    if name not in names:
+        raise ValueError(f"--baseline is {name!r}, which is no variant of the comparison; {choices(name, names)}")
+    return replace(comparison, baseline=name)
 
 
 def check_runs(root: Path, comparison: Comparison) -> None:

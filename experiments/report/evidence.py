@@ -14,7 +14,7 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs
+from experiments.records.store import check_runs, with_baseline
 from experiments.report.answer import Findings, answer, in_figures, in_words, listed
 from experiments.study import Study, resolve
 from experiments.training.tuning import check_trials
@@ -69,9 +69,12 @@ def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
     return f"{said[0].upper()}{said[1:]} {'is' if len(names) == 1 else 'are'} not clearly {than}."
 
 
-def read_evidence(root: Path, study: Study) -> Evidence:
-    """Read a comparison. Raises ValueError if it is none, or one of its files is not as it says."""
-    comparison = read_comparison(root)
+def read_evidence(root: Path, study: Study, baseline: str | None = None) -> Evidence:
+    """Read a comparison, maybe with another baseline than is on record.
+
+    Raises ValueError if it is none, or has no such variant, or one of its files is not as it says.
+    """
+    comparison = with_baseline(read_comparison(root), baseline)
     check_runs(root, comparison)
     check_trials(root, comparison)
     curves = read_curves(root, comparison)

@@ -31,11 +31,11 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
     metrics: Any = summary.set_index(["variant", "metric"])
     objective, names = comparison.objective, {variant.name for variant in comparison.variants}
-    baselines = {variant.baseline for variant in comparison.variants}
+    baselines = {comparison.baseline_of(variant) for variant in comparison.variants}
     is_share = objective.metric == "accuracy"  # it cannot leave 0 to 1, and so its interval does not
     rows = []
     for variant in comparison.variants:
-        name, baseline = variant.name, variant.baseline
+        name, baseline = variant.name, comparison.baseline_of(variant)
         test: Any = metrics.loc[name, f"test_{objective.metric}"]
         if baseline in names - {name}:
             minus = metrics.loc[name, f"test_{objective.metric}_minus_baseline"]
@@ -96,10 +96,7 @@ def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparis
     if summary["low"].notna().any():
         says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
     if "minus baseline" in table:
-        says.append(
-            "A difference is taken seed by seed from the baseline: the same kernel without positions or, for a setting "
-            "behind @, the variant without it."
-        )
+        says.append(f"A difference is taken seed by seed from the baseline: {comparison.baseline_in_words}.")
     if "tokens/s" in table:
         says.append("tokens/s is the mean of the runs' medians.")
     return " ".join(says)

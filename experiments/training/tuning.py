@@ -196,6 +196,7 @@ def trials(root: Path, comparison: Comparison) -> Comparison:
         rate_seeds=0,
         seeds=sorted(seeds),
         variants=variants,
+        baseline=None,  # each with its own at the same rate
         initial_weights=initial_weights,
     )
 

@@ -40,7 +40,8 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
         entries.append(draw(directory, entry, curve_figure, *tables, "train"))
     values = finished_values(root, comparison, curves)
     if not values.empty:
-        entries.append(draw(directory, STUDY.figure("final"), final_figure, values, summary, comparison))
+        entry = STUDY.figure("final", baseline=comparison.baseline_in_words)
+        entries.append(draw(directory, entry, final_figure, values, summary, comparison))
         entries.append(
             draw(directory, CONVERGENCE.figure("throughput"), throughput_figure, values, summary, comparison)
         )
