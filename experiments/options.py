@@ -63,6 +63,9 @@ class RunOptions(ListOptions):
     """directory of comparisons; runs that are trained there already, with all the same, are taken over"""
     out: Path | None = None
     """directory of the comparison; default: results/runs/STUDY"""
+    extend: bool = False
+    """go on with the comparison that is there: with more --steps each run goes on from where its learning rate began to
+    fall (--schedule trapezoid); more --seeds and --variants are added with or without it"""
     data_dir: Path | None = None
     """directory that holds data sets; default: the environment variable LINEAR_ROPE_DATA"""
     data_file: Path | None = None

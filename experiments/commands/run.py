@@ -43,6 +43,8 @@ def run(options: RunOptions) -> int:
             "--part trains a share of runs that are known, and --learning-rates finds out which are needed; leave out "
             "--part (--workers trains several at once, --launcher on many machines)"
         )
+    if options.extend and options.dry_run:
+        raise ValueError("--extend changes what is there, and --dry-run writes nothing; leave out one")
     if options.prepare and options.dry_run:
         raise ValueError("--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one")
     if options.prepare and (options.part or options.learning_rates):

@@ -17,6 +17,7 @@ from experiments.console import available_cores, command_line, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.launch.companions import check_can_share
+from experiments.launch.extend import extend, extended_config
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.parts import Part, parse_part, without_part
 from experiments.launch.progress import Display
@@ -51,6 +52,8 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
     rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     root = options.directory
+    if options.extend:
+        config = extended_config(root, config)
     device = _device(options)
     if options.shard:
         check_can_shard(device)
@@ -104,6 +107,9 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if rates else 0
     comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
+    if options.extend:
+        with only_one_run(root, console):
+            extend(root, config)
     # What cannot be merged is refused before anything is written.
     tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, comparison), options.baseline))
     if options.dry_run:
@@ -180,7 +186,7 @@ class _Trainer:
         data = options.data_dir, options.data_file, sha256
         return Training(
             at,
-            self.config,
+            Config(**what.config),
             *data,
             self.device.type,
             settings,
@@ -211,7 +217,7 @@ class _Trainer:
             self.console.print(f"{done} of {len(runs)} runs are done already")
         if not runs:
             return {}
-        with Display(self.console, runs, done, self.config.steps) as display:
+        with Display(self.console, runs, done, training.config.steps) as display:
             return train_runs(training, runs, self.launcher, display)
 
     def reuse_trials(self, comparison: Comparison) -> None:

@@ -1,8 +1,9 @@
 """The files of a comparison: where they are, and how they are read and written as the types of schema.py.
 
-``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten, with ``step``,
-``tokens``, ``split`` (train, validation or test) and the metrics as further keys. Every table and figure is made from
-it. ``comparison.json`` holds what was run, on what, and with what.
+``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten (``run --extend``
+keeps that of the shorter run beside it), with ``step``, ``tokens``, ``split`` (train, validation or test) and the
+metrics as further keys. Every table and figure is made from it. ``comparison.json`` holds what was run, on what, and
+with what.
 """
 
 import json

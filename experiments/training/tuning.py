@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
-from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.records.record import read_comparison, read_metrics, run_directory, run_status
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
@@ -148,6 +148,7 @@ def trial_name(variant: str, rate: float) -> str:
 def search_of(root: Path, comparison: Comparison, variant: str) -> Search:
     """How far the search for a variant's rate has come by the trials on disk."""
     seeds = range(SEED, SEED + max(1, comparison.rate_seeds))
+    comparison = replace(comparison, config=_config(root, comparison))
 
     def figure(rate: float, seed: int) -> float | None:
         return _figure(root, comparison, variant, rate, seed)
@@ -167,6 +168,14 @@ def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed:
         return _tested_figure(comparison, run_directory(*run))
     diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
     return math.nan if diverged else None
+
+
+def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
+    """What the trials are trained with: of a comparison that was given more steps since, those that it had before."""
+    if not (root / DIRECTORY / "comparison.json").exists():
+        return comparison.config
+    there = read_comparison(root / DIRECTORY).config
+    return comparison.config | {name: there[name] for name in ("steps", "budgets") if name in there}
 
 
 def _fixes_its_rate(variant: VariantRecord) -> bool:
@@ -191,6 +200,7 @@ def trials(root: Path, comparison: Comparison) -> Comparison:
     return replace(
         comparison,
         name=name,
+        config=_config(root, comparison),
         notes=[],
         learning_rates=[],
         rate_seeds=0,
@@ -238,6 +248,7 @@ def _tested_figure(comparison: Comparison, run: Path) -> float:
 def figures_of(root: Path, comparison: Comparison, variant: str) -> dict[float, list[float]]:
     """By rate, the figures of a variant's trials that have ended, NaN of one that diverged; by seed."""
     tried = search_of(root, comparison, variant).seeds.items()
+    comparison = replace(comparison, config=_config(root, comparison))
     found = {rate: [_figure(root, comparison, variant, rate, seed) for seed in seeds] for rate, seeds in tried}
     return {rate: [value for value in values if value is not None] for rate, values in found.items()}
 
