@@ -151,7 +151,6 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         there,
         variants=list(recorded.values()),
         seeds=seeds,
-        floors=comparison.floors,
         initial_weights=initial_weights,
     )
     check_runs(root, merged)
