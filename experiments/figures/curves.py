@@ -62,7 +62,8 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     scale_from = SCALE_FROM if shown.better == "lower" else 0
     low, high = _vertical_range(runs, finished_seeds(summary), scale_from)
     floors = shown_floors(comparison, shown.metric, split, (low, high))
-    if floors:  # the best one is in the range
+    best = comparison.best_floor(shown.metric, split)
+    if floors:
         margin = 0.05 * (high - low)
         low, high = min(low, floors[0].value - margin), max(high, floors[0].value + margin)
     note = f"{split} split. {_what_lines_are(comparison)}"
@@ -70,6 +71,8 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
         note += f" Each point: mean of {width} records."
     if any(curve.max() > high for seeds in runs.values() for curve in seeds.values()):
         note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
+    if best is not None and best not in floors:
+        note += f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
     return _panels(runs, summary, comparison, (low, high), shown.quantity, note, floors=floors)
 
 
@@ -128,16 +131,15 @@ def _panels(
 
 
 def shown_floors(comparison: Comparison, metric: str, split: str, vertical_range: tuple[float, float]) -> list[Floor]:
-    """The best floor, if it does not make the range of the curves more than twice as high; and the trigram in it."""
-    (low, high), best = vertical_range, comparison.best_floor(metric, split)
+    """The best floor that does not make the range of the curves more than twice as high; and the trigram in it."""
+    low, high = vertical_range
     height = high - low
-    if best is None or not low - height < best.value < high + height:
+    equal = [each for each in comparison.floors_of(metric, split) if each.equal]
+    *_, best = [None, *(each for each in equal if low - height < each.value < high + height)]
+    if best is None:
         return []
-    trigrams = [each for each in comparison.floors_of(metric, split) if each.name == "trigram" and each != best]
-    return [
-        best,
-        *(each for each in trigrams if low < each.value < high and abs(each.value - best.value) > height / 15),
-    ]
+    trigrams = (each for each in equal if each.name == "trigram" and low < each.value < high)
+    return [best, *(each for each in trigrams if abs(each.value - best.value) > height / 15)]
 
 
 def mark_floors(axes: Axes, floors: Sequence[Floor]) -> None:

@@ -226,9 +226,9 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
         is_higher = self.objective.better == "higher" if metric == self.objective.metric else metric in HIGHER_IS_BETTER
         return 1 if is_higher else -1
 
-    def best_floor(self, metric: str, split: str = "test") -> Floor | None:
+    def best_floor(self, metric: str, split: str = "test", steps: int | None = None) -> Floor | None:
         """On equal ground; None: none is known."""
-        return next((floor for floor in reversed(self.floors_of(metric, split)) if floor.equal), None)
+        return next((floor for floor in reversed(self.floors_of(metric, split, steps)) if floor.equal), None)
 
     @property
     def floor(self) -> Floor | None:
