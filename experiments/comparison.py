@@ -26,7 +26,7 @@ from experiments.analysis.samples import one_text, paired
 from experiments.analysis.statistics import summarise
 from experiments.config import Config, check_range
 from experiments.extensions import choices
-from experiments.figures.curves import plotted
+from experiments.figures.curves import mark_floors, plotted, shown_floors
 from experiments.figures.style import variant_style
 from experiments.launch.training_job import load_objective, read_job
 from experiments.records.record import read_comparison, run_directory, run_status
@@ -161,6 +161,7 @@ class Comparison:
             axes.plot(seeds.index, seeds, color=looks["color"], linewidth=0.6, alpha=0.5)
             whole = seeds.loc[:, seeds.iloc[-1].notna()]
             axes.plot(whole.index, whole.mean(axis=1), **(looks | {"linewidth": 2}), label=variant.name)
+        mark_floors(axes, shown_floors(self.record, name, split, axes.get_ylim()))
         axes.set(xlabel="optimiser step", ylabel=f"{name.replace('_', ' ')}, {split} split")
         axes.legend()
         return axes

@@ -204,6 +204,9 @@ class DoctorOptions(ListOptions):
 class DataOptions(DoctorOptions):
     """Say which data sets are here, and where the others come from."""
 
+    floors: Path | None = None
+    """directory of a comparison; only its floors are computed, anew from its data, and printed"""
+
 
 class _Option(NamedTuple):
     kind: Any

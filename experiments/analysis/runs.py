@@ -107,10 +107,10 @@ class Runs:
             last = [self.numbers[run].last(f"test_{objective.metric}") for run in runs if self.fates[run][0] == "done"]
             mine = estimate([sign * value for value in last])
             reached = mine.low if mine.has_interval else mine.mean
-            if mine.n and not reached > sign * floor:
+            if mine.n and not reached > sign * floor.value:
                 words = objective.metric.replace("_", " ")
                 found[variant.name] = (
-                    f"{variant.name} has {words} {sign * mine.mean:.3f}, and to know nothing {floor:.3f}"
+                    f"{variant.name} has {words} {sign * mine.mean:.3f}, and {floor.name} {floor.value:.3f}"
                 )
         return found
 

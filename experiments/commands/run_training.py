@@ -37,7 +37,7 @@ from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
-from experiments.training.objectives import Objective
+from experiments.training.objectives import Objective, evaluated, floors_of
 from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, parse_variants
@@ -94,9 +94,9 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
     comparison.seeds = list(range(seeds))
     comparison.data = [objective.corpus.describe()]
     comparison.objective = objective.describe()
-    windows = {"validation": config.evaluation_windows, "test": config.test_windows}
-    comparison.evaluated_windows = {split: len(objective.windows(split, most)[0]) for split, most in windows.items()}
-    comparison.floors = objective.floors(config.test_windows)
+    comparison.evaluated_windows = {
+        split: len(objective.windows(split, most)[0]) for split, most in evaluated(config).items()
+    }
     comparison.initial_weights = {
         f"{variant.name}/seed{seed}": sha256
         for variant in variants
@@ -170,6 +170,7 @@ class _Trainer:
         self.config = Config(**comparison.config)
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
         self.objective.save(self.root)
+        comparison.floors = floors_of(self.objective, self.config, comparison.every_floor)
         write_record(self.root / "comparison.json", comparison)
 
     def note_nondeterministic(self, comparison: Comparison) -> None:

@@ -156,7 +156,6 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         variants=list(recorded.values()),
         seeds=seeds,
         rate_seeds=rate_seeds,
-        floors=comparison.floors,
         initial_weights=initial_weights,
         baseline=comparison.baseline
         or there.baseline
