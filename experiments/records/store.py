@@ -148,15 +148,14 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
     initial_weights = there.initial_weights | comparison.initial_weights
+    baseline = comparison.baseline or there.baseline or comparison.baseline  # one that was chosen, now or before, stays
     merged = replace(
         there,
         variants=list(recorded.values()),
         seeds=seeds,
         floors=comparison.floors,
         initial_weights=initial_weights,
-        baseline=comparison.baseline
-        or there.baseline
-        or comparison.baseline,  # one that is chosen, now or before, stays
+        baseline=baseline,
     )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
