@@ -151,15 +151,14 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     has_found = any("learning_rate" in {*each.settings} - {*get_variant(each.name).settings} for each in there.variants)
     rate_seeds = there.rate_seeds if has_found else max(there.rate_seeds, comparison.rate_seeds)
     initial_weights = there.initial_weights | comparison.initial_weights
+    baseline = comparison.baseline or there.baseline or comparison.baseline  # one that was chosen, now or before, stays
     merged = replace(
         there,
         variants=list(recorded.values()),
         seeds=seeds,
         rate_seeds=rate_seeds,
         initial_weights=initial_weights,
-        baseline=comparison.baseline
-        or there.baseline
-        or comparison.baseline,  # one that is chosen, now or before, stays
+        baseline=baseline,
     )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
