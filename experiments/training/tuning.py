@@ -12,8 +12,8 @@ import pandas as pd
 from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
-from experiments.records.record import read_metrics, run_directory, run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.record import run_rows, run_status
+from experiments.records.schema import Comparison, MetricsRow, VariantRecord
 from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
@@ -109,17 +109,13 @@ def trial_figures(root: Path, comparison: Comparison, variant: str) -> dict[floa
     for rate in figures:
         run = root / DIRECTORY, trial_name(variant, rate), SEED
         if run_status(*run).state == "done":
-            figures[rate] = _tested_figure(comparison, run_directory(*run))
+            figures[rate] = _tested_figure(comparison, run_rows(*run))
     return figures
 
 
-def _tested_figure(comparison: Comparison, run: Path) -> float:
+def _tested_figure(comparison: Comparison, rows: list[MetricsRow]) -> float:
     name, steps = comparison.objective.metric, comparison.config["steps"]
-    by_step = {
-        row.step: row.metrics[name]
-        for row in read_metrics(run / "metrics.jsonl")
-        if row.split == "validation" and name in row.metrics
-    }
+    by_step = {row.step: row.metrics[name] for row in rows if row.split == "validation" and name in row.metrics}
     if comparison.config.get("tested") != "best":
         return by_step.get(steps, math.nan)
     best = min if comparison.objective.better == "lower" else max
