@@ -137,17 +137,18 @@ def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
     """The record of both: that of ``here`` if it went on from the one ``there``, else that with what is new."""
     check_can_be_one(out, there, here)
     went_on = here.created == there.created
-    base, other = (here, there) if went_on else (there, here)
-    variants = {variant.name: variant for variant in base.variants}
-    for variant in other.variants:
+    variants = {variant.name: variant for variant in there.variants}
+    for variant in here.variants:
         known = variants.setdefault(variant.name, variant)
-        # Its rate may be found in one of them only.
-        found = {name: value for name, value in variant.settings.items() if name == "learning_rate"}
-        settings = found | known.settings
-        refuse_if_differing(out / variant.name, differing_settings(settings, settings | variant.settings))
-        variants[variant.name] = replace(known, settings=settings)
+        both = variant.settings, known.settings
+        # It may be found in one of them only.
+        rate = {name: value for each in both for name, value in each.items() if name == "learning_rate"}
+        now, before = (rate | each for each in both)
+        refuse_if_differing(out / variant.name, differing_settings(before, now))
+        more = len(variant.settings) - len(known.settings)
+        variants[variant.name] = variant if more > 0 or (went_on and more == 0) else known
     merged = replace(
-        base,
+        here if went_on else there,
         variants=list(variants.values()),
         seeds=sorted({*there.seeds, *here.seeds}),
         initial_weights=there.initial_weights | here.initial_weights,
@@ -169,14 +170,20 @@ def _tables(directory: Path, out: Path) -> dict[Path, bytes]:
         assert found is not None
         table = read_table(found)
         if packed.exists():
-            before = read_table(packed)
-            by = [column for column in ("variant", "seed") if column in table and column in before]
-            if by:
-                known = table.set_index(by).index
-                others = before[~before.set_index(by).index.isin(known)]
-                table = pd.concat([table, others]).fillna("")
+            table = _with_other_runs(table, read_table(packed))
         files[packed] = texts_as_parquet(table)
     return files
+
+
+def _with_other_runs(table: pd.DataFrame, packed: pd.DataFrame) -> pd.DataFrame:
+    """A table with the rows of a packed one for runs that it does not have, in the order of runs there."""
+    by = [column for column in ("variant", "seed") if column in table and column in packed]
+    if not by:
+        return table
+    runs, before = (pd.MultiIndex.from_frame(each[by]) for each in (table, packed))
+    both = pd.concat([table, packed[~before.isin(runs)]]).fillna("")
+    order = before.append(runs).unique()
+    return both.iloc[order.get_indexer(pd.MultiIndex.from_frame(both[by])).argsort(kind="stable")]
 
 
 def _weights(directory: Path, out: Path, comparison: Comparison) -> dict[Path, bytes]:
