@@ -29,7 +29,7 @@ from experiments.extensions import choices
 from experiments.figures.curves import mark_floors, plotted, shown_floors
 from experiments.figures.style import variant_style
 from experiments.launch.training_job import load_objective, read_job
-from experiments.records.record import read_comparison, run_directory, run_status
+from experiments.records.record import is_packed, read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
 from experiments.training.classification import ClassifierModel, TextClassifier
@@ -38,7 +38,7 @@ from experiments.training.models import LanguageModel, Trained, resolve_device
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
-from experiments.training.trained_models import trained_models
+from experiments.training.trained_models import packed_model, trained_models
 from experiments.training.translation import (
     BEAMS,
     LENGTH_PENALTY,
@@ -185,6 +185,8 @@ class TrainedRun:
             place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
         except RuntimeError:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
+        if is_packed(root, self.variant, self.seed):
+            return packed_model(root, record, self.variant, self.seed, self._trained_for()).to(place)
         notes: list[str] = []
         if (state := run_status(root, self.variant, self.seed).state) == "done":
             variants = [variant for variant in record.variants if variant.name == self.variant]

@@ -119,6 +119,18 @@ class ReportOptions(ListOptions):
 
 
 @dataclass(frozen=True)
+class PackOptions(ListOptions):
+    """Pack the runs of a comparison into a few small files, or add them to those that are packed there."""
+
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
+    """what `run` wrote (its --out)"""
+    out: Path
+    """directory of the packed results"""
+    weights: bool = False
+    """pack the weights of the first seed too, in bfloat16"""
+
+
+@dataclass(frozen=True)
 class ClaimsOptions(ListOptions):
     """Judge every claim by what was measured: supported, not supported, inconclusive or not run."""
 

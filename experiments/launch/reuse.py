@@ -109,7 +109,7 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
         config = asdict(training.config_of(run.variant))
         begins_with = training.initial_weights_of(run)
         there = trained.get(_identity(run, config, training.data_sha256, begins_with, machine))
-        if there is None or (training.job(run).directory / "metrics.jsonl").exists():
+        if there is None or training.is_finished(run) or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
             for step in _steps(training):

@@ -118,6 +118,21 @@ def refuse_if_differing(root: Path, differing: list[str]) -> None:
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
 
 
+def check_can_be_one(root: Path, there: Comparison, comparison: Comparison) -> None:
+    """Raises ValueError if the comparison in ``root`` has another study, configuration or data."""
+    check_same_study(root, there, comparison)
+    before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
+    differing = differing_settings(before, now)
+    for data, other in zip(there.data, comparison.data, strict=False):
+        differing += _differing_data(data.sha256, other.sha256)
+    if there.objective != comparison.objective:
+        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
+        differing.append("what is trained ({} there, {} now)".format(*kinds))
+    refuse_if_differing(root, differing)
+    for run, sha256 in comparison.initial_weights.items():
+        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
+
+
 def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
 
@@ -127,15 +142,7 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     if not (root / "comparison.json").is_file():
         return comparison
     there = read_comparison(root)
-    check_same_study(root, there, comparison)
-    before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
-    differing = differing_settings(before, now) + _differing_data(there.data[0].sha256, comparison.data[0].sha256)
-    if there.objective != comparison.objective:
-        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
-        differing.append("what is trained ({} there, {} now)".format(*kinds))
-    refuse_if_differing(root, differing)
-    for run, sha256 in comparison.initial_weights.items():
-        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
+    check_can_be_one(root, there, comparison)
     unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")

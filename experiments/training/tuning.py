@@ -18,8 +18,8 @@ import pandas as pd
 from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
-from experiments.records.record import read_comparison, read_metrics, run_directory, run_status
-from experiments.records.schema import Comparison, VariantRecord
+from experiments.records.record import read_comparison, run_rows, run_status
+from experiments.records.schema import Comparison, MetricsRow, VariantRecord
 from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
@@ -165,7 +165,7 @@ def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed:
     run = root / DIRECTORY, trial_name(variant, rate), seed
     status = run_status(*run)
     if status.state == "done":
-        return _tested_figure(comparison, run_directory(*run))
+        return _tested_figure(comparison, run_rows(*run))
     diverged = status.state == "failed" and (status.reason or "").startswith(DIVERGED)
     return math.nan if diverged else None
 
@@ -232,13 +232,9 @@ def untuned(comparison: Comparison) -> list[VariantRecord]:
     return [variant for variant in variants if "learning_rate" not in variant.settings]
 
 
-def _tested_figure(comparison: Comparison, run: Path) -> float:
+def _tested_figure(comparison: Comparison, rows: list[MetricsRow]) -> float:
     name, steps = comparison.objective.metric, comparison.config["steps"]
-    by_step = {
-        row.step: row.metrics[name]
-        for row in read_metrics(run / "metrics.jsonl")
-        if row.split == "validation" and name in row.metrics
-    }
+    by_step = {row.step: row.metrics[name] for row in rows if row.split == "validation" and name in row.metrics}
     if comparison.config.get("tested") != "best":
         return by_step.get(steps, math.nan)
     best = min if comparison.objective.better == "lower" else max
