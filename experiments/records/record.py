@@ -3,8 +3,8 @@
 ``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten (``run --extend``
 keeps that of the shorter run beside it), with ``step``, ``tokens``, ``split`` (train, validation or test) and the
 metrics as further keys. Every table and figure is made from it. ``comparison.json`` holds what was run, on what, and
-with what. Where results are packed, ``runs.parquet`` holds the rows and ``runs.json`` the statuses of all runs; a run that
-has a directory besides went on, or was begun anew, there.
+with what. Where results are packed, ``runs.parquet`` holds the rows and ``runs.json`` the statuses of all runs; a run
+that has a directory besides went on, or was begun anew, there.
 """
 
 import json
