@@ -15,6 +15,7 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from experiments.cli import main
+from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.convergence.figures import STUDY
 from experiments.training.objectives import NextByte
@@ -109,7 +110,8 @@ def test_the_report_is_rebuilt_from_the_records_alone(comparison, capsys):
 def test_another_configuration_in_the_same_directory_is_refused(comparison, capsys):
     assert quick_run(comparison, "--learning-rate", "0.5") == 2
     message = capsys.readouterr().err
-    assert "learning_rate (0.002 there, 0.5 now)" in message
+    there = get_preset("smoke", STUDY).config.learning_rate
+    assert f"learning_rate ({there} there, 0.5 now)" in message
 
 
 @pytest.mark.usefixtures("no_pictures")
