@@ -33,8 +33,8 @@ MATRICES |= {"floater": "block_positions."}
 def test_the_contract_names_exist():
     names = "softmax-none softmax-rope favor+-none favor+-rope-after favor+-rope-before elu+1-rope-after"
     assert {*names.split(), "performer-pytorch"} <= set(VARIANTS)
-    assert {*STUDIES["convergence"].variants} - {*VARIANTS} == {"elu+1-rope-after@decay=gate@local_conv=4"}
-    assert len(STUDIES["convergence"].variants) == 8
+    assert {*STUDIES["convergence"].variants} - {*VARIANTS} == {"elu+1-rope-after@decay=fixed"}
+    assert len(STUDIES["convergence"].variants) == 6
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Five lines for a first look: softmax attention without and with RoPE, and the best RoPE variant of each map."""
+"""A few lines for a first look: all of a small comparison; else softmax attention without and with RoPE, and the best
+RoPE variant of each map."""
 
 from typing import Any
 
@@ -7,14 +8,16 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
 from experiments.figures.colours import colour
-from experiments.figures.curves import finished_seeds, plotted
+from experiments.figures.curves import finished_seeds, plotted, shown_floors
 from experiments.figures.panels import head
-from experiments.figures.style import label
+from experiments.figures.style import MUTED, label
 from experiments.records.schema import Comparison, VariantRecord
 
 SOFTMAX = ("softmax-none", "softmax-rope")
 MAPS = ("favor+", "elu+1", "relu")
 ROPE = ("rope-before", "rope-after")
+MOST_LINES = 7
+"""of a comparison that is shown whole"""
 CUT = 0.1
 """share of the run that may lie above the figure: the steep beginning would flatten all differences"""
 LINE = 0.055
@@ -22,11 +25,14 @@ LINE = 0.055
 
 
 def overview_variants(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> list[VariantRecord]:
-    """The five variants, the lowest final loss last; none if one of them was not trained to the end."""
+    """The variants, the lowest final loss last; none if one of them was not trained to the end."""
     if comparison.objective.better != "lower" or "validation" not in set(curves["split"]):
         return []
     ends = {name: float(rows["mean"].iloc[-1]) for name, rows in means(curves, summary, comparison).items()}
     by_name = {variant.name: variant for variant in comparison.variants if variant.name in ends}
+    if len(comparison.variants) <= MOST_LINES:
+        is_whole = 1 < len(comparison.variants) == len(by_name)
+        return sorted(by_name.values(), key=lambda variant: -ends[variant.name]) if is_whole else []
     chosen = [by_name[name] for name in SOFTMAX if name in by_name]
     for kernel in MAPS:
         names = [f"{kernel}-{position}" for position in ROPE if f"{kernel}-{position}" in by_name]
@@ -51,7 +57,7 @@ def means(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -
 
 
 def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
-    """Five lines, each with its interval as a band, its name and its last value at its end."""
+    """A line for each, with its interval as a band, its name and its last value at its end; floors are grey."""
     tables, variants = means(curves, summary, comparison), overview_variants(curves, summary, comparison)
     figure = Figure(figsize=(8.6, 4.4))
     axes = figure.subplots()
@@ -59,6 +65,8 @@ def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Com
     shown = [table[table["step"] >= CUT * last] for table in (tables[variant.name] for variant in variants)]
     values = pd.concat([table[column].dropna() for table in shown for column in ("mean", "low")])
     low, high = float(values.min()), float(max(table["mean"].max() for table in shown))
+    floors = shown_floors(comparison, comparison.objective.metric, "validation", (low, high))
+    low, high = min([low, *(floor.value for floor in floors)]), max([high, *(floor.value for floor in floors)])
     margin = 0.04 * (high - low)
     axes.set_ylim(low - margin, high + margin)
     axes.set_xlim(0, last)
@@ -69,6 +77,10 @@ def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Com
         axes.plot(table["step"], table["mean"], color=ink, linewidth=2.2)
         axes.fill_between(table["step"], table["low"], table["high"], color=ink, alpha=0.2, linewidth=0)
         ends.append((float(table["mean"].iloc[-1]), f"{label(variant.name)}  {table['mean'].iloc[-1]:.2f}", ink))
+    for floor in floors:
+        axes.axhline(floor.value, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        ends.append((floor.value, f"{floor.name}  {floor.value:.2f}", MUTED))
+    ends.sort(key=lambda end: -end[0])
     for height, (_, text, ink) in zip(apart([end for end, _, _ in ends], axes.get_ylim()), ends, strict=True):
         place: Any = {"xycoords": axes.get_yaxis_transform(), "va": "center", "annotation_clip": False}
         axes.annotate(text, (1.015, height), color=ink, fontsize=10.5, fontweight="bold", **place)
