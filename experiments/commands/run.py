@@ -34,6 +34,13 @@ def run(options: RunOptions) -> int:
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
+    if options.task is not None and options.study != "benchmark":
+        raise ValueError(f"--task is for run benchmark, and {options.study} has no tasks; leave it out")
+    if options.study == "benchmark":
+        say_that_it_loads("run benchmark")
+        from experiments.commands.run_benchmark import run_benchmark
+
+        return run_benchmark(options)
     parse_trackers(options.tracker)
     check_resources(options.launcher, options.resources)
     if options.part is not None:

@@ -46,7 +46,7 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
             "study by the command that its claims name"
         )
     console = make_console()
-    commands = {name: _own_command(name, options.preset) for name in STUDIES}
+    commands = {name: _own_command(name, options.preset) for name in STUDIES if name != "benchmark"}
     if options.preset == "cpu":
         commands = {name: references.arguments(name) for name in references.REFERENCES}
     statuses = {}
