@@ -11,32 +11,60 @@ from experiments.figures.settings import by_base, curves_by_setting, looks_by_se
 from experiments.figures.style import MUTED, draw
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.measure import LONGER
-from experiments.studies.length.figures import figures as length_figures
+from experiments.studies.length.figures import STUDY as LENGTH
+from experiments.studies.length.figures import by_length_figure, by_position_figure
+from experiments.studies.length.measure import IN_SHORT_WINDOWS, LOSSES, by_position, length_table, window_means
 from experiments.studies.recall.answer import shown
-from experiments.studies.tokens.figures import figures as budget_figures
+from experiments.studies.tokens.budgets import losses, table
+from experiments.studies.tokens.figures import STUDY as TOKENS
+from experiments.studies.tokens.figures import by_budget_figure
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
 
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
-    if comparison.objective.metric != "accuracy":
-        parts = (root, output, comparison, curves, summary)
-        return [*budget_figures(*parts), *length_figures(*parts)]
-    entries: Entries = []
-    directory, found = output / "figures", LONGER.read(root)
-    if found is not None:
-        for pairs in sorted(found["pairs"].unique()):
-            rows = found[found["pairs"] == pairs]
-            words = {"of_pairs": f", {pairs} pairs" if pairs else "", "end": f"-{pairs}" if pairs else ""}
-            entries.append(draw(directory, STUDY.figure("longer", **words), longer_figure, rows, comparison))
-        by_pairs = " and the number of pairs" if found["pairs"].any() else ""
-        entries.append(STUDY.table("longer", longer_table(found, comparison), by_pairs=by_pairs))
-    if "validation" in set(curves["split"]):
-        what = {"metric": "accuracy", "quantity": "validation accuracy"}
-        entry = STUDY.figure("accuracy-by-step")
+    directory, objective = output / "figures", comparison.objective
+    of_text = objective.metric != "accuracy"
+    entries = (_of_text if of_text else _of_sequences)(root, directory, comparison, curves)
+    recorded = curves[(curves["split"] == "validation") & (curves["metric"] == objective.metric)]
+    if not recorded.empty:
+        what = {"metric": objective.metric, "quantity": f"validation {objective.quantity}"}
+        entry = STUDY.figure("by-step", quantity=objective.quantity, better=objective.better)
         entries.append(draw(directory, entry, curves_by_setting, curves, summary, comparison, **what))
     return entries
+
+
+def _of_text(root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame) -> Entries:
+    """Test losses by the bytes read, by the length of the window, and by position."""
+    found, measured = losses(comparison, curves), LOSSES.read(root)
+    words = {"quantity": comparison.objective.quantity, "better": comparison.objective.better}
+    entries: Entries = []
+    if not found.empty:
+        if found["tokens"].nunique() > 1:
+            entries.append(draw(directory, TOKENS.figure("by-budget", **words), by_budget_figure, found, comparison))
+        entries.append(TOKENS.table("by-budget", table(found, comparison), **words))
+    if measured is not None:
+        means, added = window_means(measured[measured["method"] != IN_SHORT_WINDOWS]), by_position(measured)
+        entries.append(draw(directory, LENGTH.figure("by-length"), by_length_figure, means, comparison))
+        if not added.empty:
+            entries.append(draw(directory, LENGTH.figure("by-position"), by_position_figure, added, comparison))
+        entries.append(LENGTH.table("by-length", length_table(means, comparison)))
+    return entries
+
+
+def _of_sequences(root: Path, directory: Path, comparison: Comparison, curves: pd.DataFrame) -> Entries:
+    """Accuracies by the length of the sequences and, of recall, the number of pairs."""
+    found = LONGER.read(root)
+    entries: Entries = []
+    if found is None:
+        return entries
+    for pairs in sorted(found["pairs"].unique()):
+        rows = found[found["pairs"] == pairs]
+        words = {"of_pairs": f", {pairs} pairs" if pairs else "", "end": f"-{pairs}" if pairs else ""}
+        entries.append(draw(directory, STUDY.figure("longer", **words), longer_figure, rows, comparison))
+    by_pairs = " and the number of pairs" if found["pairs"].any() else ""
+    return [*entries, STUDY.table("longer", longer_table(found, comparison), by_pairs=by_pairs)]
 
 
 def longer_figure(found: pd.DataFrame, comparison: Comparison) -> Figure:
