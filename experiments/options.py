@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 ALL = "all"
 """what ``run`` takes for every reference comparison in place of a study's name"""
+BENCHMARK = "benchmark"
+"""what it takes for the frozen tasks of the benchmark"""
 LARGEST_FILE = 2**24
 """bytes of a --config file"""
 OTHER_SPELLINGS = {"--cell-timeout": "--run-timeout", "--plan": "--dry-run"}
@@ -46,7 +48,7 @@ class RunOptions(ListOptions):
     """Run a study: train its variants, measure them, and write tables, figures and a report."""
 
     study: str = field(metadata={"flag": "STUDY"})
-    """name of the study, as `list` shows, or "all" for every comparison that `claims` judges"""
+    """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
     preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper"] = "cpu"
     """size of the run; every value of it can be overridden below"""
     variants: str | None = None

@@ -81,6 +81,8 @@ class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class Claims(Struct, frozen=True, forbid_unknown_fields=True):
     scatter: float
+    decides: dict[str, float]
+    """by the number of seeds: ``smallest_difference``"""
     margins: dict[str, float]
     rule: str
     claims: list[Claim]
