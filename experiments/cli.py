@@ -22,6 +22,7 @@ EXIT_WRONG_USE, EXIT_STOPPED = 2, 128
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (o.RunOptions, "run:run"),
     "report": (o.ReportOptions, "report:report"),
+    "pack": (o.PackOptions, "pack:pack"),
     "claims": (o.ClaimsOptions, "claims:claims"),
     "list": (o.ListOptions, "catalogue:list_all"),
     "watch": (o.WatchOptions, "watch:watch"),

@@ -6,6 +6,7 @@ load("results/runs/convergence").run("elu+1-rope-after", seed=0).generate("The "
 ```
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,13 +20,16 @@ from msgspec.structs import replace
 from torch import nn
 
 from experiments.analysis.curves import read_curves
+from experiments.analysis.difference import LOSS_MARGIN, SHARE_MARGIN, Difference, paired_test
+from experiments.analysis.runs import Runs
+from experiments.analysis.samples import one_text, paired
 from experiments.analysis.statistics import summarise
 from experiments.config import Config, check_range
 from experiments.extensions import choices
-from experiments.figures.curves import plotted
+from experiments.figures.curves import mark_floors, plotted, shown_floors
 from experiments.figures.style import variant_style
 from experiments.launch.training_job import load_objective, read_job
-from experiments.records.record import read_comparison, run_directory, run_status
+from experiments.records.record import is_packed, read_comparison, run_directory, run_status
 from experiments.records.schema import Comparison as Record
 from experiments.records.store import check_runs
 from experiments.training.classification import ClassifierModel, TextClassifier
@@ -34,7 +38,7 @@ from experiments.training.models import LanguageModel, Trained, resolve_device
 from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
-from experiments.training.trained_models import trained_models
+from experiments.training.trained_models import packed_model, trained_models
 from experiments.training.translation import (
     BEAMS,
     LENGTH_PENALTY,
@@ -80,12 +84,50 @@ class Comparison:
 
     def run(self, variant: str, seed: int = 0) -> "TrainedRun":
         """One run. Raises ValueError if the comparison has none of this variant and seed."""
-        names = [one.name for one in self.record.variants]
-        if variant not in names:
-            raise ValueError(f"variant is {variant!r}, which {self.directory} does not have; {choices(variant, names)}")
+        self._check_variant("variant", variant)
         if seed not in self.record.seeds:
             raise ValueError(f"seed is {seed}; choose from {', '.join(map(str, self.record.seeds))}")
         return TrainedRun(self, variant, seed)
+
+    def _check_variant(self, argument: str, name: str) -> None:
+        names = [one.name for one in self.record.variants]
+        if name not in names:
+            raise ValueError(f"{argument} is {name!r}, which {self.directory} does not have; {choices(name, names)}")
+
+    def difference(self, a: str, b: str, *, metric: str | None = None, margin: float | None = None) -> Difference:
+        """Variant a minus variant b on the test split, paired by the seeds that both have finished, with a verdict.
+
+        Args:
+            a: the name of a variant.
+            b: that of another.
+            metric: one of the test split's in ``curves``; None is the one by which variants are compared here.
+            margin: the smallest difference that matters; None is 0.02 of a loss and 0.05 of a share. Give one for what
+                is neither, as BLEU.
+
+        Raises:
+            ValueError: there is no such variant or metric, a is b, or the margin is not above 0.
+        """
+        self._check_variant("a", a)
+        self._check_variant("b", b)
+        if a == b:
+            raise ValueError(f"a and b are both {a!r}; give two variants")
+        objective, curves = self.record.objective, self.curves
+        metric = objective.metric if metric is None else metric
+        tested = sorted({objective.metric, *curves.loc[curves["split"] == "test", "metric"]})
+        if metric not in tested:
+            raise ValueError(f"metric is {metric!r}, which the test split does not have; {choices(metric, tested)}")
+        is_loss = metric == "loss" or metric.startswith(("bits_per_", "nats_per_"))
+        better = objective.better if metric == objective.metric else "lower" if is_loss else "higher"
+        if margin is None:
+            margin = LOSS_MARGIN if better == "lower" else SHARE_MARGIN
+        if not 0 < margin < math.inf:
+            raise ValueError(f"margin is {margin}; give a number above 0")
+        sample = paired(a, b, f"test_{metric}")(self.directory, self.record, Runs(self.directory, self.record, curves))
+        assert sample is not None
+        resolution = one_text(self.record) if better == "higher" else 0.0
+        test = paired_test([*sample.values.values()], margin, resolution)
+        found, verdict = test.estimate, test.verdict(a, b, margin, better)
+        return Difference(a, b, metric, found.n, found.mean, found.low, found.high, margin, verdict)
 
     def plot(self, metric: str = "validation", axes: "Axes | None" = None) -> "Axes":
         """Draw a metric against optimiser steps: each seed thin, and thick the mean of those that got to the end.
@@ -119,6 +161,7 @@ class Comparison:
             axes.plot(seeds.index, seeds, color=looks["color"], linewidth=0.6, alpha=0.5)
             whole = seeds.loc[:, seeds.iloc[-1].notna()]
             axes.plot(whole.index, whole.mean(axis=1), **(looks | {"linewidth": 2}), label=variant.name)
+        mark_floors(axes, shown_floors(self.record, name, split, axes.get_ylim()))
         axes.set(xlabel="optimiser step", ylabel=f"{name.replace('_', ' ')}, {split} split")
         axes.legend()
         return axes
@@ -142,6 +185,8 @@ class TrainedRun:
             place = resolve_device(device) if device in ("auto", "cuda") else torch.device(device)
         except RuntimeError:
             raise ValueError(f"device is {device!r}; give auto, cpu, cuda, or another that PyTorch knows") from None
+        if is_packed(root, self.variant, self.seed):
+            return packed_model(root, record, self.variant, self.seed, self._trained_for()).to(place)
         notes: list[str] = []
         if (state := run_status(root, self.variant, self.seed).state) == "done":
             variants = [variant for variant in record.variants if variant.name == self.variant]

@@ -1,6 +1,7 @@
 """The configuration of a run (a variant trained with one seed): every setting that shapes its training."""
 
 import itertools
+import math
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,17 +67,20 @@ class Config:
     """sequences per optimiser step"""
     steps: Annotated[int, 1, 10**9] = 360
     """optimiser steps"""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: of the matrices in blocks; AdamW of everything else, and with adamw of all"""
     learning_rate: float = 2e-3
-    """peak learning rate of AdamW; the same for every variant"""
+    """peak learning rate, of both optimisers; the same for every variant"""
     warmup_steps: Annotated[int, 0, 10**9] = 40
     """steps of linear warm-up to the peak"""
-    schedule: Literal["cosine", "inverse-sqrt"] = "cosine"
-    """learning rate after the warm-up: a cosine to a tenth of the peak, or the peak times √(warmup_steps / step)"""
+    schedule: Literal["cosine", "inverse-sqrt", "trapezoid"] = "cosine"
+    """learning rate after the warm-up: a cosine to a tenth of the peak; the peak times √(warmup_steps / step); or the
+    peak, and over the last 40 % of the steps linearly to zero"""
     budgets: str = "none"
     """steps, comma-separated, after which a run is tested as if it had ended there: a copy of it is trained over the
-    last fifth of them with a learning rate that falls to zero. The run's own falls over the last fifth of all steps"""
+    last 40 % of them (with cosine a fifth) with a learning rate that falls to zero, as the run's own does at its end"""
     weight_decay: float = 0.1
-    """AdamW weight decay, on matrices only"""
+    """weight decay, on matrices only"""
     gradient_clip: float = 1.0
     """largest gradient norm of an update"""
     dropout: float = 0.0
@@ -84,7 +88,9 @@ class Config:
     label_smoothing: float = 0.0
     """probability that the training loss of translations spreads over all tokens; evaluations have none"""
     initial_std: float = 0.02
-    """standard deviation of the initial matrices"""
+    """standard deviation of the initial matrices, where initial_spread is 0"""
+    initial_spread: float = 0.0
+    """times 1/√dim, the standard deviation of the initial matrices: 0.9 is 0.08 at a width of 128; 0: initial_std"""
     redraw_every: Annotated[int, 0, 10**9] = 0
     """training steps between redraws of the random features; 0 draws them once"""
     denominator: Literal["unrotated", "rotated", "none"] = "unrotated"
@@ -95,6 +101,8 @@ class Config:
     """tokens in a learned sum of values that is added to the heads' output; 0: none"""
     short_conv: Annotated[int, 0, 4096] = 0
     """tokens in a learned sum of queries, keys and values that is added to each; 0: none"""
+    qk_norm: Literal["no", "yes"] = "no"
+    """yes: each head's queries and keys are normalised before map and rotation, with a learned gain of the head"""
     log_every: Annotated[int, 1, 10**9] = 10
     """steps between training-loss records"""
     evaluate_every: Annotated[int, 1, 10**9] = 40
@@ -144,9 +152,14 @@ class Config:
             raise ValueError(
                 f"budgets is {self.budgets!r}; give ascending steps, from 5 to less than the {self.steps:,} of the run"
             )
-        if self.budgets != "none" and self.schedule != "cosine":
+        if self.budgets != "none" and self.schedule == "inverse-sqrt":
             raise ValueError(
-                f"schedule is {self.schedule} with budgets, which have a schedule of their own; leave it out"
+                "schedule is inverse-sqrt with budgets, at whose ends the learning rate falls to zero; give trapezoid"
+            )
+        if self.optimizer == "muon" and self.precision == "float64":
+            raise ValueError(
+                "optimizer is muon with the precision float64, but Muon computes in float32 (on a GPU in bfloat16) "
+                "whatever the precision; give adamw, or another precision"
             )
         if self.tested == "best" and (self.budgets != "none" or self.kept_checkpoints > 2):
             raise ValueError(
@@ -175,6 +188,8 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a positive number, {limit:g} or less")
         if not 0 <= self.weight_decay <= LARGEST_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; give 0 or more, {LARGEST_DECAY:g} or less")
+        if not 0 <= self.initial_spread <= LARGEST_STD:
+            raise ValueError(f"initial_spread is {self.initial_spread}; give 0 or more, {LARGEST_STD:g} or less")
         for name in ("dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more and less than 1")
@@ -182,6 +197,11 @@ class Config:
     @property
     def tokens_per_step(self) -> int:
         return self.batch_size * self.context
+
+    @property
+    def matrix_std(self) -> float:
+        """Standard deviation of the initial matrices."""
+        return self.initial_spread / math.sqrt(self.dim) if self.initial_spread else self.initial_std
 
 
 TYPES: dict[str, Any] = get_type_hints(Config)

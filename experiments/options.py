@@ -49,18 +49,26 @@ class RunOptions(ListOptions):
 
     study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
-    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper"] = "cpu"
-    """size of the run; every value of it can be overridden below"""
+    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"] = "cpu"
+    """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
+    learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None
     """comma-separated variants; default: the study's own"""
+    baseline: str | None = None
+    """variant that tables and figures compare all others with; default: each one's own (the same kernel without
+    positions, or without its setting) where that is run too, else the first variant"""
     seeds: int | None = None
     """number of seeds, 0 to K-1; default: the preset's"""
     learning_rates: str | None = None
-    """comma-separated grid: every variant gets the rate at which its first seed ends with the lowest validation loss"""
+    """comma-separated grid, extended until a variant's best is inside it: each variant gets its own, that of the lowest
+    validation loss, which up to three seeds decide"""
     reuse: Path | None = None
     """directory of comparisons; runs that are trained there already, with all the same, are taken over"""
     out: Path | None = None
     """directory of the comparison; default: results/runs/STUDY"""
+    extend: bool = False
+    """go on with the comparison that is there: with more --steps each run goes on from where its learning rate began to
+    fall (--schedule trapezoid); more --seeds and --variants are added with or without it"""
     data_dir: Path | None = None
     """directory that holds data sets; default: the environment variable LINEAR_ROPE_DATA"""
     data_file: Path | None = None
@@ -113,6 +121,20 @@ class ReportOptions(ListOptions):
     """what `run` wrote (its --out), or a directory of such ones"""
     format: Literal["html", "markdown", "latex", "csv"] = "html"
     """html: write the report; else print the main table for a paper in this form, and write nothing"""
+    baseline: str | None = None
+    """variant that all others are compared with; default: as the comparison was run"""
+
+
+@dataclass(frozen=True)
+class PackOptions(ListOptions):
+    """Pack the runs of a comparison into a few small files, or add them to those that are packed there."""
+
+    directory: Path = field(metadata={"flag": "DIRECTORY"})
+    """what `run` wrote (its --out)"""
+    out: Path
+    """directory of the packed results"""
+    weights: bool = False
+    """pack the weights of the first seed too, in bfloat16"""
 
 
 @dataclass(frozen=True)
@@ -200,6 +222,9 @@ class DoctorOptions(ListOptions):
 @dataclass(frozen=True)
 class DataOptions(DoctorOptions):
     """Say which data sets are here, and where the others come from."""
+
+    floors: Path | None = None
+    """directory of a comparison; only its floors are computed, anew from its data, and printed"""
 
 
 class _Option(NamedTuple):
@@ -400,5 +425,7 @@ def _of_comparison(record: Comparison, path: Path) -> dict[str, Any]:
         raise ValueError(f"--config {path} has the seeds {record.seeds}, which no run makes: give a TOML")
     if record.learning_rates:
         options["learning_rates"] = record.learning_rates
+    if record.baseline:
+        options["baseline"] = record.baseline
     options |= {"seeds": len(record.seeds), "variants": [variant.name for variant in record.variants]}
     return asdict(Config()) | record.config | options

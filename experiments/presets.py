@@ -10,6 +10,8 @@ from experiments.study import Study, read_toml
 
 PRESETS = ("smoke", "cpu", "gpu", "paper")
 """of the studies that have none of their own"""
+OLD = "v0"
+"""the preset cpu without a study's recipe, or behind the name of another preset that one without"""
 NOT_CONFIG = ("base", "description", "seeds", "of_data")
 """what a preset has besides settings of Config"""
 GENERAL: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
@@ -35,11 +37,13 @@ class Preset:
 
 def get_preset(name: str, study: Study | None = None) -> Preset:
     """The preset of a study, or the general one. Raises ValueError that lists those there are."""
+    size = "cpu" if name == OLD else name.removesuffix(f",{OLD}")
     own = (study.presets if study else None) or {each: {} for each in PRESETS}
-    if name not in own:
+    if size not in own:
         who = f"which {study.name} does not have; " if study else "and there is none; "
         raise ValueError(f"--preset is {name}, {who}choose from {', '.join(own)}")
-    return _preset({"base": name, **own[name]})
+    recipe = GENERAL[study.recipe][size] if study and study.recipe and size == name else {}
+    return _preset({"base": size, **own[size]} | recipe)
 
 
 def _preset(settings: Mapping[str, Any]) -> Preset:

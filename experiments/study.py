@@ -74,6 +74,8 @@ class Study:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """its own presets: what differs from the general one of that name (presets.py). None: the general ones. One that
     has ``of_data`` runs on each of these data sets: what differs for it, by its name"""
+    recipe: str = ""
+    """the recipe of presets.toml that its models are trained by; none: what its presets say, and else Config"""
     table_note: str = ""
     """what else has to be said below the main table"""
     overview: Part | None = None

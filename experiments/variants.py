@@ -31,7 +31,10 @@ PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
 SIZES = ("dim", "heads", "context")
 """settings that make a model of another size, or have it read more; their variants are compared with each other"""
-SETTINGS = (*SIZES, "learning_rate", "num_features", "redraw_every", "denominator", "decay", "local_conv", "short_conv")
+SETTINGS = (
+    *(*SIZES, "learning_rate", "num_features", "redraw_every", "denominator"),
+    *("decay", "local_conv", "short_conv", "qk_norm"),
+)
 """what may differ between the variants of a comparison: the batches, their number and the text may not
 
 So the context may differ where it only says how much is read of each text: of labelled texts."""
@@ -223,8 +226,10 @@ def _check_says_something(setting: str, variant: Variant) -> None:
         )
     if setting == "decay" and variant.position == "alibi":
         raise ValueError("alibi is a decay itself; leave the setting out, or choose another position")
-    if setting in ("decay", "local_conv", "short_conv") and variant.kernel == PEER:
+    if setting in ("decay", "local_conv", "short_conv", "qk_norm") and variant.kernel == PEER:
         raise ValueError(f"{PEER} has no {setting}; leave it out, or choose another variant")
+    if setting == "qk_norm" and variant.kernel == "delta":
+        raise ValueError("delta has queries and keys of length 1 anyway, so qk_norm says nothing; leave it out")
     if setting == "denominator" and not variant.position.endswith("-after"):
         raise ValueError(
             "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant"

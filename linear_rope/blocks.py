@@ -66,7 +66,8 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
         settings["decay"] = config.decay
     if config.rope_scaling is not None:
         settings["rope_scaling"] = config.rope_scaling
-    settings |= {name: getattr(config, name) for name in ("local_conv", "short_conv") if getattr(config, name)}
+    additions = {name: getattr(config, name) for name in ("local_conv", "short_conv", "qk_norm")}
+    settings |= {name: value for name, value in additions.items() if value}
     # A kernel that took no notice of its positions would be another model than was asked for.
     return make_attention(
         config.attention,
@@ -82,6 +83,7 @@ def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.M
             "decay": "none",
             "local_conv": 0,
             "short_conv": 0,
+            "qk_norm": False,
             "feature_map": config.feature_map,
             "num_features": config.num_features,
             "denominator": config.denominator,

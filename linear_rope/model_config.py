@@ -56,6 +56,8 @@ class ModelConfig:
     """tokens in a weighted sum of values that is added to the heads' output; 0 for none"""
     short_conv: int = 0
     """tokens in a weighted sum of queries, keys and values that is added to each; 0 for none"""
+    qk_norm: bool = False
+    """normalise each head's queries and keys before map and rotation, with a learned gain of the head"""
     mlp_ratio: int = 4
     """hidden width of the MLP over dim"""
     mlp_width: int | None = None

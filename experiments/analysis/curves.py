@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.records.record import read_metrics, run_directory, run_status
+from experiments.records.record import run_rows, run_status
 from experiments.records.schema import Comparison
 
 CURVE_COLUMNS = ["variant", "seed", "step", "tokens", "split", "metric", "value"]
@@ -19,7 +19,7 @@ def read_curves(root: Path, comparison: Comparison) -> pd.DataFrame:
     records = []
     for variant, seed in comparison.runs:
         try:
-            rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
+            rows = run_rows(root, variant, seed)
         except ValueError:
             if run_status(root, variant, seed).state == "done":
                 raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.records.record import read_comparison, read_metrics, run_directory, run_status
+from experiments.records.record import read_comparison, run_directory, run_rows, run_status
 from experiments.records.schema import Comparison, MetricsRow
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Follower:
         path = directory / "metrics.jsonl"
         try:
             status = self._once(directory / "status.json", lambda: run_status(root, variant, seed))
-            rows: list[MetricsRow] = self._once(path, lambda: read_metrics(path))
+            rows: list[MetricsRow] = self._once(path, lambda: run_rows(root, variant, seed))
         except ValueError as error:
             return RunProgress(variant, seed, "damaged", str(error)), {}
         train = [row for row in rows if row.split == "train"]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from experiments.analysis.statistics import estimate, run_states
 from experiments.config import recorded_steps
+from experiments.records.record import KEPT_EVERY, is_packed
 from experiments.records.schema import Comparison
 
 
@@ -75,13 +76,14 @@ class Runs:
             place, fate = (run["variant"], run["seed"]), (run["state"], run["reason"])
             if fate[0] == "done":
                 config = self._comparison.config
+                every = KEPT_EVERY if is_packed(self._root, *place) else 1
                 lacking = (
                     f"its status is done, but no {split} (step {step}) figure is on record"
                     for split in ("train", "validation", "test")
                     for step in recorded_steps(
                         split,
                         config["steps"],
-                        config["log_every"],
+                        config["log_every"] * every,
                         config["evaluate_every"],
                         config.get("budgets", "none"),
                     )
@@ -107,10 +109,10 @@ class Runs:
             last = [self.numbers[run].last(f"test_{objective.metric}") for run in runs if self.fates[run][0] == "done"]
             mine = estimate([sign * value for value in last])
             reached = mine.low if mine.has_interval else mine.mean
-            if mine.n and not reached > sign * floor:
+            if mine.n and not reached > sign * floor.value:
                 words = objective.metric.replace("_", " ")
                 found[variant.name] = (
-                    f"{variant.name} has {words} {sign * mine.mean:.3f}, and to know nothing {floor:.3f}"
+                    f"{variant.name} has {words} {sign * mine.mean:.3f}, and {floor.name} {floor.value:.3f}"
                 )
         return found
 

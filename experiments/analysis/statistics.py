@@ -5,7 +5,7 @@ batches and started from the same shared weights. Intervals are two-sided 95 % S
 three seeds there is none: it says nothing, and percentile bootstraps of so few values cover too little.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite, nan
 from pathlib import Path
@@ -30,7 +30,7 @@ UNITS = {
 EXACT = ("parameters", "position_parameters")
 SUMMARY_COLUMNS = [
     *("variant", "metric", "unit", "n", "mean", "low", "high", "std"),
-    *("seeds", "reached", "planned", "failed", "unfinished", "reasons"),
+    *("seeds", "reached", "planned", "failed", "unfinished", "reasons", "beats"),
 ]
 
 
@@ -174,7 +174,7 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
             for contrast, other in contrasts(variant, comparison, metric):
                 theirs = ends("test", metric, other)
                 values[contrast] = {seed: value - theirs[seed] for seed, value in mine.items() if seed in theirs}
-        targets = validated(main, variant.baseline)
+        targets = validated(main, comparison.baseline_of(variant))
         values["steps_to_baseline"] = steps = {
             seed: first_at_or_below(sign * curve, sign * targets[seed])
             for seed, curve in by_seed("validation", main, name).items()
@@ -202,8 +202,9 @@ def compared(comparison: Comparison, curves: pd.DataFrame) -> dict[str, str]:
 def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> list[tuple[str, str]]:
     """The paired differences of a metric that are reported for a variant, as (name, variant subtracted).
 
-    Every variant against its baseline, and RoPE after the map against RoPE before it, where both variants were run.
-    Those two have the same settings, but for a learning rate that was found for each variant by tuning.
+    Every variant against its baseline (``Comparison.baseline_of``), and RoPE after the map against RoPE before it,
+    where both variants were run. Those two have the same settings, but for a learning rate that was found for each
+    variant by tuning.
     """
 
     def settings(variant: VariantRecord) -> dict[str, Any]:
@@ -212,8 +213,8 @@ def contrasts(variant: VariantRecord, comparison: Comparison, metric: str) -> li
 
     others = {other.name: other for other in comparison.variants if other.name != variant.name}
     found = []
-    if variant.baseline in others:
-        found.append((f"test_{metric}_minus_baseline", variant.baseline))
+    if (baseline := comparison.baseline_of(variant)) in others:
+        found.append((f"test_{metric}_minus_baseline", baseline))
     if variant.position == "rope-after":
         found += [
             (f"test_{metric}_minus_rope_before", name)
@@ -230,7 +231,8 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
     ``n`` counts finished runs only (for paired metrics: seeds finished in both variants) and ``seeds`` names them.
     ``planned``, ``failed``, ``unfinished`` and ``reasons`` say what became of the variant's other runs. ``reached`` is
     set for the metrics that end in ``_to_baseline``: the number of the ``n`` seeds that got there. Their mean is given
-    only when all did, because the mean of those that happened to would flatter the variant.
+    only when all did, because the mean of those that happened to would flatter the variant. ``beats`` is set for test
+    metrics with floors: see ``beaten``.
     """
     curves = read_curves(root, comparison) if curves is None else curves
     states = run_states(root, comparison, curves)
@@ -253,11 +255,26 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
             )
         }
         for metric, unit in (units | UNITS).items():
-            rows.append(told | {"metric": metric, "unit": unit} | _row(mine[mine["metric"] == metric], metric))
+            row = _row(mine[mine["metric"] == metric], metric)
+            if metric.startswith("test_"):
+                row["beats"] = beaten(comparison, metric.removeprefix("test_"), row)
+            rows.append(told | {"metric": metric, "unit": unit} | row)
         for metric in EXACT:
             rows.append(told | {"metric": metric, "unit": "parameters", "n": 1, "mean": getattr(variant, metric)})
     table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
-    return table.astype({"reached": "Int64"}).fillna({"seeds": ""})
+    return table.astype({"reached": "Int64"}).fillna({"seeds": "", "beats": ""})
+
+
+def beaten(comparison: Comparison, metric: str, found: Mapping[str, Any]) -> str:
+    """The best floor on equal ground that a mean is clearly better than: by its interval if it has one.
+
+    "nothing" if it is better than none; empty where there are no floors, or no run is finished.
+    """
+    if comparison.best_floor(metric) is None or not found["n"]:
+        return ""
+    ends = [found["low"], found["high"]] if isfinite(found["low"]) else [found["mean"]]
+    floor = comparison.beaten(metric, ends)
+    return floor.name if floor else "nothing"
 
 
 def _row(sample: pd.DataFrame, metric: str) -> dict[str, Any]:

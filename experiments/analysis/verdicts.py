@@ -123,6 +123,8 @@ def size(comparison: Comparison) -> str:
     layers, width = (config.get(name, "?") for name in ("layers", "dim"))
     rates = comparison.learning_rates
     tuned = f"each variant's best of {len(rates)} learning rates" if rates else "one learning rate for all variants"
+    if comparison.rate_seeds:
+        tuned = f"each variant's best learning rate, searched from {len(rates)}"
     return (
         f"{layers} layer{'s' * (layers != 1)}, width {width}, {config['steps']:,} steps of {comparison.read_in(1)}, "
         f"context {comparison.contexts}, {tuned}"
@@ -152,7 +154,7 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
     values = list(sample.values.values())
     told = "; ".join(sample.unlearnt.values())
     if sample.unjudged or (told and len(sample.unlearnt) == len(sample.about)):
-        return None, sample.unjudged or f"nothing was learnt that could be compared: {told}"
+        return None, sample.unjudged or f"none is above the best floor: {told}"
     if len(values) < SMALLEST_SAMPLE:
         return None, f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count":
@@ -165,7 +167,7 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
         return None, "all values are equal"
     inside, outside = p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
     if told and inside < outside and claim.region[0] < 0 < claim.region[1]:
-        return None, f"one is as good as the other, but not both have learnt something: {told}"
+        return None, f"one is as good as the other, but not both are above the best floor: {told}"
     return (inside, outside), ""
 
 

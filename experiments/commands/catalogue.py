@@ -47,11 +47,17 @@ def availability(data_set: DataSet | str, data_dir: Path | None) -> str:
 
 
 def list_data(options: DataOptions) -> int:
-    """Print every data set: where it is or would come from, its licence and size, and the commands that fetch it.
+    """Print every data set, or the floors of a comparison.
+
+    Of a data set: where it is or would come from, its licence and size, and the commands that fetch it.
 
     Reads and downloads nothing, but checks what was downloaded before. Returns the exit status. Raises ValueError if
-    the data directory does not exist.
+    the data directory does not exist, or there is no such comparison, or its data are not at hand.
     """
+    if options.floors is not None:
+        from experiments.commands.floors import print_floors  # which needs PyTorch
+
+        return print_floors(options.floors, options.data_dir)
     console = make_console()
     resolved = resolve_data_dir(options.data_dir)
     directory = (

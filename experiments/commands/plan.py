@@ -22,9 +22,12 @@ from experiments.records.schema import Comparison, Origin
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import RunFailed, fall_begins, make_optimizer, on_device, training_step
+from experiments.training.loop import RunFailed, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
+from experiments.training.optimizers import make_optimizer
+from experiments.training.schedule import fall_begins
+from experiments.training.tuning import MOST_BEYOND, MOST_SEEDS
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native
 
@@ -93,7 +96,9 @@ def print_plan(
     if trials:
         console.print(
             f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}); a variant's best one "
-            "is its first seed",
+            "is its first seed. Where the best stands at an edge of the grid, rates beyond it are tried too, up to "
+            f"{MOST_BEYOND} at each edge; the best and its neighbours are then trained with {min(MOST_SEEDS, seeds)} "
+            f"seed{'s' * (seeds > 1)}",
             soft_wrap=True,
         )
     at_once = 1 if workers is None else min(workers, runs)
@@ -132,7 +137,7 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
     times = timeit.repeat(partial(trial, 1), repeat=3, number=1)
     per_sequence = statistics.mean(times[1:]) * config.layers / sequences
     budgets, evaluations = budget_steps(config.budgets), config.steps // config.evaluate_every + 1
-    steps = config.steps + sum(end - fall_begins(end) for end in budgets)
+    steps = config.steps + sum(end - fall_begins(end, config) for end in budgets)
     # A forward pass is a third of a training step.
     evaluated = (evaluations * config.evaluation_windows + (1 + len(budgets)) * config.test_windows) / 3
     return per_sequence * (steps * config.batch_size + evaluated)

@@ -26,9 +26,11 @@ def report(options: ReportOptions) -> int:
     if options.format != "html":
         from experiments.report.report import table_for_a_paper
 
-        print(table_for_a_paper(root, options.format), end="")
+        print(table_for_a_paper(root, options.format, options.baseline), end="")
         return 0
     if several:
+        if options.baseline is not None:
+            raise ValueError(f"--baseline is for one comparison, and {root} holds several; give the directory of one")
         say_that_it_loads(f"report {root}")
         from experiments.report.overview import write_overview
 
@@ -39,5 +41,5 @@ def report(options: ReportOptions) -> int:
     from experiments.report.report import remove_unfinished_reports, write_report
 
     remove_unfinished_reports(root)
-    print(write_report(root, study))
+    print(write_report(root, study, options.baseline))
     return 0

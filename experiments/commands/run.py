@@ -45,6 +45,13 @@ def run(options: RunOptions) -> int:
     check_resources(options.launcher, options.resources)
     if options.part is not None:
         parse_part(options.part)
+    if options.part and options.learning_rates:
+        raise ValueError(
+            "--part trains a share of runs that are known, and --learning-rates finds out which are needed; leave out "
+            "--part (--workers trains several at once, --launcher on many machines)"
+        )
+    if options.extend and options.dry_run:
+        raise ValueError("--extend changes what is there, and --dry-run writes nothing; leave out one")
     if options.prepare and options.dry_run:
         raise ValueError("--prepare writes the directories of all runs, and --dry-run writes nothing; leave out one")
     if options.prepare and (options.part or options.learning_rates):

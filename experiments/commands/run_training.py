@@ -18,6 +18,7 @@ from experiments.console import available_cores, command_line, duration, make_co
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.launch.companions import check_can_share
+from experiments.launch.extend import extend, extended_config
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.parts import Part, parse_part, without_part
 from experiments.launch.progress import Display
@@ -38,7 +39,7 @@ from experiments.study import Study, resolve
 from experiments.trackers.registry import parse_trackers
 from experiments.training import models, tuning
 from experiments.training.chosen_objective import make_objective
-from experiments.training.objectives import Objective
+from experiments.training.objectives import Objective, evaluated, floors_of
 from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
 from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, get_variant, parse_variants
@@ -60,15 +61,9 @@ def run_training(
     """
     seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
-    variants = (
-        tuple(
-            dataclasses.replace(one, settings={**one.settings, "learning_rate": rates[one.name]})
-            if one.name in rates
-            else one
-            for one in variants
-        )
-        if rates
-        else variants
+    own_rates = {name: {"learning_rate": rate} for name, rate in (rates or {}).items()}
+    variants = tuple(
+        dataclasses.replace(one, settings={**one.settings, **own_rates.get(one.name, {})}) for one in variants
     )
     grid = [] if options.learning_rates is None else parse_rates(options.learning_rates)
     if limit is None and options.for_ is not None:
@@ -78,6 +73,8 @@ def run_training(
             f"--for is for runs of this machine, and --launcher is {options.launcher}; leave one of them out"
         )
     root = options.directory
+    if options.extend:
+        config = extended_config(root, config)
     device = _device(options)
     if options.shard:
         check_can_shard(device)
@@ -119,9 +116,9 @@ def run_training(
     comparison.seeds = list(range(seeds))
     comparison.data = [objective.corpus.describe()]
     comparison.objective = objective.describe()
-    windows = {"validation": config.evaluation_windows, "test": config.test_windows}
-    comparison.evaluated_windows = {split: len(objective.windows(split, most)[0]) for split, most in windows.items()}
-    comparison.floors = objective.floors(config.test_windows)
+    comparison.evaluated_windows = {
+        split: len(objective.windows(split, most)[0]) for split, most in evaluated(config).items()
+    }
     comparison.initial_weights = {
         f"{variant.name}/seed{seed}": sha256
         for variant in variants
@@ -129,9 +126,14 @@ def run_training(
         if (sha256 := objective.initial_weights(variant, seed))
     }
     comparison.learning_rates = grid
+    comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if grid else 0
+    comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
+    if options.extend:
+        with only_one_run(root, console):
+            extend(root, config)
     # What cannot be merged is refused before anything is written.
-    tuning.check_trials(root, store.merge_with_existing(root, comparison))
+    tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, comparison), options.baseline))
     if options.dry_run:
         if device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured
@@ -191,6 +193,7 @@ class _Trainer:
         self.config = Config(**comparison.config)
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
         self.objective.save(self.root)
+        comparison.floors = floors_of(self.objective, self.config, comparison.every_floor)
         write_record(self.root / "comparison.json", comparison)
 
     def note_nondeterministic(self, comparison: Comparison) -> None:
@@ -207,7 +210,7 @@ class _Trainer:
         data = options.data_dir, options.data_file, sha256
         return Training(
             at,
-            self.config,
+            Config(**what.config),
             *data,
             self.device.type,
             settings,
@@ -219,11 +222,9 @@ class _Trainer:
             part=self.part,
         )
 
-    def train(self, at: Path, what: Comparison, comparison: Comparison, but: Sequence[str] = ()) -> dict[Run, Failure]:
-        """Train what is missing of a comparison, but for some variants; what is to be noted is ``comparison``'s."""
+    def train(self, at: Path, what: Comparison, comparison: Comparison, runs: list[Run]) -> dict[Run, Failure]:
+        """Train those of a comparison's runs that are not done; what is to be noted is ``comparison``'s."""
         training = self.training(at, what)
-        runs = [Run(variant.name, seed) for seed in what.seeds for variant in what.variants]
-        runs = [run for run in (self.part.share(runs) if self.part else runs) if run.variant not in but]
         with for_a_moment(self.root) if self.part else nullcontext():
             self.objective.save(at)
             taken = take_over(training, runs, self.reusable)
@@ -242,7 +243,7 @@ class _Trainer:
             return {}
         if self.limit:
             self._estimate([run for run in runs if not training.is_finished(run)])
-        with Display(self.console, runs, done, self.config.steps) as display:
+        with Display(self.console, runs, done, training.config.steps) as display:
             return train_runs(training, runs, self.launcher, display, self.limit)
 
     def _estimate(self, runs: Sequence[Run]) -> None:
@@ -298,7 +299,6 @@ def _prepare(trainer: _Trainer, comparison: Comparison) -> int:
 def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: int | None) -> int:
     """Train a part of a comparison, while others may train theirs. Returns the exit status."""
     root, console = trainer.root, trainer.console
-    failures: dict[tuple[Path, Run], Failure] = {}
     with ExitStack() as held:
         with for_a_moment(root):
             held.enter_context(one_part(root, *part))
@@ -306,34 +306,15 @@ def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: 
             print_head(console, comparison, trainer.objective.corpus, trainer.device, workers)
             trainer.begin(comparison)
             trainer.note_nondeterministic(comparison)
-            if untuned(comparison):
-                store.make_directory(root / tuning.DIRECTORY)
-                write_record(root / tuning.DIRECTORY / "comparison.json", tuning.trials(comparison))
         held.enter_context(store.failing_after_it_began(root))
-        if waiting := untuned(comparison):
-            tuned = [variant for variant in comparison.variants if variant not in waiting]
-            trials, but = tuning.trials(comparison), tuning.trials(replace(comparison, variants=tuned)).variants
-            ended = trainer.train(root / tuning.DIRECTORY, trials, comparison, [variant.name for variant in but])
-            failures |= {(root / tuning.DIRECTORY, run): failure for run, failure in ended.items()}
-            with for_a_moment(root):
-                comparison = read_comparison(root)  # others may have found some rates meanwhile
-                _choose_rates(console, root, comparison)
-        trainer.reuse_trials(comparison)
-        waiting = untuned(comparison)
-        ended = trainer.train(root, comparison, comparison, [variant.name for variant in waiting])
-        failures |= {(root, run): failure for run, failure in ended.items()}
-    trainer.tell(failures)
-    if waiting:
-        console.print(
-            f"{part} has tried its learning rates, and {len(waiting)} variants have none yet; give the same command "
-            "again when all parts have ended",
-            soft_wrap=True,
-        )
-    else:
-        console.print(
-            f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True
-        )
-    return EXIT_FAILED if failures else 0
+        ended = trainer.train(root, comparison, comparison, part.share(_runs_by_seed(comparison)))
+    trainer.tell({(root, run): failure for run, failure in ended.items()})
+    console.print(f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True)
+    return EXIT_FAILED if ended else 0
+
+
+def _runs_by_seed(comparison: Comparison) -> list[Run]:
+    return [Run(variant.name, seed) for seed in comparison.seeds for variant in comparison.variants]
 
 
 def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
@@ -349,9 +330,9 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     trainer.note_nondeterministic(comparison)
     trainer.reuse_trials(comparison)
     waiting = untuned(comparison)
-    ready = [variant for variant in comparison.variants if variant not in waiting]
-    if ready:
-        ended = trainer.train(root, replace(comparison, variants=ready), comparison)
+    ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
+    if ready.variants:
+        ended = trainer.train(root, ready, comparison, _runs_by_seed(ready))
         failures |= {(root, run): failure for run, failure in ended.items()}
     comparison.unrecorded = [
         UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
@@ -363,7 +344,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     otherwise = store.trained_otherwise(root, comparison)
-    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(comparison))
+    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(root, comparison))
     measured = resolve(study.measure)(root, comparison, objective)
     store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
     write_record(root / "comparison.json", comparison)
@@ -385,16 +366,26 @@ def _short_of_the_peak(config: Config) -> list[str]:
 
 
 def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], Failure]:
-    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run."""
+    """Find the learning rate of every variant that is to have its own; returns the trials that failed, by run.
+
+    What is to be tried next follows from the trials on disk, so that the search goes on where it was stopped.
+    """
     variants = untuned(comparison)
     if not variants:
         return {}
     root, at = trainer.root, trainer.root / tuning.DIRECTORY
     rates = ", ".join(map(str, comparison.learning_rates))
-    trainer.console.print(f"learning rates: {len(variants)} variants at {rates}, seed {tuning.SEED}", soft_wrap=True)
+    where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
+    trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)
     store.make_directory(at)
-    write_record(at / "comparison.json", tuning.trials(comparison))
-    failures = trainer.train(at, tuning.trials(replace(comparison, variants=variants)), comparison)
+    failures: dict[Run, Failure] = {}
+    while True:
+        trials = tuning.trials(root, comparison)
+        write_record(at / "comparison.json", trials)
+        missing = [Run(*trial) for trial in tuning.missing(root, comparison)]
+        if not (runs := [run for run in missing if run not in failures]):
+            break
+        failures |= trainer.train(at, trials, comparison, runs)
     _choose_rates(trainer.console, root, comparison)
     return {(at, run): failure for run, failure in failures.items()}
 
@@ -407,13 +398,16 @@ def _choose_rates(console: Console, root: Path, comparison: Comparison) -> None:
     variant one of whose trials was killed or failed otherwise has to wait until that is repeated.
     """
     for variant in untuned(comparison):
-        if not tuning.have_ended(root, comparison, variant.name):
+        search = tuning.search_of(root, comparison, variant.name)
+        if search.missing:
             console.print(f"  {variant.name}: not yet, for a trial failed or was not made", soft_wrap=True)
             continue
-        rate = tuning.choose(root, comparison, variant.name)
-        remark = "" if rate is not None else " (the comparison's: it diverged at all of them)"
-        rate = comparison.config["learning_rate"] if rate is None else rate
+        rate = comparison.config["learning_rate"] if search.rate is None else search.rate
         variant.settings = variant.settings | {"learning_rate": rate}
+        variant.not_tuned = search.not_tuned if comparison.rate_seeds else ""
+        remark = f" (not tuned: {variant.not_tuned})" if variant.not_tuned else ""
+        if search.rate is None:
+            remark = " (the comparison's: it diverged at all of them)"
         console.print(f"  {variant.name}: {rate}{remark}", soft_wrap=True)
     write_record(root / "comparison.json", comparison)
 
@@ -426,7 +420,7 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
     # Only what changes the number: of hundreds of variants most differ in something else.
     fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
     features = 2 if fewer else config.num_features
-    changing = ("dim", "heads", "context", "redraw_every", "dropout", "decay", "local_conv", "short_conv")
+    changing = ("dim", "heads", "context", "redraw_every", "dropout", "decay", "local_conv", "short_conv", "qk_norm")
     kept = {name: getattr(config, name) for name in changing}
     sizes = Config(**kept, num_features=features)
     if models.shares_positions(variant.position):

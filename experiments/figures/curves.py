@@ -1,5 +1,6 @@
 """Loss against training steps: one panel per attention kernel, on one vertical scale, with references in each."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from experiments.figures.panels import head, legend_beneath, name_vertical, panels_of, wrapped
 from experiments.figures.style import MUTED, by_kernel, legend_label, variant_style
-from experiments.records.schema import NEXT_BYTE, Comparison, ObjectiveRecord, VariantRecord
+from experiments.records.schema import NEXT_BYTE, Comparison, Floor, ObjectiveRecord, VariantRecord
 
 SCALE_FROM = 0.25
 """share of the run whose losses do not set the vertical scale: the steep beginning would flatten all differences"""
@@ -60,19 +61,26 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     runs = _runs(curves, split, width, shown.metric)
     scale_from = SCALE_FROM if shown.better == "lower" else 0
     low, high = _vertical_range(runs, finished_seeds(summary), scale_from)
+    floors = shown_floors(comparison, shown.metric, split, (low, high))
+    best = comparison.best_floor(shown.metric, split)
+    if floors:
+        margin = 0.05 * (high - low)
+        low, high = min(low, floors[0].value - margin), max(high, floors[0].value + margin)
     note = f"{split} split. {_what_lines_are(comparison)}"
     if width > 1:
         note += f" Each point: mean of {width} records."
     if any(curve.max() > high for seeds in runs.values() for curve in seeds.values()):
         note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
-    return _panels(runs, summary, comparison, (low, high), shown.quantity, note)
+    if best is not None and best not in floors:
+        note += f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
+    return _panels(runs, summary, comparison, (low, high), shown.quantity, note, floors=floors)
 
 
 def gain_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> Figure:
     """The validation split's figures minus those of the same seed's baseline; ``gains`` has to have some."""
     runs = gains(curves, summary, comparison)
     kernels = {variant.kernel for variant in comparison.variants if variant.name in runs}  # with something to compare
-    variants = [v for v in comparison.variants if v.baseline != v.name and v.kernel in kernels]
+    variants = [v for v in comparison.variants if comparison.baseline_of(v) != v.name and v.kernel in kernels]
     shown = replace(comparison, variants=variants)
     note = f"validation split. {_what_lines_are(comparison)}"
     quantity = f"{comparison.objective.quantity} minus the\nbaseline's ({comparison.objective.where_better})"
@@ -86,10 +94,11 @@ def gains(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -
     finished = finished_seeds(summary)
     found: Runs = {}
     for variant in comparison.variants:
-        mine, base = runs.get(variant.name, {}), runs.get(variant.baseline, {})
-        for seed in sorted(finished.get(variant.baseline, set()) & mine.keys() & base.keys()):
+        baseline = comparison.baseline_of(variant)
+        mine, base = runs.get(variant.name, {}), runs.get(baseline, {})
+        for seed in sorted(finished.get(baseline, set()) & mine.keys() & base.keys()):
             difference = (mine[seed] - base[seed]).dropna()
-            if variant.baseline != variant.name and len(difference):
+            if baseline != variant.name and len(difference):
                 found.setdefault(variant.name, {})[seed] = difference
     return found
 
@@ -102,6 +111,7 @@ def _panels(
     quantity: str,
     note: str,
     references: bool = True,
+    floors: Sequence[Floor] = (),
 ) -> Figure:
     groups = by_kernel(comparison.variants)
     figure, panels = panels_of(groups, 4, (2.75, 4.1), (0.3, 0.4), 7, sharex=True, sharey=True)
@@ -113,11 +123,32 @@ def _panels(
         axes.tick_params(labelbottom=True)
         if not references:
             axes.axhline(0, color=MUTED, linewidth=1.0)
-        others = _references(variants, comparison.variants) if references else []
+        mark_floors(axes, floors)
+        others = _references(variants, comparison) if references else []
         _draw_variants(axes, others, variants, runs, summary)
     name_vertical(figure, quantity)
     head(figure, comparison, note)
     return figure
+
+
+def shown_floors(comparison: Comparison, metric: str, split: str, vertical_range: tuple[float, float]) -> list[Floor]:
+    """The best floor that does not make the range of the curves more than twice as high; and the trigram in it."""
+    low, high = vertical_range
+    height = high - low
+    equal = [each for each in comparison.floors_of(metric, split) if each.equal]
+    *_, best = [None, *(each for each in equal if low - height < each.value < high + height)]
+    if best is None:
+        return []
+    trigrams = (each for each in equal if each.name == "trigram" and low < each.value < high)
+    return [best, *(each for each in trigrams if abs(each.value - best.value) > height / 15)]
+
+
+def mark_floors(axes: Axes, floors: Sequence[Floor]) -> None:
+    """A thin horizontal line for each floor, its name at the right end."""
+    for floor in floors:
+        axes.axhline(floor.value, color=MUTED, linewidth=0.7, zorder=1)
+        place: Any = {"xy": (1, floor.value), "xycoords": ("axes fraction", "data"), "va": "center"}
+        axes.annotate(floor.name, **place, xytext=(2, 0), textcoords="offset points", fontsize=7, color=MUTED)
 
 
 def _draw_variants(
@@ -152,12 +183,13 @@ def _draw_variants(
     legend_beneath(axes, handles)
 
 
-def _references(variants: list[VariantRecord], every: list[VariantRecord]) -> list[VariantRecord]:
+def _references(variants: list[VariantRecord], comparison: Comparison) -> list[VariantRecord]:
     """Softmax attention with RoPE (or else the first softmax variant), and baselines that belong to another panel."""
     if variants[0].kernel == "softmax":
         return []
+    every = comparison.variants
     softmax = sorted((v for v in every if v.kernel == "softmax"), key=lambda v: v.position != "rope-before")
-    baselines = {variant.baseline for variant in variants}
+    baselines = {comparison.baseline_of(variant) for variant in variants}
     return softmax[:1] + [v for v in every if v.name in baselines and v not in variants and v not in softmax[:1]]
 
 

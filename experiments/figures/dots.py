@@ -34,7 +34,7 @@ class Rows:
         self.comparison = comparison
         self.variants = [variant for group in groups for variant in group]
         self.heights = [-place - gap for place, gap in enumerate(gaps)]
-        self.baselines = {v.name for v in self.variants if v.baseline == v.name}
+        self.baselines = {v.name for v in self.variants if comparison.baseline_of(v) == v.name}
         self.labels = [
             wrapped(f"{label(v.name)}\n({notes[v.name]})" if v.name in notes else label(v.name), 18)
             for v in self.variants

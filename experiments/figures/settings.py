@@ -46,6 +46,7 @@ WORDS = {
     }.get(value, value),
     "local_conv": lambda value: "" if value == "0" else "local convolution",
     "short_conv": lambda value: "" if value == "0" else "short convolution",
+    "qk_norm": lambda value: "" if value == "no" else "normalised queries and keys",
 }
 """how a figure says a setting; others by their name and value"""
 MARKS = 6

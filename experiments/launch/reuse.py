@@ -22,6 +22,7 @@ from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
 from experiments.training import tuning
 from experiments.training.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
+from experiments.training.schedule import last_constant_step
 from experiments.variants import get_variant, is_variant
 
 UNFINISHED = ".taking-over-"
@@ -108,7 +109,7 @@ def take_over(training: Training, runs: list[Run], trained: dict[str, Trained]) 
         config = asdict(training.config_of(run.variant))
         begins_with = training.initial_weights_of(run)
         there = trained.get(_identity(run, config, training.data_sha256, begins_with, machine))
-        if there is None or (training.job(run).directory / "metrics.jsonl").exists():
+        if there is None or training.is_finished(run) or (training.job(run).directory / "metrics.jsonl").exists():
             continue
         try:
             for step in _steps(training):
@@ -126,7 +127,11 @@ def _copy(training: Training, run: Run, there: Trained) -> None:
     elsewhere = replace(training, root=training.root / f"{UNFINISHED}{os.getpid()}")
     made = elsewhere.job(run).directory
     try:
-        for step in _steps(training):
+        before_the_fall = last_constant_step(training.config)  # by which it can be extended
+        kept = (
+            [before_the_fall] if before_the_fall and _weights(there.root, there.run, before_the_fall).exists() else []
+        )
+        for step in dict.fromkeys([*kept, *_steps(training)]):
             weights = _weights(elsewhere.root, run, step)
             weights.mkdir(parents=True)
             for path in _weights(there.root, there.run, step).iterdir():

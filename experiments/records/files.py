@@ -37,23 +37,23 @@ def wrong_file(where: str, problem: str, remedy: str) -> ValueError:
     return ValueError(visible(" ".join(f"{where} {problem}; {remedy}".split())))
 
 
-def packed(path: Path) -> Path:
-    """Where a file is if it is kept packed, as long ones of committed references are: gzip adds ``.gz``."""
+def compressed(path: Path) -> Path:
+    """Where a file is if it is kept compressed, as long ones of committed references are: gzip adds ``.gz``."""
     return path.with_name(f"{path.name}.gz")
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file, or a packed one."""
-    return path.exists() or packed(path).exists()
+    """Whether there is such a file, or a compressed one."""
+    return path.exists() or compressed(path).exists()
 
 
 def read_file(path: Path, remedy: str, largest: int = LARGEST_RECORD) -> bytes:
-    """The content of a file, or of the packed one in its place.
+    """The content of a file, or of the compressed one in its place.
 
     Raises ValueError if it is not a regular file (a pipe never ends), too large, or damaged.
     """
-    if not path.exists() and packed(path).exists():
-        path = packed(path)
+    if not path.exists() and compressed(path).exists():
+        path = compressed(path)
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(read_file(path, remedy, largest))) as file:
                 content = file.read(largest + 1)

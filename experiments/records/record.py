@@ -1,15 +1,17 @@
 """The files of a comparison: where they are, and how they are read and written as the types of schema.py.
 
-``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten, with ``step``,
-``tokens``, ``split`` (train, validation or test) and the metrics as further keys. Every table and figure is made from
-it. ``comparison.json`` holds what was run, on what, and with what.
+``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten (``run --extend``
+keeps that of the shorter run beside it), with ``step``, ``tokens``, ``split`` (train, validation or test) and the
+metrics as further keys. Every table and figure is made from it. ``comparison.json`` holds what was run, on what, and
+with what. Where results are packed, ``runs.parquet`` holds the rows and ``runs.json`` the statuses of all runs; a run
+that has a directory besides went on, or was begun anew, there.
 """
 
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +26,14 @@ from experiments.records.files import (
     write_json,
     wrong_file,
 )
+from experiments.records.parquet import read_rows
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """metrics that differ from run to run; all others are the same on the same machine"""
+PACKED_ROWS, PACKED_STATUSES = "runs.parquet", "runs.json"
+KEPT_EVERY = 10
+"""of the rows of training, one of so many is packed, and the last"""
 
 T = TypeVar("T")
 
@@ -99,17 +105,45 @@ def read_metrics(path: Path, remedy: str = "remove the run's directory") -> list
     return list(rows.values())
 
 
+def is_packed(root: Path, variant: str, seed: int) -> bool:
+    """Whether what is known of a run is what was packed."""
+    return (root / PACKED_STATUSES).exists() and not run_directory(root, variant, seed).exists()
+
+
+def packed_statuses(root: Path) -> dict[str, Status]:
+    """By run (``<variant>/seed<k>``), the statuses of packed results. Raises ValueError if the file is damaged."""
+    return read_record(root / PACKED_STATUSES, dict[str, Status], "take it from where it was packed")
+
+
+def run_rows(root: Path, variant: str, seed: int) -> list[MetricsRow]:
+    """The rows of a run, packed or not. Raises ValueError that names the file if they are damaged."""
+    if is_packed(root, variant, seed):
+        return read_rows(root / PACKED_ROWS).get((variant, seed), [])
+    return read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
+
+
+def kept_rows(rows: list[MetricsRow], steps: int, log_every: int) -> list[MetricsRow]:
+    """The rows of a run of ``steps`` that are packed."""
+    every = KEPT_EVERY * log_every
+    return [row for row in rows if row.split != "train" or row.step % every == 0 or row.step == steps]
+
+
 def run_status(root: Path, variant: str, seed: int) -> Status:
-    """The status of a run. Raises ValueError that names the file if it is damaged."""
+    """The status of a run, packed or not. Raises ValueError that names the file if it is damaged."""
+    if is_packed(root, variant, seed):
+        return packed_statuses(root).get(f"{variant}/seed{seed}", Status(state="queued"))
     path = run_directory(root, variant, seed) / "status.json"
     return read_record(path, Status) if path.exists() else Status(state="queued")
 
 
 def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:
-    """Whether a run is done and its test figure is on record. Raises ValueError if its status is damaged."""
+    """Whether a run is done and its test figure is on record.
+
+    Raises ValueError if its status is damaged, or its packed rows cannot be read: it would be trained again.
+    """
     if run_status(root, variant, seed).state == "done":
-        with suppress(ValueError):
-            rows = read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
+        with nullcontext() if is_packed(root, variant, seed) else suppress(ValueError):
+            rows = run_rows(root, variant, seed)
             return any((row.step, row.split) == (steps, "test") for row in rows)
     return False
 
@@ -152,7 +186,7 @@ class MetricsLog:
             return
         content = read_file(path, "remove the run's directory and run again") if is_there(path) else None
         if content is not None and not path.exists():
-            write_atomically(path, content)  # it was kept packed
+            write_atomically(path, content)  # it was kept compressed
         self._written = {(row.step, row.split): row for row in read_metrics(path)}
         self._file = open_to_append(path)
         if content is None:

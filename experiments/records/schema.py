@@ -5,7 +5,7 @@ Keys that are not named here are passed over: an older or newer version may not 
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -22,6 +22,7 @@ Split = Literal["train", "validation", "test"]
 
 TRAINING = ("steps", "batch_size", "context", "log_every", "evaluate_every")
 """what a report needs of the configuration of a comparison that trains; positive whole numbers"""
+OWN_BASELINE = "the same kernel without positions or, for a setting behind @, the variant without it"
 
 
 class GitRecord(Struct, kw_only=True, omit_defaults=True):
@@ -50,10 +51,14 @@ class VariantRecord(Struct, kw_only=True, omit_defaults=True):
     kernel: str
     position: str
     baseline: str
+    """its own, whether it was run or not; see ``Comparison.baseline_of``"""
     parameters: Natural
     position_parameters: Natural
     settings: dict[str, Any] = {}
     """values of the configuration in which the variant differs from the comparison's"""
+    not_tuned: Literal["", "lower edge", "upper edge", "diverged"] = ""
+    """why its learning rate, searched with others, may not be its best: it is the last one that was tried, or at every
+    rate the loss diverged; of a fixed grid this is not recorded"""
 
     def __post_init__(self) -> None:
         name = self.name
@@ -118,6 +123,25 @@ ANSWERS = ObjectiveRecord(
 )
 
 
+class Floor(Struct, kw_only=True, frozen=True):
+    """What something simple has on the windows that runs are evaluated on; a variant ought to be better."""
+
+    name: str
+    metric: str
+    value: Number
+    split: Split = "test"
+    equal: bool = True
+    """whether it read what the runs read, and no more; else it is a yardstick that decides nothing"""
+    steps: Natural = 0
+    """of a run that reads as much; 0: an older record's"""
+
+
+KNOWS_NOTHING = "to know nothing"
+"""the floor of older records: the best answer that does not depend on the input"""
+HIGHER_IS_BETTER = ("accuracy", "bleu", "f1", "matthews", "spearman")
+"""of the metrics that floors may have besides the compared one"""
+
+
 class UnrecordedRun(Struct, kw_only=True):
     """What became of a run whose status.json could not be written."""
 
@@ -149,7 +173,10 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     created: str
     notes: list[str]
     learning_rates: list[Number] = []
-    """the grid of which every variant has its best; empty: one rate for all"""
+    """the grid from which every variant's best is searched; empty: one rate for all"""
+    rate_seeds: Natural = 0
+    """how many seeds decide between a variant's best rates, in a grid that extends itself until the best is inside; 0:
+    the first seed decides, in the grid as it is, as in records from before there was a choice"""
     unrecorded: list[UnrecordedRun] = []
     nondeterministic: list[str] = []
     """operations of the variants that give other bits when they are run again"""
@@ -158,8 +185,11 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
     """of a record from before there were objectives: what its data were trained for"""
     initial_weights: dict[str, str] = {}
     """by run (``<variant>/seed<k>``), the sha256 of the weights that another comparison trained and it begins with"""
-    floors: dict[str, Number] = {}
-    """by metric, what an answer has on the test windows that knows nothing of the input: see ``Objective.floors``"""
+    floors: list[Floor] | dict[str, Number] = []
+    """see ``Objective.floors``; older records have a value by metric: ``KNOWS_NOTHING``"""
+    baseline: str | None = None
+    """the variant that all are compared with; empty: each with its own, and with the first one where that was not run;
+    None, of a record from before one could be chosen: each with its own alone"""
 
     def __post_init__(self) -> None:
         if self.objective == NEXT_BYTE and any(data.name.startswith(("recall-", "copying-")) for data in self.data):
@@ -182,9 +212,57 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
         return self.initial_weights.get(f"{variant}/seed{seed}", "")
 
     @property
-    def floor(self) -> float | None:
-        """Of the metric by which variants are compared; None: not known."""
-        return self.floors.get(self.objective.metric)
+    def every_floor(self) -> list[Floor]:
+        """Those of all budgets."""
+        if isinstance(self.floors, list):
+            return self.floors
+        return [Floor(name=KNOWS_NOTHING, metric=metric, value=value) for metric, value in self.floors.items()]
+
+    def floors_of(self, metric: str, split: str = "test", steps: int | None = None) -> list[Floor]:
+        """Of runs of so many steps, or of whole ones, from the worst to the best."""
+        of_steps = {0, self.config["steps"] if steps is None else steps}
+        found = [each for each in self.every_floor if (each.metric, each.split) == (metric, split)]
+        of_runs = (each for each in found if each.steps in of_steps)
+        return sorted(of_runs, key=lambda floor: self._sign(metric) * floor.value)
+
+    def beaten(self, metric: str, values: Iterable[float]) -> Floor | None:
+        """The best floor on equal ground that all these values are better than."""
+        sign = self._sign(metric)
+        worst = min(sign * value for value in values)
+        return next(
+            (each for each in reversed(self.floors_of(metric)) if each.equal and worst > sign * each.value), None
+        )
+
+    def _sign(self, metric: str) -> int:
+        is_higher = self.objective.better == "higher" if metric == self.objective.metric else metric in HIGHER_IS_BETTER
+        return 1 if is_higher else -1
+
+    def best_floor(self, metric: str, split: str = "test", steps: int | None = None) -> Floor | None:
+        """On equal ground; None: none is known."""
+        return next((floor for floor in reversed(self.floors_of(metric, split, steps)) if floor.equal), None)
+
+    @property
+    def floor(self) -> Floor | None:
+        """The best one of the metric by which variants are compared: what has not beaten it has learnt nothing."""
+        return self.best_floor(self.objective.metric)
+
+    def baseline_of(self, variant: VariantRecord) -> str:
+        """The variant that this one is compared with, maybe itself; of older records it may be one that was not run."""
+        if self.baseline:
+            return self.baseline
+        was_run = any(other.name == variant.baseline for other in self.variants)
+        return variant.baseline if was_run or self.baseline is None else self.variants[0].name
+
+    @property
+    def baseline_in_words(self) -> str:
+        """What the variants are compared with."""
+        if self.baseline:
+            return self.baseline
+        taken = [self.baseline_of(variant) for variant in self.variants]
+        if taken == [variant.baseline for variant in self.variants]:
+            return OWN_BASELINE
+        first = self.variants[0].name
+        return first if {*taken} == {first} else f"{OWN_BASELINE}; {first} where that was not run"
 
     @property
     def tokens_per_step(self) -> int:

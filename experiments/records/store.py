@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from experiments.config import Config
 from experiments.errors import RunFailed, why
+from experiments.extensions import choices
 from experiments.records import environment
 from experiments.records.files import is_there, visible
 from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import Comparison
-from experiments.variants import VARIANTS, is_variant
+from experiments.variants import VARIANTS, get_variant, is_variant
 
 CONTINUED = "continued with another"
 """how the notes of add_changes begin"""
@@ -117,6 +118,21 @@ def refuse_if_differing(root: Path, differing: list[str]) -> None:
         raise ValueError(f"--out {root} holds a comparison that differs in {', '.join(differing)}; give another --out")
 
 
+def check_can_be_one(root: Path, there: Comparison, comparison: Comparison) -> None:
+    """Raises ValueError if the comparison in ``root`` has another study, configuration or data."""
+    check_same_study(root, there, comparison)
+    before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
+    differing = differing_settings(before, now)
+    for data, other in zip(there.data, comparison.data, strict=False):
+        differing += _differing_data(data.sha256, other.sha256)
+    if there.objective != comparison.objective:
+        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
+        differing.append("what is trained ({} there, {} now)".format(*kinds))
+    refuse_if_differing(root, differing)
+    for run, sha256 in comparison.initial_weights.items():
+        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
+
+
 def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     """The comparison to go on with in ``root``: the one there with the new variants and seeds added.
 
@@ -126,15 +142,7 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
     if not (root / "comparison.json").is_file():
         return comparison
     there = read_comparison(root)
-    check_same_study(root, there, comparison)
-    before, now = (each.config | {"learning_rates": each.learning_rates} for each in (there, comparison))
-    differing = differing_settings(before, now) + _differing_data(there.data[0].sha256, comparison.data[0].sha256)
-    if there.objective != comparison.objective:
-        kinds = [f"{each.name} {each.tokenizer_sha256[:12]}" for each in (there.objective, comparison.objective)]
-        differing.append("what is trained ({} there, {} now)".format(*kinds))
-    refuse_if_differing(root, differing)
-    for run, sha256 in comparison.initial_weights.items():
-        refuse_if_differing(root, _other_weights(run, there.initial_weights.get(run, sha256), sha256))
+    check_can_be_one(root, there, comparison)
     unknown = [variant.name for variant in there.variants if not is_variant(variant.name)]
     if unknown:
         raise ValueError(f"--out {root} holds variants that this version does not have: {', '.join(unknown)}")
@@ -146,13 +154,18 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         refuse_if_differing(root / variant.name, differing_settings(settings, variant.settings))
         recorded.setdefault(variant.name, variant)
     seeds = sorted({*there.seeds, *comparison.seeds})
+    # One rule for all variants: what has found a rate by one goes on by it.
+    has_found = any("learning_rate" in {*each.settings} - {*get_variant(each.name).settings} for each in there.variants)
+    rate_seeds = there.rate_seeds if has_found else max(there.rate_seeds, comparison.rate_seeds)
     initial_weights = there.initial_weights | comparison.initial_weights
+    baseline = comparison.baseline or there.baseline or comparison.baseline  # one that was chosen, now or before, stays
     merged = replace(
         there,
         variants=list(recorded.values()),
         seeds=seeds,
-        floors=comparison.floors,
+        rate_seeds=rate_seeds,
         initial_weights=initial_weights,
+        baseline=baseline,
     )
     check_runs(root, merged)
     all_done = all(is_finished(root, *run, comparison.config["steps"]) for run in merged.runs)
@@ -161,6 +174,18 @@ def merge_with_existing(root: Path, comparison: Comparison) -> Comparison:
         refuse_if_differing(root, [f"the device ({devices[0]} there, {devices[1]} now)"])
     add_changes(merged, comparison, all_done)
     return merged
+
+
+def with_baseline(comparison: Comparison, name: str | None) -> Comparison:
+    """The comparison with one baseline for all variants, or as it is. Raises ValueError if it has no such variant."""
+    if name is None:
+        return comparison
+    names = [variant.name for variant in comparison.variants]
+    if not names:
+        raise ValueError(f"--baseline is {name!r}, and {comparison.study} trains nothing to compare; leave it out")
+    if name not in names:
+        raise ValueError(f"--baseline is {name!r}, which is no variant of the comparison; {choices(name, names)}")
+    return replace(comparison, baseline=name)
 
 
 def check_runs(root: Path, comparison: Comparison) -> None:

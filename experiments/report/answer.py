@@ -27,6 +27,7 @@ ADDED: dict[str, dict[object, str]] = {
     },
     "local_conv": {"any": "a local convolution"},
     "short_conv": {"any": "a short convolution"},
+    "qk_norm": {"yes": "normalised queries and keys"},
 }
 """settings that add something to a variant, and what a sentence calls it"""
 NAMES = {
@@ -194,7 +195,7 @@ def _what_rope_changes(found: Findings) -> str:
     for variant in found.finished:
         gain = found.estimate(variant.name, f"test_{objective.metric}_minus_baseline")
         is_rope_alone = variant.position in ROPE and not ADDED.keys() & variant.settings.keys()
-        if is_rope_alone and variant.baseline in names and gain.n:
+        if is_rope_alone and found.comparison.baseline_of(variant) == variant.baseline in names and gain.n:
             sides.setdefault(variant.kernel, set()).add(variant.position)
             if variant.kernel not in best or sign * gain.mean > sign * best[variant.kernel][1].mean:
                 best[variant.kernel] = variant, gain

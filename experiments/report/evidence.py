@@ -14,7 +14,7 @@ from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs
+from experiments.records.store import check_runs, with_baseline
 from experiments.report.answer import Findings, answer, in_figures, in_words, listed
 from experiments.study import Study, resolve
 from experiments.training.tuning import check_trials
@@ -54,24 +54,27 @@ class Evidence(NamedTuple):
 
 
 def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
-    """Which variants have learnt nothing that can be told; empty if all have."""
+    """Which variants have not beaten the best floor; empty if all have."""
     comparison = found.comparison
     if not unlearnt or comparison.floor is None:
         return ""
     names = [in_words(variant) for variant in found.finished if variant.name in unlearnt]
-    than = f"better than an answer that knows nothing of the input ({in_figures(comparison.floor, comparison)})"
+    than = f"better than the floor ({comparison.floor.name}: {in_figures(comparison.floor.value, comparison)})"
     if len(names) == len(found.finished):
         best = in_figures(found.final(found.finished[0].name).mean, comparison)
-        return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
+        return f"No variant is clearly {than}; the best has {best}."
     if len(names) > 2:
         return f"{len(names)} of {len(found.finished)} variants are not clearly {than}."
     said = listed(names)
     return f"{said[0].upper()}{said[1:]} {'is' if len(names) == 1 else 'are'} not clearly {than}."
 
 
-def read_evidence(root: Path, study: Study) -> Evidence:
-    """Read a comparison. Raises ValueError if it is none, or one of its files is not as it says."""
-    comparison = read_comparison(root)
+def read_evidence(root: Path, study: Study, baseline: str | None = None) -> Evidence:
+    """Read a comparison, maybe with another baseline than is on record.
+
+    Raises ValueError if it is none, or has no such variant, or one of its files is not as it says.
+    """
+    comparison = with_baseline(read_comparison(root), baseline)
     check_runs(root, comparison)
     check_trials(root, comparison)
     curves = read_curves(root, comparison)

@@ -14,12 +14,13 @@ from rich.table import Table
 
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE
+from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH, NARROW
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
-from experiments.records.record import read_comparison
+from experiments.records.record import PACKED_ROWS, read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs
+from experiments.records.store import check_runs, with_baseline
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
@@ -44,14 +45,15 @@ UNFINISHED_REPORT = ".report-"
 """how the directory that a report is made in begins; the number of the process follows"""
 
 
-def write_report(root: Path, study: Study) -> Path:
+def write_report(root: Path, study: Study, baseline: str | None = None) -> Path:
     """Rebuild curves.csv, summary.csv, figures/, report.md and report.html of a comparison; return the last's path.
 
-    ``study`` draws the figures. Equal records give equal files. Raises ValueError, and changes nothing, if ``root`` is
-    not a comparison, one of its files is not as schema.py says, or something is in the way of what is written.
+    ``study`` draws the figures; all variants are compared with ``baseline``, or with what is on record. Equal records
+    give equal files. Raises ValueError, and changes nothing, if ``root`` is not a comparison, or one without that
+    variant, one of its files is not as schema.py says, or something is in the way of what is written.
     """
     check_places(root)
-    write(read_evidence(root, study))
+    write(read_evidence(root, study, baseline))
     return root / "report.html"
 
 
@@ -70,11 +72,13 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         entries = resolve(study.figures)(root, output, comparison, curves, summary)
         rates = rates_table(root, comparison)
         if rates is not None:
+            entries += filter(None, [draw_rates(root, output, comparison)])
             entries.append(TableEntry("Learning rates", rates, rates_caption(comparison)))
         shown = [_shown(output, entry) for entry in entries]
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
-        tables = [path.name for path in root.glob("*.csv*") if path.name not in FILES]
+        measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
+        tables = [name for name in measured if name not in (*FILES, PACKED_ROWS)]
         queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
@@ -141,14 +145,17 @@ def remove_unfinished_reports(root: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def table_for_a_paper(root: Path, form: str) -> str:
-    """The main table of a comparison as ``tables.paper_table`` has it. Raises ValueError if there is none."""
+def table_for_a_paper(root: Path, form: str, baseline: str | None = None) -> str:
+    """The main table of a comparison as ``tables.paper_table`` has it. Raises ValueError if there is none, or no such
+    variant as the baseline.
+    """
     comparison = read_comparison(root)
     if not comparison.variants:
         raise ValueError(
             f"--format: {root} trains nothing, so it has no main table; its tables are the CSV files in it"
         )
     check_runs(root, comparison)
+    comparison = with_baseline(comparison, baseline)
     return paper_table(summarise(root, comparison), comparison, form)
 
 

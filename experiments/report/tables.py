@@ -15,22 +15,30 @@ from experiments.analysis.statistics import run_states
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible
 from experiments.records.record import run_status
-from experiments.records.schema import Comparison
+from experiments.records.schema import Comparison, Floor
 
 NOTHING = "-"
 NO_BASELINE = " was not run"
 ANY = (-inf, inf)
+NOT_TUNED = {
+    "lower edge": "the lowest learning rate that was tried is its best",
+    "upper edge": "the highest learning rate that was tried is its best",
+    "diverged": "its loss diverged at every learning rate that was tried",
+}
 
 
 def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
-    """One row of strings per variant. A line break in a cell parts a number from what is told about it."""
+    """One row of strings per variant, and below them one per floor.
+
+    A line break in a cell parts a number from what is told about it.
+    """
     metrics: Any = summary.set_index(["variant", "metric"])
     objective, names = comparison.objective, {variant.name for variant in comparison.variants}
-    baselines = {variant.baseline for variant in comparison.variants}
+    baselines = {comparison.baseline_of(variant) for variant in comparison.variants}
     is_share = objective.metric == "accuracy"  # it cannot leave 0 to 1, and so its interval does not
-    rows = []
+    floors, rows = comparison.floors_of(objective.metric), list[dict[str, str]]()
     for variant in comparison.variants:
-        name, baseline = variant.name, variant.baseline
+        name, baseline = variant.name, comparison.baseline_of(variant)
         test: Any = metrics.loc[name, f"test_{objective.metric}"]
         if baseline in names - {name}:
             minus = metrics.loc[name, f"test_{objective.metric}_minus_baseline"]
@@ -44,7 +52,7 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         counts = [f"{test[word]} of {test['planned']} {word}" for word in ("failed", "unfinished") if test[word]]
         rows.append(
             {
-                "variant": name,
+                "variant": f"{name}\n[not tuned]" if variant.not_tuned else name,
                 "n": str(test["n"]) if test["n"] == test["planned"] else f"{test['n']} of {test['planned']}",
                 f"test {objective.quantity}": _with_interval(test, ".3f", (0, 1) if is_share else ANY),
                 "minus baseline": difference,
@@ -52,9 +60,18 @@ def main_table(summary: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
                 "tokens/s": NOTHING if pd.isna(speed) else f"{speed:,.0f}",
                 "parameters": f"{variant.parameters:,}" + (f"\n[positions {table:,}]" if table else ""),
                 "not finished": f"{', '.join(counts)}: {test['reasons']}" if counts else "",
+                **({"beats": test["beats"] or NOTHING} if floors else {}),
             }
         )
+    for floor in floors:
+        cells = {f"test {objective.quantity}": f"{floor.value:.3f}", "not finished": ""}
+        rows.append(dict.fromkeys(rows[0], NOTHING) | {"variant": called(floor)} | cells)
     return pd.DataFrame(rows)
+
+
+def called(floor: Floor) -> str:
+    """What tables call a floor."""
+    return f"floor: {floor.name}{'' if floor.equal else ' (not on equal ground)'}"
 
 
 def with_something(table: pd.DataFrame) -> pd.DataFrame:
@@ -66,37 +83,60 @@ def with_something(table: pd.DataFrame) -> pd.DataFrame:
 def paper_table(summary: pd.DataFrame, comparison: Comparison, form: str) -> str:
     """The primary metric and its difference to the baseline, as "markdown", "latex" (booktabs) or "csv".
 
-    A row per variant: mean, and 95 % interval where there are three seeds. ``csv`` has a column for each number.
+    A row per variant and floor: mean, and 95 % interval where there are three seeds. ``csv`` has a column for each
+    number.
     """
     metric, quantity = comparison.objective.metric, comparison.objective.quantity
     names = {f"test_{metric}": f"test {quantity}", f"test_{metric}_minus_baseline": "minus baseline"}
     if form == "csv":
         found = summary[summary["metric"].isin(names)]
-        return to_csv(found[["variant", "metric", "unit", "n", "mean", "low", "high"]])
-    table = main_table(summary, comparison)[["variant", "n", *names.values()]]
+        floors = [
+            {
+                "variant": called(floor),
+                "metric": f"test_{metric}",
+                "unit": comparison.objective.unit,
+                "mean": floor.value,
+            }
+            for floor in comparison.floors_of(metric)
+        ]
+        columns = ["variant", "metric", "unit", "n", "mean", "low", "high", *(["beats"] if floors else [])]
+        return to_csv(pd.concat([found, pd.DataFrame(floors)]).astype({"n": "Int64"})[columns])
+    table = main_table(summary, comparison)
+    table = table[[each for each in ("variant", "n", *names.values(), "beats") if each in table]]
     flat = table.map(lambda cell: str(cell).replace("\n", " "))
     if form == "latex":
         styled = flat.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
-        return re.sub(r"(?<=[ \[])-(?=\d)", "$-$", styled.to_latex(hrules=True, column_format="lrrr"))
-    rows = [list(flat.columns), ["---", "---:", "---:", "---:"], *flat.to_numpy().tolist()]
+        return re.sub(
+            r"(?<=[ \[])-(?=\d)",
+            "$-$",
+            styled.to_latex(hrules=True, column_format=f"lrrr{'l' * (len(flat.columns) - 4)}"),
+        )
+    rows = [list(flat.columns), ["---", "---:", "---:", "---:", "---"][: len(flat.columns)], *flat.to_numpy().tolist()]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def how_to_read(table: pd.DataFrame, summary: pd.DataFrame, comparison: Comparison) -> str:
     """What the numbers of a main table are, as far as it has them."""
     says = ["n counts finished seeds."]
-    if comparison.floor is not None:
-        says.append(f"Floor, an answer that knows nothing of the input: {comparison.floor:.3f}.")
+    if "beats" in table:
+        says.append(
+            "A floor is what something simple has that reads what the runs read; beats names the best one that a "
+            "variant is clearly better than."
+        )
+    says += _not_tuned(comparison)
     if summary["low"].notna().any():
         says.append("In brackets: 95 % interval of the mean (Student's t); none below three seeds.")
     if "minus baseline" in table:
-        says.append(
-            "A difference is taken seed by seed from the baseline: the same kernel without positions or, for a setting "
-            "behind @, the variant without it."
-        )
+        says.append(f"A difference is taken seed by seed from the baseline: {comparison.baseline_in_words}.")
     if "tokens/s" in table:
         says.append("tokens/s is the mean of the runs' medians.")
     return " ".join(says)
+
+
+def _not_tuned(comparison: Comparison) -> list[str]:
+    """For each reason why variants are not tuned, a sentence."""
+    names = {why: [each.name for each in comparison.variants if each.not_tuned == why] for why in NOT_TUNED}
+    return [f"Not tuned, as {words}: {', '.join(names[why])}." for why, words in NOT_TUNED.items() if names[why]]
 
 
 def notes_in_words(comparison: Comparison) -> list[str]:
@@ -130,17 +170,18 @@ def happenings(root: Path, comparison: Comparison) -> list[tuple[str, list[str]]
 def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     """The main table for the end of a run in a terminal, with what did not finish below it."""
     rows = main_table(summary, comparison)
-    fates = [f"{variant}: {fate}" for variant, fate in zip(rows["variant"], rows["not finished"], strict=True) if fate]
+    names = [variant.name for variant in comparison.variants]
+    fates = [f"{variant}: {fate}" for variant, fate in zip(names, rows["not finished"], strict=True) if fate]
     table = Table(
         title=Text(f"{comparison.name}: mean over seeds [95 % interval]"),
         title_justify="left",
-        caption=Text(visible("\n".join(fates))),
+        caption=Text(visible("\n".join([*_not_tuned(comparison), *fates]))),
         caption_justify="left",
         box=SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
     )
-    table.add_column("variant", no_wrap=True, min_width=max(map(len, rows["variant"])))
+    table.add_column("variant", no_wrap=True, min_width=max(map(len, names)))
     for column in rows.columns.drop(["variant", "parameters", "not finished"]):
         table.add_column(textwrap.fill(column, 14), justify="right")
     for row in rows.drop(columns=["parameters", "not finished"]).to_numpy().tolist():

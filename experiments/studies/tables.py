@@ -10,8 +10,8 @@ import pandas as pd
 
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, by_seed
-from experiments.records.csv_files import REMEDY, TEXT, Column, read_csv, to_csv, whole
-from experiments.records.files import is_there, write_atomically, wrong_file
+from experiments.records.csv_files import REMEDY, TEXT, Column, find_table, read_csv, to_csv, whole
+from experiments.records.files import write_atomically, wrong_file
 from experiments.records.schema import Comparison
 from experiments.training.models import Trained
 from experiments.training.trained_models import finished_runs, trained_models
@@ -21,7 +21,10 @@ RUN = {"variant": TEXT, "seed": whole(0, 2**63)}
 
 @dataclass(frozen=True)
 class Table:
-    """``<name>.csv`` of a comparison. What it holds besides these columns is for other readers."""
+    """``<name>.csv`` of a comparison, or ``<name>.parquet`` of a packed one.
+
+    What it holds besides these columns is for other readers.
+    """
 
     name: str
     key: dict[str, Column]
@@ -37,8 +40,8 @@ class Table:
 
     def read(self, root: Path) -> pd.DataFrame | None:
         """None if there is none. Raises ValueError if it is not as it should be."""
-        path = root / f"{self.name}.csv"
-        if not is_there(path):
+        path = find_table(root / f"{self.name}.csv")
+        if path is None:
             return None
         table = read_csv(path, self.key | self.values, key=list(self.key))
         if problem := self.problem(table):

@@ -49,11 +49,18 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def save_checkpoint(
-    directory: Path, step: int, model: dict[str, Any], optimizer: dict[str, Any], kept: int = KEPT, every: int = 1
+    directory: Path,
+    step: int,
+    model: dict[str, Any],
+    optimizer: dict[str, Any],
+    kept: int = KEPT,
+    every: int = 1,
+    forever: int | None = None,
 ) -> None:
     """Write the state dicts of ``step`` into ``directory``, then remove all but it and the one before.
 
-    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing.
+    The last ``kept`` of those at multiples of ``every`` steps stay too: where a run was stopped decides nothing. So
+    does that of step ``forever``.
 
     Raises OSError if it cannot be written; those that are there stay, and nothing half written does.
     """
@@ -82,8 +89,9 @@ def save_checkpoint(
     there = _checkpoints(directory)
     up_to = [path for path in there if _step_of(path) <= step]
     regular = [path for path in up_to if _step_of(path) % every == 0]
+    stays = [path for path in up_to if _step_of(path) == forever]
     # A later one was passed over, or training would have gone on from it.
-    for other in set(there).difference(up_to[-KEPT:], regular[-kept:]):
+    for other in set(there).difference(up_to[-KEPT:], regular[-kept:], stays):
         shutil.rmtree(other)
 
 

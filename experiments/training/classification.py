@@ -19,14 +19,15 @@ from torch import Tensor, nn
 
 from experiments.config import Config
 from experiments.console import install_command
-from experiments.data.examples import Examples
+from experiments.data.examples import NEARER, Examples
 from experiments.data.synthetic import SPLITS
-from experiments.records.schema import ObjectiveRecord
+from experiments.records.schema import Floor, ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained, refuse_another_library
-from experiments.training.objectives import Batch, Metric, at_least_single
+from experiments.training.objectives import Batch, Metric, at_least_single, evaluated
 from experiments.training.pretrained import Pretrained
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
+from experiments.training.word_counts import naive_bayes, overlap, repeated
 from experiments.variants import Variant
 from linear_rope.blocks import MakeAttention
 from linear_rope.heads import Classifier
@@ -43,9 +44,9 @@ METRICS = {
 }
 """what GLUE judges classes by, where that is not accuracy; scores are judged by Spearman's correlation"""
 
-
 LABELS = "labels of"
 """how the name of the objective begins"""
+ONE_ANSWER = "one answer to all"
 
 
 @dataclass(frozen=True)
@@ -217,17 +218,43 @@ class Classification(FromExamples):
         loss = self._loss(found, labels).item() * len(labels)
         return {"loss": loss, "said": said.tolist(), "labels": labels.tolist()}
 
-    def floors(self, windows: int) -> dict[str, float]:
-        """Of the best constant answer: the same class to all, or the same score."""
-        labels = self._labels["test"][self.chosen("test", windows)].tolist()
-        constants = [0] if self.is_score else range(len(self.examples.classes))
+    def floors(self, config: Config) -> list[Floor]:
+        """Of the best constant answer; of one text naive Bayes, of several the words that they have in common."""
         metric = self.primary.name
-        return {
-            metric: max(
-                self.metrics({"loss": 0.0, "said": [each] * len(labels), "labels": labels})[metric]
-                for each in constants
-            )
-        }
+        return [
+            Floor(name=name, metric=metric, value=value, split=split)
+            for split, most in evaluated(config).items()
+            for name, value in self._floors(split, self.chosen(split, most), self.read(config.steps)).items()
+        ]
+
+    def _floors(self, split: str, chosen: np.ndarray, read: np.ndarray) -> dict[str, float]:
+        """Of these examples of a split; what is learnt is learnt from those of the training split that are read."""
+        labels, seen = self._labels[split][chosen], self._labels["train"][read]
+        tested, known = getattr(self.examples, split).iloc[chosen], self.examples.train.iloc[read]
+        constants = [0] if self.is_score else range(len(self.examples.classes))
+        found = {ONE_ANSWER: max(self._score(np.full(len(labels), each), labels) for each in constants)}
+        if self.examples.kind == "text":
+            for name, bigrams in {"unigram naive Bayes": False, "bigram naive Bayes": True}.items():
+                texts = known["text"].tolist(), seen, tested["text"].tolist()
+                found[name] = self._score(naive_bayes(*texts, len(self.examples.classes), bigrams), labels)
+        for name, measure in {"word overlap": overlap, "words repeated": repeated}.items():
+            if self.examples.kind == "triplet":
+                near = [measure(tested["text"], tested[each]) for each in NEARER]
+                found[name] = self._score(np.argmax(near, axis=0), labels)
+            elif self.examples.kind == "pair" and len(self.examples.classes) <= 2:
+                train, test = (measure(rows["first"], rows["second"]) for rows in (known, tested))
+                found[name] = self._score(test if self.is_score else self._by_threshold(train, seen, test), labels)
+        return found
+
+    def _score(self, said: np.ndarray, labels: np.ndarray) -> float:
+        """The primary metric of these answers."""
+        return self.metrics({"loss": 0.0, "said": said, "labels": labels})[self.primary.name]
+
+    def _by_threshold(self, train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
+        """The second class from a value on, or up to it, whichever is best for the training pairs."""
+        values = [(sign, value) for value in np.unique(np.quantile(train, np.linspace(0, 1, 101))) for sign in (1, -1)]
+        sign, value = max(values, key=lambda each: self._score(_reaches(train, *each), labels))
+        return _reaches(test, sign, value)
 
     def metrics(self, sums: dict[str, Any]) -> dict[str, float]:
         said, labels = np.array(sums["said"]), np.array(sums["labels"])
@@ -240,6 +267,10 @@ class Classification(FromExamples):
             judge = _sklearn().matthews_corrcoef if self.primary.name == "matthews" else _sklearn().f1_score
             found[self.primary.name] = float(judge(labels, said))
         return found
+
+
+def _reaches(values: np.ndarray, sign: int, threshold: float) -> np.ndarray:
+    return (sign * values >= sign * threshold).astype(np.int64)
 
 
 def sequences_of(texts: Sequence[Ids], length: int) -> list[Ids]:

@@ -57,6 +57,10 @@ class FromExamples(Objective):
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
         return self._batch("train", [self._order(seed, place // count)[place % count] for place in places])
 
+    def read(self, steps: int) -> np.ndarray:
+        """The numbers of the training examples that seed 0 reads in so many steps, each once."""
+        return self._order(0, 0)[: steps * self.batch_size]
+
     def windows(self, split: str, count: int) -> Batch:
         """At most ``count`` examples of a split, drawn without replacement, the same every time; short ones first."""
         return self._batch(split, self.chosen(split, count))

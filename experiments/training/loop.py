@@ -23,8 +23,10 @@ from experiments.training.checkpoint import load_newest_checkpoint, save_checkpo
 from experiments.training.early_stopping import Best
 from experiments.training.models import build_model
 from experiments.training.objectives import Batch, Objective
+from experiments.training.optimizers import make_optimizer
 from experiments.training.prefetch import Batches
 from experiments.training.processes import ALONE, Processes
+from experiments.training.schedule import fall_begins, last_constant_step, learning_rate_at
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
@@ -98,6 +100,7 @@ def train_run(
     processes.wait()  # until all have read what the first one will write
     # Of a run stopped before its first step there is to be a checkpoint too.
     saved_step = step or None
+    last_constant = last_constant_step(config)
     kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
@@ -108,7 +111,7 @@ def train_run(
             states = processes.states(model, optimizer)
             if processes.is_first:
                 check()
-                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints)
+                save_checkpoint(directory / "checkpoint", step, *states, *kept_checkpoints, last_constant)
 
         def stop_if_asked() -> None:
             if processes.first_says(should_stop()):
@@ -185,7 +188,7 @@ def train_run(
             if step % config.evaluate_every == 0:
                 log_evaluation("validation", config.evaluation_windows)
             for budget in budgets:
-                if step == fall_begins(budget) and not log.has(budget, "test"):
+                if step == fall_begins(budget, config) and not log.has(budget, "test"):
                     test_as_if_it_ended_at(budget)
             stop_if_asked()
             begun = time.perf_counter()
@@ -205,7 +208,7 @@ def train_run(
                     "seconds": max(0.0, time.perf_counter() - started),
                 })  # fmt: skip
                 trained_seconds, trained_tokens = 0.0, 0
-            if step % config.checkpoint_every == 0 or step == config.steps:
+            if step % config.checkpoint_every == 0 or step in (last_constant, config.steps):
                 save()
                 saved_step = step
         if config.tested == "last":
@@ -233,7 +236,7 @@ def last_whole_step(log: MetricsLog, config: Config) -> int:
         for step in recorded_steps(split, config.steps, config.log_every, config.evaluate_every)
         if not log.has(step, split)
     ]
-    lacking += [fall_begins(budget) for budget in budget_steps(config.budgets) if not log.has(budget, "test")]
+    lacking += [fall_begins(budget, config) for budget in budget_steps(config.budgets) if not log.has(budget, "test")]
     return min(lacking, default=config.steps)
 
 
@@ -347,36 +350,3 @@ def attention_statistics(model: nn.Module, tokens: Tensor) -> dict[str, float]:
         "smallest_denominator": min(closest, key=abs, default=math.nan),
     }
     return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def make_optimizer(model: nn.Module, config: Config) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices, not on biases and norms; on CUDA in one kernel."""
-    fused = all(parameter.device.type == "cuda" for parameter in model.parameters())
-    groups = [
-        {"params": [p for p in model.parameters() if (p.dim() >= 2) == is_matrix], "weight_decay": decay}
-        for is_matrix, decay in ((True, config.weight_decay), (False, 0.0))
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=fused or None)
-
-
-def fall_begins(end: int) -> int:
-    """The step from which the learning rate falls to zero, in a run with budgets that ends at step ``end``."""
-    return end - end // 5
-
-
-def learning_rate_at(step: int, config: Config, end: int) -> float:
-    """Linear warm-up to the peak, then a cosine to a tenth of it at the last step; ``step`` counts from 0.
-
-    With the schedule "inverse-sqrt" it is then the peak times √(warm-up steps / number of the step), the number counted
-    from 1 (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, where the peak is (dim · warm-up steps)^(-1/2)).
-
-    With budgets it stays at the peak and falls linearly to zero over the last fifth of ``end`` steps.
-    """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.budgets != "none":
-        return config.learning_rate * min(1.0, (end - step) / (end - fall_begins(end)))
-    if config.schedule == "inverse-sqrt":
-        return config.learning_rate * math.sqrt(max(1, config.warmup_steps) / (step + 1))
-    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))

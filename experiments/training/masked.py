@@ -7,10 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
+from experiments.records.schema import Floor
 from experiments.training.models import Trained, refuse_another_library
-from experiments.training.objectives import Batch, Metric, NextToken, at_least_single, evenly_spaced, unigram_loss
+from experiments.training.objectives import (
+    Batch,
+    Metric,
+    NextToken,
+    at_least_single,
+    evaluated,
+    evenly_spaced,
+    unigram_loss,
+)
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, SPECIAL, TextTokenizer
 from linear_rope.blocks import MakeAttention
 from linear_rope.heads import MaskedLM
@@ -98,10 +108,13 @@ class MaskedToken(NextToken):
         """``accuracy``: the share of hidden tokens that have the largest logit."""
         return {"nats_per_masked_token": sums["nats"] / sums["hidden"], "accuracy": sums["right"] / sums["hidden"]}
 
-    def floors(self, windows: int) -> dict[str, float]:
-        targets = self.windows("test", windows)[1].numpy()
-        hidden = targets[targets != NOT_SCORED]
-        return {self.primary.name: unigram_loss(self.splits["train"], hidden, self.vocabulary)}
+    def floors(self, config: Config) -> list[Floor]:
+        found = list[Floor]()
+        for split, most in evaluated(config).items():
+            targets = self.windows(split, most)[1].numpy()
+            nats = unigram_loss(self.splits["train"], targets[targets != NOT_SCORED], self.vocabulary)
+            found.append(Floor(name="unigram", metric=self.primary.name, value=nats, split=split))
+        return found
 
 
 def lines(content: Bytes) -> list[str]:

@@ -90,9 +90,10 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         decay=config.decay,
         local_conv=config.local_conv,
         short_conv=config.short_conv,
+        qk_norm=config.qk_norm == "yes",
         dropout=config.dropout,
         redraw_every=config.redraw_every or None if "redraw_every" in taken else None,
-        initial_std=config.initial_std,
+        initial_std=config.matrix_std,
         seed=seed,
         feature_seed=seed,
     )
@@ -112,11 +113,11 @@ def refuse_another_library(attention: MakeAttention | None, lacking: str) -> Non
 
 @cache
 def mlp_width(config: ModelConfig) -> int | None:
-    """A narrower MLP where decay, positions and convolutions add more than 1 % to a block's parameters, by as many.
+    """A narrower MLP where decay, positions, convolutions and norms add over 1 % to a block's parameters, by as many.
 
     The tables of positions are not counted: they are what such a variant is compared for.
     """
-    plain = replace(config, decay="none", local_conv=0, short_conv=0, position="none")
+    plain = replace(config, decay="none", local_conv=0, short_conv=0, qk_norm=False, position="none")
     if plain == replace(config, position="none") and not _has_weights(find_position(config.position)):
         return None
     with torch.device("meta"):
@@ -183,9 +184,11 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 
 
 def _peer_attention(config: Config, seed: int) -> MakeAttention:
-    for name, lack in {"redraw_every": "never redraws its features", "dropout": "has none"}.items():
-        if value := getattr(config, name):
-            remedy = f"leave out the variant, or give --{name.replace('_', '-')} 0"
+    lacking = {"redraw_every": "never redraws its features", "dropout": "has none", "qk_norm": "has none"}
+    for name, lack in lacking.items():
+        value, without = getattr(config, name), getattr(Config, name)
+        if value != without:
+            remedy = f"leave out the variant, or give --{name.replace('_', '-')} {without}"
             raise ValueError(f"{name} is {value}, but the {PEER} variant {lack}; {remedy}")
     features, length = config.num_features, config.context
     return lambda layer: PerformerPytorchAttention(

@@ -4,28 +4,38 @@ The loop knows an ``Objective`` and nothing of bytes. Another kind of training (
 texts) is another subclass, with the model it trains if that is not a language model; a data set brings its own.
 """
 
+import dataclasses
+import lzma
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from msgspec import structs
 from torch import Tensor, nn
 
-from experiments.config import Config
+from experiments.config import Config, budget_steps
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens
 from experiments.data.synthetic import SPLITS, split_generator
 from experiments.records.files import write_atomically
-from experiments.records.schema import ObjectiveRecord
+from experiments.records.schema import Floor, ObjectiveRecord, Split
 from experiments.training.models import Trained
+from experiments.training.ngrams import NAMES, WittenBell
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
 from experiments.variants import Variant
 
 PIECE = 2**22
 """tokens that are counted at once"""
+MOST_COUNTED = 2**25
+"""tokens of windows that n-grams are counted in"""
+GUESSED_FROM = 512
+"""generated sequences that tell which answers there are"""
 
 Batch = tuple[Tensor, ...]
 """tensors whose first dimension counts the examples"""
@@ -101,12 +111,12 @@ class Objective(Trained, ABC):
         """What a model reads when its attention is measured: (count or fewer, N) int64; None: it is not measured."""
         return None
 
-    def floors(self, windows: int) -> dict[str, float]:
-        """By metric, what the best answer that knows nothing of the input has on ``windows`` of the test split.
+    def floors(self, config: Config) -> list[Floor]:
+        """What something simple has on the windows of each split that has read what runs of ``config.steps`` read.
 
-        A variant that does not beat it has learnt nothing. Nothing where no such answer is known.
+        None where nothing such is known. ``floors_of`` adds their ``steps``.
         """
-        return {}
+        return []
 
     def describe(self) -> ObjectiveRecord:
         """What the record of a comparison keeps of it."""
@@ -207,13 +217,32 @@ class NextToken(Objective):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(sums["nats"] / sums["windows"])}
 
-    def floors(self, windows: int) -> dict[str, float]:
-        """Of the unigram model: each token has its frequency in the training split."""
-        targets = self.windows("test", windows)[1]
-        whole = targets.numel() / self.length
-        nats = unigram_loss(self.splits["train"], targets.numpy(), self.vocabulary) * whole
-        sums = {"nats": nats, "windows": whole} | self._count(torch.empty(0), targets)
-        return {self.primary.name: self.metrics(sums)[self.primary.name]}
+    def floors(self, config: Config) -> list[Floor]:
+        """N-grams of what seed 0 reads: up to the third order, and the one that is best on the validation windows.
+
+        As a yardstick, what xz makes of the split: it adapts to that, and sees more of it than a window.
+        """
+        metric, counted = self.primary.name, WittenBell(self._read(config.steps), self.vocabulary)
+        windows = {split: self.windows(split, most) for split, most in evaluated(config).items()}
+        losses = {split: counted.losses(_whole(batch)) for split, batch in windows.items()}
+        best, found = int(np.argmin(losses["validation"])), list[Floor]()
+        for split, (_, targets) in windows.items():
+            sums = {"windows": len(targets)} | self._count(torch.empty(0), targets)
+            for order, (name, nats) in enumerate(zip(NAMES, losses[split], strict=False)):
+                if order < 3 or order == best:
+                    value = self.metrics(sums | {"nats": nats * len(targets)})[metric]
+                    found.append(Floor(name=name, metric=metric, value=value, split=split))
+            text = getattr(self.corpus, split).tobytes()
+            bits = 8 * len(lzma.compress(text, preset=9)) / len(text)
+            found.append(Floor(name="xz, level 9", metric=metric, value=bits, split=split, equal=False))
+        return found
+
+    def _read(self, steps: int) -> Tokens:
+        """The windows that seed 0 reads in so many steps; or, if that is more than can be counted, the split, once."""
+        train = self.splits["train"]
+        if steps * self.batch_size * self.length > max(MOST_COUNTED, len(train)):
+            return train[None]
+        return np.concatenate([_whole(self.batch(0, step)).astype(train.dtype) for step in range(steps)])
 
     def diagnosed(self, split: str, count: int) -> Tensor:
         return self.windows(split, count)[0]
@@ -289,17 +318,41 @@ class GeneratedSequences(NextToken):
     def _count(self, logits: Tensor, targets: Tensor) -> dict[str, float]:
         return {"right": int((logits.argmax(-1) == targets).sum())}
 
-    def floors(self, windows: int) -> dict[str, float]:
-        return {}  # what a task's answers begin with is for its own study to say
+    def floors(self, config: Config) -> list[Floor]:
+        """Of guessing among all that is ever an answer."""
+        answers = self._scored(self.sequences.draw_training(split_generator("train", 0, 0), GUESSED_FROM))[1]
+        kinds = len(np.unique(answers[answers != NOT_SCORED]))
+        return [Floor(name="guessing", metric="accuracy", value=1 / kinds, split=split) for split in evaluated(config)]
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """``accuracy``: the share of scored targets that have the largest logit."""
         return super().metrics(sums) | {"accuracy": sums["right"] / (sums["windows"] * self.length)}
 
 
+def evaluated(config: Config) -> dict[Split, int]:
+    """The splits that runs are evaluated on, and the most windows of each."""
+    return {"validation": config.evaluation_windows, "test": config.test_windows}
+
+
+def floors_of(objective: Objective, config: Config, known: Sequence[Floor]) -> list[Floor]:
+    """The floors of runs of ``config`` and of each of its budgets; those that are ``known`` are not computed again."""
+    found = list[Floor]()
+    for steps in (*budget_steps(config.budgets), config.steps):
+        there = [floor for floor in known if floor.steps == steps]
+        run = dataclasses.replace(config, steps=steps, budgets="none")
+        found += there or [structs.replace(floor, steps=steps) for floor in objective.floors(run)]
+    return found
+
+
 def inputs_and_targets(windows: Tensor) -> Batch:
     """Of windows (B, N + 1): the first N tokens, and the last N."""
     return windows[:, :-1], windows[:, 1:]
+
+
+def _whole(batch: Batch) -> npt.NDArray[np.int64]:
+    """The windows of ``inputs_and_targets``."""
+    inputs, targets = (tensor.numpy() for tensor in batch)
+    return np.concatenate([inputs, targets[:, -1:]], axis=1)
 
 
 def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:

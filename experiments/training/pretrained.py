@@ -21,10 +21,10 @@ from experiments.variants import Variant, get_variant
 PREFIX = "encoder."
 NOT_OF_THE_MODEL = ("learning_rate", "dropout", "context")
 """settings in which fine-tuning may differ from pre-training; of a context, a table of positions has the shape"""
-AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", "decay", "local_conv", "short_conv")
+AS_PRETRAINED = ("tokenizer", "vocabulary_size", "heads", "denominator", "decay", "local_conv", "short_conv", "qk_norm")
 """settings in which it may not, though not each of them shows in the shape of a weight"""
 SCALED = ("sinusoidal", "floater")
-"""positions that a model scales by ``initial_std`` whenever it reads"""
+"""positions that a model scales by the spread of its initial matrices whenever it reads"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Pretrained:
 
     directory: Path
     comparison: Comparison
-    initial_std: float
+    matrix_std: float
     """of the models that are to begin with them"""
 
     @classmethod
@@ -58,7 +58,7 @@ class Pretrained:
                     f"{option} is {getattr(config, name)}, but {directory} of --initial-weights was trained with "
                     f"{there[name]}; give {option} {there[name]}"
                 )
-        return cls(directory, comparison, config.initial_std)
+        return cls(directory, comparison, config.matrix_std)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -96,10 +96,10 @@ class Pretrained:
 
         Raises ValueError if there is none, it is damaged, or its positions were scaled by another spread.
         """
-        std = (asdict(Config()) | self.comparison.config)["initial_std"]
-        if variant.position in SCALED and std != self.initial_std:
+        std = Config(**self.comparison.config).matrix_std
+        if variant.position in SCALED and std != self.matrix_std:
             raise ValueError(
-                f"--initial-std is {self.initial_std}, but {self.directory} of --initial-weights was trained with "
+                f"--initial-std is {self.matrix_std}, but {self.directory} of --initial-weights was trained with "
                 f"{std}, by which {variant.name} scales its positions; give --initial-std {std}"
             )
         wanted = _of_the_model(variant)

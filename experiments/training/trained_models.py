@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load
 
 from experiments.config import Config
 from experiments.console import counted
+from experiments.records.files import LARGEST_CHECKPOINT, read_file, wrong_file
 from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
 from experiments.training.models import Trained, build_model
 from experiments.variants import get_variant
+
+PACKED_SEED = 0
 
 
 def measuring_device(comparison: Comparison) -> torch.device:
@@ -25,6 +29,32 @@ def measuring_device(comparison: Comparison) -> torch.device:
 def finished_runs(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
     """Variant and seed of every run that is done."""
     return [run for run in comparison.runs if run_status(root, *run).state == "done"]
+
+
+def packed_weights(root: Path, variant: str) -> Path:
+    """Where packed results have the weights of a variant's run with ``PACKED_SEED``, in bfloat16."""
+    return root / "weights" / f"{variant}.safetensors"
+
+
+def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, objective: Trained) -> Any:
+    """The model of a packed run, in eval mode. Raises ValueError if its weights are not packed, or damaged."""
+    path = packed_weights(root, variant)
+    if seed != PACKED_SEED or not path.exists():
+        names = [each.name for each in comparison.variants if packed_weights(root, each.name).exists()]
+        there = f"weights of seed {PACKED_SEED} of {', '.join(names)}" if names else "no weights"
+        raise ValueError(
+            f"{variant} seed {seed} in {root} has no trained model (it is packed there, with {there}); train it again"
+        )
+    (settings,) = (each.settings for each in comparison.variants if each.name == variant)
+    config = replace(Config(**comparison.config), **settings)
+    model = build_model(get_variant(variant), config, seed, objective.of(settings))
+    remedy = "take it from where it was packed"
+    content = read_file(path, remedy, LARGEST_CHECKPOINT)
+    try:
+        model.load_state_dict(load(content))
+    except Exception as error:  # the libraries have no common one for what is no such file, or of another model
+        raise wrong_file(str(path), f"holds no weights of this model ({type(error).__name__})", remedy) from None
+    return model.eval()
 
 
 def trained_models(

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.console import install_command
 from experiments.data.examples import SPLITS, Examples
+from experiments.records.schema import Floor
 from experiments.training.checkpoint import averaged_weights
+from experiments.training.dictionary import word_by_word
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained, refuse_another_library
-from experiments.training.objectives import Batch, Metric, at_least_single, unigram_loss
+from experiments.training.objectives import Batch, Metric, at_least_single, evaluated, unigram_loss
 from experiments.training.text_tokens import BEGIN_ID, END_ID, PAD_ID, Ids, TextTokenizer
 from linear_rope.blocks import MakeAttention
 from linear_rope.model import EncoderDecoder
@@ -26,6 +28,7 @@ from linear_rope.model_config import ModelConfig
 
 BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""
+AS_IT_IS = "the text as it is"
 AT_ONCE = 32
 """texts that are translated at once"""
 
@@ -124,16 +127,24 @@ class Translation(FromExamples):
         """
         return {"nats_per_token": sums["nats"] / sums["tokens"], "accuracy": sums["right"] / sums["tokens"]}
 
-    def floors(self, windows: int) -> dict[str, float]:
-        """Of the unigram model; and the BLEU of texts that are not translated (that of nothing at all is 0)."""
-        chosen = self.chosen("test", windows)
-        train, test = (
-            np.concatenate([self._tokens[split][index][1][1:] for index in numbers])
-            for split, numbers in (("train", range(len(self.examples.train))), ("test", chosen))
-        )
+    def floors(self, config: Config) -> list[Floor]:
+        """Of the unigram model; and the BLEU of texts that are not translated, or word by word."""
+        read, found = self.read(config.steps), list[Floor]()
+        known, pairs = self._targets("train", read), self.examples.train.iloc[read]
+        for split, most in evaluated(config).items():
+            chosen = self.chosen(split, most)
+            nats = unigram_loss(known, self._targets(split, chosen), self.vocabulary)
+            found.append(Floor(name="unigram", metric=self.primary.name, value=nats, split=split))
         rows = self.examples.test.iloc[chosen]
-        bleu, _ = corpus_bleu(rows["source"].tolist(), rows["target"].tolist())
-        return {self.primary.name: unigram_loss(train, test, self.vocabulary), "bleu": bleu}
+        texts, wanted = rows["source"].tolist(), rows["target"].tolist()
+        said = {AS_IT_IS: texts, "word by word": word_by_word(pairs["source"], pairs["target"], texts)}
+        return found + [
+            Floor(name=name, metric="bleu", value=corpus_bleu(each, wanted)[0]) for name, each in said.items()
+        ]
+
+    def _targets(self, split: str, numbers: np.ndarray) -> np.ndarray:
+        """The tokens that are to be predicted in these examples."""
+        return np.concatenate([self._tokens[split][index][1][1:] for index in numbers])
 
 
 def source_of(text: Ids, length: int) -> Ids:

@@ -47,6 +47,8 @@ class GatedDelta(RoPEAttention):
         rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
         causal: has to be True.
         decay: as there; "gate", the token's, is the default.
+        qk_norm: changes nothing and adds nothing: the length is 1 anyway, a gain of the queries would cancel in the
+            division, and one of the keys would be a factor of β, which is the token's own.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -68,6 +70,7 @@ class GatedDelta(RoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the delta rule goes from token to token; give causal=True")

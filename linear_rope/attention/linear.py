@@ -67,6 +67,8 @@ class LinearRoPEAttention(RoPEAttention):
         local_conv: tokens in a weighted sum of values that is added to the heads' output (LePE, arXiv 2405.16605);
             0 for none.
         short_conv: tokens in a weighted sum of queries, keys and values that is added to each; 0 for none.
+        qk_norm: divide each head's queries and keys by their root mean square, before map and rotation and after the
+            short convolution, and multiply them by a learned gain of the head, see :attr:`FeatureMap.initial_gain`.
 
     Raises:
         ValueError: names the argument, what came, and what would do.
@@ -93,6 +95,7 @@ class LinearRoPEAttention(RoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
     ) -> None:
         super().__init__(
             dim, heads, head_dim, causal, rope_base, bias, dropout, rope_scaling, decay, local_conv, short_conv
@@ -128,6 +131,7 @@ class LinearRoPEAttention(RoPEAttention):
             raise ValueError(
                 f'head_dim is {self.head_dim}, but rope="before" rotates pairs of channels; give an even number'
             )
+        self._normalise(qk_norm, self.feature_map.initial_gain)
         self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
@@ -208,7 +212,7 @@ class LinearRoPEAttention(RoPEAttention):
     def recall(self, x: Tensor, memory: State) -> Tensor:
         """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
         check_sequences("x", x, self.dim, self.dtype)
-        q = self._in_heads(self.query(x))
+        q = self._queries(x)
         with full_precision(x.device):
             terms = self._inputs(_given(q, q), None, None).terms()
             y = attention_output(read_state(terms, memory), terms.query_scale).to(q.dtype)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope.attention.convolution import ShortConvolution
+from linear_rope.attention.head_norm import HeadNorm
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
 from linear_rope.functional.arguments import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
@@ -101,6 +102,15 @@ class RoPEAttention(nn.Module):
                 raise ValueError(f"{name} is {window!r}; give a whole number of 2 or more, or 0 for none")
         self.local = ShortConvolution(width, local_conv, causal=causal) if local_conv else None
         self.short = ShortConvolution(3 * width, short_conv, causal=causal) if short_conv else None
+        self.query_norm: nn.Module = nn.Identity()
+        self.key_norm: nn.Module = nn.Identity()
+
+    def _normalise(self, qk_norm: bool, gain: float = 1.0) -> None:
+        """Normalise each head's queries and keys, if ``qk_norm``, with gains that begin at ``gain``."""
+        if not isinstance(qk_norm, bool):
+            raise ValueError(f"qk_norm is {qk_norm!r}; give True or False")
+        if qk_norm:
+            self.query_norm, self.key_norm = HeadNorm(self.heads, gain), HeadNorm(self.heads, gain)
 
     def _rotate_by(self, angles: str | SelectiveRotation, rope: str, width: int) -> None:
         """Take RoPE's angles, or those that the tokens decide, for ``width`` channels of each head."""
@@ -250,7 +260,12 @@ class RoPEAttention(nn.Module):
         check_sequences("context", context, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *context.shape[:2])
         _, source = without_padding(context, None, key_padding_mask)
-        return self._in_heads(self.key(source)), self._in_heads(self.value(source))
+        return self.key_norm(self._in_heads(self.key(source))), self._in_heads(self.value(source))
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """(B, H, N, D), of what reads such a context."""
+        queries: Tensor = self.query_norm(self._in_heads(self.query(x)))
+        return queries
 
     def _in_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -283,6 +298,8 @@ class RoPEAttention(nn.Module):
                 angles, phase = self.rotation(x, speed, key_padding_mask, phase)
         log_decay = self._log_decay(x)
         q, k, v = map(self._in_heads, (q, k, v))
+        # After the convolution, as published: the lengths are to be those that the kernel meets.
+        q, k = self.query_norm(q), self.key_norm(k)
         return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
 
     def _log_decay(self, x: Tensor) -> Tensor | None:

@@ -18,12 +18,12 @@ class Retention(LinearRoPEAttention):
     """Multi-scale retention (RetNet: Sun et al. 2023, arXiv 2307.08621, eq. 5 to 8), without its output gate.
 
     Queries and keys are not mapped unless ``activation`` is "silu", and RoPE's rotation stands for the paper's; every
-    head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D, changes nothing. What
-    :meth:`attention_weights` gives is before that.
+    head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D or, without an
+    activation, the gains of ``qk_norm``, changes nothing. What :meth:`attention_weights` gives is before that.
 
     Args:
-        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as
-            in :class:`LinearRoPEAttention`.
+        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv,
+            qk_norm: as in :class:`LinearRoPEAttention`.
         rope: "after", or "before", which is the same without a map, rotates queries and keys; "none".
         activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.
@@ -49,6 +49,7 @@ class Retention(LinearRoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
     ) -> None:
         check_choice("activation", activation, ("identity", "silu"))
         super().__init__(
@@ -67,6 +68,7 @@ class Retention(LinearRoPEAttention):
             rope_angles=rope_angles,
             local_conv=local_conv,
             short_conv=short_conv,
+            qk_norm=qk_norm,
         )
 
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:

@@ -73,9 +73,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
-        decay, rope_angles, local_conv, short_conv: as in :class:`LinearRoPEAttention`. ln a_t summed from a key to the
-            query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
-            2503.02130). It makes a bias of B·H·N·K numbers.
+        decay, rope_angles, local_conv, short_conv, qk_norm: as in :class:`LinearRoPEAttention`. ln a_t summed from a
+            key to the query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025,
+            arXiv 2503.02130). It makes a bias of B·H·N·K numbers.
         score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
             "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
             makes B·H·N·K scores; positions are integers, and there is no context.
@@ -101,6 +101,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
         score_positions: str | ScorePositions = "none",
     ) -> None:
         super().__init__(
@@ -127,6 +128,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
             raise ValueError(f'rope_angles is {rope_angles!r}, but xpos is of positions; give rope_angles="fixed"')
         self.rope = rope
         self.alibi = alibi
+        self._normalise(qk_norm)
         self._rotate_by(rope_angles, rope, self.head_dim)
         self.score_positions = make_score_positions(
             score_positions, dim=dim, heads=heads, head_dim=self.head_dim, causal=causal
@@ -272,7 +274,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
     def recall(self, x: Tensor, memory: KeysAndValues) -> Tensor:
         """(B, N, dim) → (B, N, dim): attend to a context whose keys and values :meth:`remember` has made."""
         check_sequences("x", x, self.dim, self.dtype)
-        q = self._in_heads(self.query(x))
+        q = self._queries(x)
         y = softmax_attention(q, memory.k, memory.v, causal=False, key_padding_mask=memory.key_padding_mask)
         return self._merge(y, None)
 

@@ -53,8 +53,8 @@ class WindowedFavor(RoPEAttention):
     programs: ``torch.compile`` makes more than one graph, and ``torch.export`` takes one length.
 
     Args:
-        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv: as in
-            :class:`LinearRoPEAttention`.
+        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv,
+            qk_norm: as in :class:`LinearRoPEAttention`.
         num_features, redraw_every, seed: of :class:`FavorPlus`.
         rope: "before" or "none"; after the map nothing but FAVOR+ could be rotated.
         causal: has to be True.
@@ -84,6 +84,7 @@ class WindowedFavor(RoPEAttention):
         rope_angles: str | SelectiveRotation = "fixed",
         local_conv: int = 0,
         short_conv: int = 0,
+        qk_norm: bool = False,
     ) -> None:
         if not causal:
             raise ValueError("causal is False, but the window looks back; give causal=True")
@@ -99,6 +100,7 @@ class WindowedFavor(RoPEAttention):
         self.rope = rope
         self.window = window
         self.feature_map = FavorPlus(self.head_dim, num_features, redraw_every=redraw_every, seed=seed)
+        self._normalise(qk_norm, self.feature_map.initial_gain)
         self._rotate_by(rope_angles, rope, self.head_dim)
 
     def _begin(self) -> None:

@@ -107,7 +107,7 @@ def _state_before(inputs: Inputs, group: dist.ProcessGroup | None) -> State:
 
 
 def _both_ways(inputs: Inputs, group: dist.ProcessGroup | None, implementation: str) -> Tensor:
-    terms = inputs.terms()
+    terms = inputs.terms(causal=False)
     if terms.log_decay is None:
         return attention_output(read_state(terms, received(part_of(terms), "all", group)), terms.query_scale)
     before = received(part_of(terms), "before", group)

@@ -57,7 +57,12 @@ class FeatureMap(nn.Module):
     Args:
         head_dim: D, or None where any D will do.
         num_features: M, or None where D decides (see :meth:`count`).
+
+    Attributes:
+        initial_gain: the root mean square at which queries and keys begin where ``qk_norm`` normalises them.
     """
+
+    initial_gain = 1.0
 
     def __init__(self, head_dim: int | None = None, num_features: int | None = None) -> None:
         super().__init__()

@@ -41,6 +41,9 @@ class FavorPlus(FeatureMap):
         ValueError: a size that is not positive, ``hyperbolic`` or ``paired`` with an odd number of features, or both.
     """
 
+    # An estimate's relative error has the mean square (exp|q' + k'|² − 1)/M for independent draws: short is good.
+    initial_gain = 0.35
+
     omega: Tensor
 
     def __init__(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.functional.recurrent import State, read_state
-from linear_rope.functional.terms import Sums, Terms
+from linear_rope.functional.terms import Sums, Terms, quotient
 
 
 def bidirectional(terms: Terms) -> Sums:
@@ -57,23 +57,22 @@ def two_passes(
 ) -> Tensor:
     """The output with decay, by |L_i − L_j|: the keys up to each query, then those after it, from the end.
 
-    The second pass is ``attend``'s too, unless another is given.
+    Keys have a scale, so that each pass sums relative to what is left of the nearest keys. The second pass is
+    ``attend``'s too, unless another is given.
     """
     first, second = attend(terms), (attend_from_the_end or attend)(_from_the_end(terms))
     second = Attended(*(None if x is None else x.flip(2) for x in second))  # type: ignore[arg-type]
     if first.total is None or second.total is None:
         return first.output + second.output
-    shares = [first.total, second.total]
-    if first.scale is not None and second.scale is not None:
-        scale = torch.maximum(first.scale, second.scale)
-        shares = [
-            total * (own - scale).exp().to(total.dtype)
-            for total, own in zip(shares, (first.scale, second.scale), strict=True)
-        ]
-    total = shares[0] + shares[1]
-    sees_none = total == 0
-    mean = first.output * shares[0].unsqueeze(-1) + second.output * shares[1].unsqueeze(-1)
-    return mean * torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, total)).unsqueeze(-1)
+    assert first.scale is not None
+    assert second.scale is not None
+    scale = torch.maximum(first.scale, second.scale)
+    shares = [
+        total * (own - scale).exp().to(total.dtype)
+        for total, own in ((first.total, first.scale), (second.total, second.scale))
+    ]
+    numerator = first.output * shares[0].unsqueeze(-1) + second.output * shares[1].unsqueeze(-1)
+    return quotient(numerator, shares[0] + shares[1])
 
 
 def _from_the_end(terms: Terms) -> Terms:
@@ -82,16 +81,12 @@ def _from_the_end(terms: Terms) -> Terms:
     Between query i and key j > i lie the decays of the tokens i + 1 to j; that of j itself goes to its key.
     """
     assert terms.log_decay is not None
+    assert terms.key_scale is not None
     of_keys = {"k": terms.k, "denominator_k": terms.denominator_k, "v": terms.v, "log_decay": terms.log_decay}
-    key_scale, smallest = terms.key_scale, torch.finfo(terms.k.dtype).min
-    if key_scale is None:
-        kept = terms.log_decay.exp()
-    else:
-        key_scale = key_scale + terms.log_decay
-        # A key behind a reset is none: where no query sees another, its scale, however small, would be the largest.
-        kept = key_scale > smallest
-        key_scale = _later(key_scale.clamp(min=smallest), smallest)
-    kept = kept.to(terms.k.dtype).unsqueeze(-1)
+    key_scale, smallest = terms.key_scale + terms.log_decay, torch.finfo(terms.k.dtype).min
+    # A key behind a reset is none: where no query sees another, its scale, however small, would be the largest.
+    kept = (key_scale > smallest).to(terms.k.dtype).unsqueeze(-1)
+    key_scale = _later(key_scale.clamp(min=smallest), smallest)
     of_keys |= {name: x * kept for name, x in of_keys.items() if x is not None and name in ("k", "denominator_k")}
     later = {name: None if x is None else _later(x) for name, x in of_keys.items()}
     of_queries = {

@@ -24,7 +24,7 @@ from linear_rope.functional.call import (
 from linear_rope.functional.call import empty_result as any_result
 from linear_rope.functional.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
 from linear_rope.functional.recurrent import State
-from linear_rope.functional.terms import Sums, Terms, output_gain
+from linear_rope.functional.terms import Sums, Terms, attention_output
 from linear_rope.positions.rotary import rotate
 
 # Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
@@ -73,8 +73,7 @@ def attend(call: Call, *, keep: bool) -> Result:
                 _put_state((result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads))
             terms, _ = _terms(call, formula, at)
             sums, state, weights = block_sums(terms, state)
-            gain = output_gain(sums, terms.query_scale)
-            torch.mul(sums.numerator, 1 if gain is None else gain, out=result.output[at])
+            result.output[at] = attention_output(sums, terms.query_scale)
             if sums.denominator is not None:
                 result.total[at] = sums.denominator
             if sums.scale is not None:
@@ -115,14 +114,11 @@ def differentiate(
             state = _state_before(call, result, number, batch, heads)
             terms, mapped = _terms(call, formula, at)
             total = result.total[at] if terms.has_denominator else None
-            output, grad_sums = result.output[at], grad_output[at].to(call.dtype)
             scale = result.scale[at] if result.scale.numel() else None
-            gain = output_gain(Sums(output, total, scale), terms.query_scale)
-            if gain is not None:
-                grad_sums = grad_sums * gain
+            grad_sums = attention_output(Sums(grad_output[at].to(call.dtype), total, scale), terms.query_scale)
             of_total = None
             if terms.has_denominator:
-                of_total = -(grad_sums * output).sum(-1)
+                of_total = -(grad_sums * result.output[at]).sum(-1)
                 if grad_total is not None:
                     of_total += grad_total[at]
             weights = _weights_at(result.weights, at).flatten(0, 2)

@@ -1,7 +1,8 @@
 """Sums of logarithmic decays, L_i = Σ_{t ≤ i} ln a_t, as precise at token 100,000 as at token 100.
 
 a_t = 0 is a reset: what came before is forgotten. Its logarithm is −∞, and −∞ − (−∞) is no number, so resets are
-counted apart, and keys count only for queries of the same segment between resets.
+counted apart, and keys count only for queries of the same segment between resets. So are very negative logarithms, as
+masks have them: a sum that holds one has no digits left for the others.
 """
 
 from typing import NamedTuple
@@ -11,13 +12,15 @@ from torch import Tensor
 
 from linear_rope.tracing import is_watched
 
+RESET = -1e4
+"""ln a_t up to this is a reset; exp of less than a tenth of it is zero also in float64"""
 ROWS = 32
 """of a matrix of differences, made at a time"""
 
 
 class Faded(NamedTuple):
     """Attributes:
-    sums: (..., N) float64 (float32 on devices without it), Σ of the finite ln a_t up to and with each position.
+    sums: (..., N) float64 (float32 on devices without it), Σ of the ln a_t that are no reset up to each position.
     segment: (..., N) int64, the number of resets up to and with each position.
     """
 
@@ -28,7 +31,7 @@ class Faded(NamedTuple):
 def faded(log_decay: Tensor) -> Faded:
     """The sums of ``log_decay`` (..., N), differentiable; no gradient reaches a reset."""
     wide = torch.float32 if log_decay.device.type == "mps" else torch.float64
-    resets = log_decay.isneginf()
+    resets = log_decay <= RESET
     return Faded(log_decay.masked_fill(resets, 0).to(wide).cumsum(-1), resets.cumsum(-1))
 
 

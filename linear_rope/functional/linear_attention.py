@@ -12,6 +12,7 @@ from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
 from linear_rope.functional.call import Call
+from linear_rope.functional.decay import RESET
 from linear_rope.functional.fla import fla
 from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, recurrent
@@ -72,9 +73,9 @@ def linear_attention(
         rope_base: θ_i = rope_base^(−2i/width), with width D before the map and M after it.
         rope_scaling: other angles for sequences longer than those of training, see
             :mod:`linear_rope.positions.rope_scaling`.
-        log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞ forgets what came
-            before token t. It counts as 0 at padding. Its values are checked on a CPU, where nothing traces the call:
-            a GPU would have to be waited for.
+        log_decay: (B, H, N) ln a_t ≤ 0, with as many keys as queries; 0 keeps everything, −∞, as all from −1e4 on,
+            forgets what came before token t. It counts as 0 at padding. Its values are checked on a CPU, where nothing
+            traces the call: a GPU would have to be waited for.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
             the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
@@ -116,7 +117,7 @@ def linear_attention(
             if causal:
                 return attend(inputs.call(), implementation).output.to(v.dtype)
             return both_ways(inputs, implementation).to(v.dtype)
-        terms = inputs.terms()
+        terms = inputs.terms(causal=causal)
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
             return two_passes(terms, _attend_recurrently).to(v.dtype)
         sums = {"reference": reference, "recurrent": recurrent, "fla": fla}[implementation](terms, causal=causal)
@@ -137,7 +138,7 @@ def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
     is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
     if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
         return attend(inputs.call()._replace(causal=False), implementation).output
-    terms = inputs.terms()
+    terms = inputs.terms(causal=False)
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
     return two_passes(terms, one_pass(inputs.denominator, None, implementation))
@@ -215,8 +216,9 @@ def prepare(
     _check_decay(log_decay, q, k)
     if log_decay is not None and key_padding_mask is not None:
         log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
-    if log_decay is not None and log_decay.device.type != "mps":
-        log_decay = log_decay.double()
+    if log_decay is not None:
+        log_decay = log_decay.masked_fill(log_decay <= RESET, -torch.inf)
+        log_decay = log_decay if log_decay.device.type == "mps" else log_decay.double()
     padding = None
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]

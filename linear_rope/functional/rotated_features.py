@@ -39,13 +39,19 @@ class Inputs:
     log_decay: Tensor | None
     """(B, H, N), zero at padding"""
 
-    def terms(self) -> Terms:
-        """What is summed, differentiated by autograd."""
+    def terms(self, *, causal: bool = True) -> Terms:
+        """What is summed, differentiated by autograd.
+
+        Without ``causal``, keys that fade have a scale whatever the map: all that a query at padding sees, which has
+        no key of its own, can have faded beyond what float32 holds.
+        """
         q, k = self._turned("before")
         (q, query_scale), (k, key_scale) = (
             self.feature_map.queries(q.to(self.dtype)),
             self.feature_map.keys(k.to(self.dtype)),
         )
+        if key_scale is None and self.log_decay is not None and not causal:
+            key_scale = torch.zeros_like(k[..., :1])
         if self.padding is not None:
             k = k.masked_fill(self.padding, 0)
             if key_scale is not None:

@@ -59,22 +59,24 @@ LARGEST_LOG_SCALE = 60.0
 
 
 def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:
-    """(B, H, N, D): the quotient, zero for a query that sees no key; or the plain sum without a denominator."""
-    gain = output_gain(sums, query_scale)
-    return sums.numerator if gain is None else sums.numerator * gain
+    """(B, H, N, D): the quotient, zero for a query that sees no key; or the plain sum without a denominator.
 
-
-def output_gain(sums: Sums, query_scale: Tensor | None) -> Tensor | None:
-    """What the numerator is multiplied by, (B, H, N, 1), or None for 1."""
-    _, denominator, scale = sums
+    It is linear in the numerator, so it also takes gradients of the output to those of the numerator.
+    """
+    numerator, denominator, scale = sums
     if denominator is not None:
-        sees_none = denominator == 0
-        return torch.where(sees_none, 0, 1 / torch.where(sees_none, 1, denominator)).unsqueeze(-1)
+        return quotient(numerator, denominator)
     scales = [x for x in (scale, query_scale) if x is not None]
     if not scales:
-        return None
+        return numerator
     log_scale = sum(scales[1:], start=scales[0])
     # The gradient goes on as if nothing were cut off, as that by hand does.
     cut_off = LARGEST_LOG_SCALE + (log_scale - log_scale.detach())
     log_scale = torch.where(log_scale > LARGEST_LOG_SCALE, cut_off, log_scale)
-    return log_scale.exp().to(sums.numerator.dtype).unsqueeze(-1)
+    return numerator * log_scale.exp().to(numerator.dtype).unsqueeze(-1)
+
+
+def quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator`` (B, H, N, D) over ``denominator`` (B, H, N), zero where that is zero."""
+    # No reciprocal: its derivative has the square of a denominator, which need not be a float32 number.
+    return numerator / denominator.masked_fill(denominator == 0, torch.inf).unsqueeze(-1)

@@ -1,5 +1,7 @@
 """A study as data: a folder with its words and its claims, as a user would write one."""
 
+from dataclasses import asdict
+
 import pytest
 
 from experiments.analysis.claims import claims_of, load_claims
@@ -87,3 +89,15 @@ def test_a_claim_that_is_wrong_is_named_with_its_file(folder, old, new, said):
 def test_an_unknown_study_lists_those_there_are():
     with pytest.raises(ValueError, match="there is no study 'decai'; did you mean 'decay'"):
         STUDIES["decai"]
+
+
+def test_the_preset_v0_is_without_the_recipe_of_the_study():
+    convergence, mlm = STUDIES["convergence"], STUDIES["mlm"]
+    old = {"optimizer": "adamw", "schedule": "cosine", "initial_spread": 0.0}
+    for size, name, rate in (("cpu", "v0", 2e-3), ("gpu", "gpu,v0", 6e-4)):
+        now, before = (asdict(get_preset(each, convergence).config) for each in (size, name))
+        assert {key for key in now if now[key] != before[key]} == {*old, "learning_rate"}
+        assert before == before | old | {"learning_rate": rate}
+        assert get_preset(size, mlm) == get_preset(name, mlm)
+    with pytest.raises(ValueError, match="one-thread"):
+        get_preset("one-thread,v0", convergence)

@@ -14,6 +14,7 @@ from experiments.training.translation import TranslationModel
 from experiments.variants import (
     _POSITIONS,
     OF_SCORES,
+    PEER,
     SETTINGS,
     VARIANTS,
     check_variants_differ,
@@ -95,6 +96,7 @@ def test_parameters_of_positions_are_tables_or_taken_off_the_mlp(preset, next_by
 def test_whatever_is_added_parameters_stay_equal(kernel, preset, next_byte):
     position = "selective" if kernel == "softmax" else "selective-after"
     settings = ("", "@decay=gate", "@local_conv=4", "@short_conv=4", "@decay=gate@local_conv=4@short_conv=4")
+    settings += ("@qk_norm=yes",)
     names = [
         f"{kernel}-none",
         *(f"{kernel}-{place}{setting}" for place in ("none", position) for setting in settings[1:]),
@@ -104,6 +106,25 @@ def test_whatever_is_added_parameters_stay_equal(kernel, preset, next_byte):
         variant = get_variant(name)
         counts[name] = count_parameters(build_model(variant, variant.config(preset), 0, next_byte(preset)))
     check_parameters_match(counts)
+
+
+@pytest.mark.parametrize("kernel", sorted({variant.kernel for variant in VARIANTS.values()} - {"delta", PEER}))
+def test_every_kernel_can_normalise_queries_and_keys(kernel, next_byte):
+    position = next(variant.position for variant in VARIANTS.values() if variant.kernel == kernel)
+    name = next(name for name, variant in VARIANTS.items() if (variant.kernel, variant.position) == (kernel, position))
+    plain, variant = get_variant(name), get_variant(f"{name}@qk_norm=yes")
+    assert variant.baseline == name
+    weights, others = (
+        dict(build_model(each, each.config(SMOKE), 3, next_byte(SMOKE)).named_parameters()) for each in (variant, plain)
+    )
+    gains = {weight: value.tolist() for weight, value in weights.items() if weight not in others}
+    begins = 0.35 if kernel.startswith("favor+") else 1
+    assert gains == {
+        f"blocks.{layer}.attention.{which}_norm.gain": pytest.approx([begins] * SMOKE.heads)
+        for layer in range(SMOKE.layers)
+        for which in ("query", "key")
+    }
+    assert all(torch.equal(weights[each], others[each]) for each in others)
 
 
 def test_unequal_parameters_are_refused_but_a_position_table_is_not():
@@ -125,7 +146,7 @@ def test_hundreds_of_names_do_not_read_the_installed_packages_again_and_again(mo
     assert len(read) <= 3
 
 
-@pytest.mark.parametrize("change", [{"redraw_every": 5}, {"dropout": 0.1}])
+@pytest.mark.parametrize("change", [{"redraw_every": 5}, {"dropout": 0.1}, {"qk_norm": "yes"}])
 def test_the_peer_refuses_what_it_cannot_do(change, next_byte):
     with pytest.raises(ValueError, match="performer-pytorch"):
         build_model(VARIANTS["performer-pytorch"], dataclasses.replace(SMOKE, **change), 0, next_byte(SMOKE))
@@ -201,6 +222,9 @@ def test_the_baseline_has_the_size_and_nothing_else_that_is_set(name, baseline):
         ("softmax-rope@redraw_every=5", "redraw_every says nothing; choose from the kernels favor+, "),
         ("performer-pytorch@num_features=32", "num_features says nothing; choose from the kernels favor+, "),
         ("favor+-rope-before@denominator=none", "leave it out, or choose a rope-after variant"),
+        ("softmax-rope@qk_norm=true", "qk_norm is 'true'; give no or yes"),
+        ("performer-pytorch@qk_norm=yes", "performer-pytorch has no qk_norm; leave it out"),
+        ("delta-rope-after@qk_norm=yes", "queries and keys of length 1 anyway, so qk_norm says nothing; leave it out"),
     ],
 )
 def test_a_name_that_is_no_variant_is_refused_with_what_would_do(name, said):
@@ -236,6 +260,7 @@ def test_a_setting_that_does_not_fit_the_configuration_is_refused_by_the_variant
         "favor+-none@num_features=8@redraw_every=5,favor+-none@redraw_every=5@num_features=8",
         "softmax-rope@learning_rate=0.1,softmax-rope@learning_rate=1e-1",
         "elu+1-rope-after,elu+1-rope-after@denominator=unrotated",
+        "softmax-rope,softmax-rope@qk_norm=no",
     ],
 )
 def test_two_names_of_the_same_variant_are_refused(names):

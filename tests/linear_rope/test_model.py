@@ -38,6 +38,8 @@ ALL: dict[str, dict[str, Any]] = {
     "elu+1-selective-after, gate": {**ELU, "position": "selective-after", "decay": "gate", "local_conv": 4},
     "favor+-selective-before, fixed": {"position": "selective-before", "decay": "fixed"},
     "softmax-selective, gate": {**SOFTMAX, "position": "selective-before", "decay": "gate", "short_conv": 4},
+    "softmax-rope, normalised": {**SOFTMAX, "position": "rope-before", "qk_norm": True},
+    "favor+-rope-after, normalised": {"position": "rope-after", "qk_norm": True},
     **{f"softmax-{name}": {**SOFTMAX, "position": name} for name in SCORES},
     "softmax-xpos": {**SOFTMAX, "position": "xpos"},
     **{f"{kernel}-complex": {**of, "position": "complex"} for kernel, of in KERNELS.items()},
@@ -46,7 +48,7 @@ ALL: dict[str, dict[str, Any]] = {
 CAUSAL = ("softmax-xpos",)
 """for decoders alone"""
 BOTH_WAYS = [name for name in ALL if name not in CAUSAL]
-ADDED = (".positions.", ".decay.", ".local.", ".short.", ".rotation", ".score_positions.", "block_positions.")
+ADDED = (".positions.", ".decay.", ".local.", ".short.", ".rotation", ".score_positions.", "block_positions.", ".gain")
 
 
 def config(name: str, **options: Any) -> ModelConfig:
@@ -76,7 +78,8 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
         other = dict(kind(config(name)).named_parameters())
         extra = {key for key in other if any(part in key for part in ADDED)}
         assert other.keys() - extra == first.keys()
-        assert bool(extra) == any(word in name for word in ("learned", "selective", *SCORES, "complex", "floater"))
+        adding = ("learned", "selective", *SCORES, "complex", "floater", "normalised")
+        assert bool(extra) == any(word in name for word in adding)
         for key, parameter in first.items():
             assert_identical(other[key], parameter)
     reseeded = dict(kind(config("favor+-rope-after", seed=1)).named_parameters())
@@ -86,7 +89,7 @@ def test_shared_parameters_start_equal_and_the_seed_changes_them(kind: Any) -> N
 @pytest.mark.parametrize("std", [0.02, 0.08])
 def test_initial_weights_are_as_documented(std: float) -> None:
     options: Any = {"vocab_size": 4096, "dim": 64, "heads": 4, "layers": 2, "attention": "softmax", "initial_std": std}
-    options |= {"decay": "gate", "local_conv": 4, "short_conv": 4}
+    options |= {"decay": "gate", "local_conv": 4, "short_conv": 4, "qk_norm": True}
     model, sinusoidal = (CausalLM(ModelConfig(**options, position=kind)) for kind in ("none", "sinusoidal"))
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
@@ -94,7 +97,7 @@ def test_initial_weights_are_as_documented(std: float) -> None:
             # Five standard errors of the standard deviation of n normal numbers.
             assert abs(float(parameter.detach().std()) / expected - 1) < 5 / math.sqrt(2 * parameter.numel())
         else:
-            assert torch.all(parameter == (1 if name.endswith("norm.weight") else 0))
+            assert torch.all(parameter == (1 if name.endswith(("norm.weight", "norm.gain")) else 0))
     # A pair of sine and cosine has the mean square 1/2, and is made as large as the embedding.
     tokens, places = torch.arange(4096)[None], torch.arange(4096)
     added = sinusoidal.embedding(tokens, places) - model.embedding(tokens, places)

@@ -103,6 +103,7 @@ def test_what_unrolls_its_chunks_is_exported_for_one_length(kernel: type[RoPEAtt
 
 
 ADDITIONS: dict[str, Any] = {"decay": "gate", "rope_angles": "selective", "local_conv": 4, "short_conv": 4}
+ADDITIONS |= {"qk_norm": True}
 # Both sides of where the causal forms begin another block: after 64, 256 and 1,024 positions.
 LENGTHS = (2, 3, 63, 255, 256, 257, 600, 1100)
 EVERY_LENGTH = [

@@ -35,6 +35,7 @@ def convergence_figures(
     config, objective, number = comparison.config, comparison.objective, len(comparison.seeds)
     said = {"number": number, "seeds": "{one_seed}" if number == 1 else "{several_seeds}"}
     metric = {"quantity": objective.quantity, "better": objective.better, "where_better": objective.where_better}
+    metric |= {"baseline": comparison.baseline_in_words}
     tables = (curves, summary, comparison)
     recorded = set(curves["split"])
     entries = []

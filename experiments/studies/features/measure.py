@@ -186,19 +186,17 @@ def feature_seed(num_features: int, number_of_draw: int) -> int:
 
 @torch.no_grad()
 def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The projected queries and keys of all tokens (B, N), two tensors (H, B·N, D) a layer in the order of the calls.
+    """The queries and keys of all tokens (B, N), two tensors (H, B·N, D) a layer in the order of the calls.
 
-    Without any rotation. Attention of other libraries has no entry.
+    As they are mapped, but without any rotation. Attention of other libraries has no entry.
     """
     found: list[tuple[Tensor, Tensor]] = []
 
     def record(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(module, RoPEAttention)
-        q, k = (
-            rearrange(projection(arguments[0]), "b n (h d) -> h (b n) d", h=module.heads)
-            for projection in (module.query, module.key)
-        )
-        found.append((q.cpu(), k.cpu()))
+        projected = module.project(arguments[0], arguments[0])
+        q, k = (rearrange(each, "b h n d -> h (b n) d").cpu() for each in (projected.q, projected.k))
+        found.append((q, k))
 
     hooks = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, RoPEAttention)]
     try:

@@ -18,8 +18,15 @@ def answer(found: Findings) -> str:
     )
     if found.size("fixed-below-softmax"):
         difference = found.rows["fixed-below-softmax"].estimate.mean
-        side, doubt = "below" if difference < 0 else "above", _doubt(found, "fixed-below-softmax")
-        said.append(f"It ends {abs(difference):.3f} {unit} {side} softmax attention with RoPE{doubt}.")
+        said.append(
+            f"It ends {_beside(difference, unit)} softmax attention with RoPE{_doubt(found, 'fixed-below-softmax')}."
+        )
+    if found.size("retnet-below-softmax"):
+        retnet = found.rows["retnet-below-softmax"].estimate.mean
+        said.append(
+            f"The spread of decays matters: with RetNet's it ends {_beside(retnet, unit)}"
+            f"{_doubt(found, 'retnet-below-softmax')}."
+        )
     if found.size("rope-after-with-fixed"):
         added = found.rows["rope-after-with-fixed"].estimate.mean
         word, doubt = "lowers" if added < 0 else "raises", _doubt(found, "rope-after-with-fixed")
@@ -28,6 +35,10 @@ def answer(found: Findings) -> str:
         beside = found.rows["alike"].estimate.mean
         said.append(f"With a gate and a local convolution on both, elu+1 minus softmax attention is {beside:+.3f}.")
     return " ".join(said)
+
+
+def _beside(difference: float, unit: str) -> str:
+    return f"{abs(difference):.3f} {unit} {'below' if difference < 0 else 'above'}"
 
 
 def _doubt(found: Findings, key: str) -> str:

@@ -9,9 +9,10 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import Estimate, summarise
 from experiments.data.registry import DATA_SETS
 from experiments.records.record import read_comparison
-from experiments.records.schema import Comparison
+from experiments.records.schema import KNOWS_NOTHING, Comparison, Floor
 from experiments.report.answer import Findings
 from experiments.study import Entries, read_study
+from experiments.training.classification import ONE_ANSWER
 
 STUDY = read_study(Path(__file__).parent)
 PUBLISHED = {
@@ -21,7 +22,6 @@ PUBLISHED = {
 """RoFormer (arXiv 2104.09864), table 2"""
 TASKS = {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "sts-b": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
 PART = "-part"
-FLOOR = "floor: one answer to all"
 
 
 def overview(roots: Sequence[Path]) -> Entries:
@@ -50,10 +50,13 @@ def overview(roots: Sequence[Path]) -> Entries:
     rows = [dict(zip(("encoder", *titles.values()), (name, *cells), strict=True)) for name, cells in PUBLISHED.items()]
     for variant, of_task in scores.items():
         rows.append({"encoder": variant} | {titles[task]: of_task.get(task, "-") for task in TASKS})
-    floors = {task: found[name][1].floor for task, name in names.items() if name in found}
-    if any(floor is not None for floor in floors.values()):
-        told = {titles[task]: "-" if floor is None else f"{100 * floor:.1f}" for task, floor in floors.items()}
-        rows.append({"encoder": FLOOR} | dict.fromkeys(titles.values(), "-") | told)
+    floors = dict[str, dict[str, str]]()
+    for task, name in names.items():
+        for floor in _floors(found[name][1]) if name in found else ():
+            called = ONE_ANSWER if floor.name == KNOWS_NOTHING else floor.name
+            floors.setdefault(called, {})[titles[task]] = f"{100 * floor.value:.1f}"
+    for called, of_task in sorted(floors.items(), key=lambda row: row[0] != ONE_ANSWER):
+        rows.append({"encoder": f"floor: {called}"} | dict.fromkeys(titles.values(), "-") | of_task)
     lacking = [task for task, name in names.items() if name not in found]
     in_part = [task for task, name in names.items() if name.endswith(PART)]
     words = {
@@ -88,6 +91,10 @@ def _scores(root: Path, comparison: Comparison) -> list[tuple[str, str, int]]:
     found = Findings(comparison, summary, {}, root)
     finals = {variant.name: found.final(variant.name) for variant in comparison.variants}
     return [(name, _percent(final), final.n) for name, final in finals.items() if final.n]
+
+
+def _floors(comparison: Comparison) -> list[Floor]:
+    return comparison.floors_of(comparison.objective.metric)
 
 
 def _percent(found: Estimate) -> str:

@@ -23,10 +23,11 @@ from experiments.figures.panels import (
 )
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import draw, legend_label, variant_style
-from experiments.records.schema import Comparison
+from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.studies.answers import samples
 from experiments.studies.long_documents.measure import COSTS, ROUNDS, line_of, lines_of, named
 from experiments.study import Entries, read_study
+from experiments.training.classification import ONE_ANSWER
 
 STUDY = read_study(Path(__file__).parent)
 PUBLISHED = {
@@ -183,11 +184,12 @@ def accuracy_table(values: pd.DataFrame, comparison: Comparison) -> pd.DataFrame
         for line in lines_of(comparison)
         if line in set(values["line"])
     ]
-    if (floor := comparison.floor) is not None:
-        told = f"{100 * floor:.1f}" if is_share else f"{floor:.3f}"
+    for floor in comparison.floors_of(comparison.objective.metric):
+        name = ONE_ANSWER if floor.name == KNOWS_NOTHING else floor.name
+        told = f"{100 * floor.value:.1f}" if is_share else f"{floor.value:.3f}"
         cells = dict.fromkeys((f"{length:,}" for length in lengths), told)
         blank = dict.fromkeys((f"{length:,}" for length in shown_lengths), "-")
-        rows.append({"variant": "floor: one answer to all", "data": data, "n": "-"} | blank | cells)
+        rows.append({"variant": f"floor: {name}", "data": data, "n": "-"} | blank | cells)
     rows += [
         {"variant": name, "data": f"CAIL2019-SCM, {split}, as published", "n": "1"}
         | {f"{length:,}": f"{row[length]:.1f}" if length in row else "-" for length in shown_lengths}

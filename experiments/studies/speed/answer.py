@@ -2,19 +2,19 @@
 
 from math import inf
 
-from experiments.report.answer import Findings
+from experiments.report.answer import Findings, listed
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import MIB, Quartiles, Results, size_crossings
-from experiments.studies.speed.study import DIRECTIONS, SOFTMAX, after
+from experiments.studies.speed.study import AFTER, DIRECTIONS, SOFTMAX, STEP, after
 
 
 def answer(found: Findings) -> str:
-    """From which length on the module with RoPE pays, in time and in memory, and what RoPE adds to a step."""
+    """From which length on the module with RoPE pays, how a whole step compares, and what RoPE adds to one."""
     records = read_records(found.root)
     if not records:
         return ""
     results = Results(records, read_config(found.comparison))
-    return " ".join(filter(None, [_time(found, results), _memory(results), _rope(found, results)]))
+    return " ".join(filter(None, [_time(found, results), _step(results), _memory(results), _rope(found, results)]))
 
 
 def _time(found: Findings, results: Results) -> str:
@@ -40,7 +40,16 @@ def _time(found: Findings, results: Results) -> str:
         else:
             where = _about(start) if last in crossings else f"Surely from {start:,} tokens on"
         fast = f"; at {measured[-1]:,} it is {times} times as fast as softmax attention" if times else ""
-    return f"{where} in time (FAVOR+ with RoPE after its map, {features} features{fast})."
+    return f"{where} in time (the module, FAVOR+ with RoPE after its map, {features} features{fast})."
+
+
+def _step(results: Results) -> str:
+    """A training step of the whole language model, at every length."""
+    speedups = results.speedups("training", STEP, AFTER, SOFTMAX)
+    if not speedups:
+        return ""
+    times = listed(f"{speedup.median:.2f} at {length:,} tokens" for length, speedup in speedups.items())
+    return f"The speed of a training step, over that with softmax attention and RoPE, is {times}."
 
 
 def _surely_faster_from(by_length: dict[int, Quartiles]) -> float:

@@ -106,6 +106,8 @@ class SpeedConfig:
 def settings(preset: str, device: str) -> SpeedConfig:
     """The sizes of a preset on a device. On a GPU the preset for two processor cores is that for a GPU."""
     name = "gpu" if (preset, device) == ("cpu", "cuda") else preset
+    if name not in PRESETS:
+        raise ValueError(f"--preset is {name}, which speed does not have; choose from {', '.join(PRESETS)}")
     sizes = PRESETS["cpu"] | (PRESETS["gpu"] if name == "paper" else {}) | PRESETS[name]
     config = msgspec.convert(sizes, SpeedConfig)
     return replace(config, precision="bfloat16", device="cuda") if device == "cuda" else config

@@ -16,7 +16,7 @@ from experiments.records.schema import Comparison
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.studies.decay.figures import attention_figures
 from experiments.studies.decay.measure import ATTENTION
-from experiments.studies.tokens.budgets import in_words, losses, table
+from experiments.studies.tokens.budgets import budgets, in_words, losses, table
 from experiments.study import Entries, read_study
 
 STUDY = read_study(Path(__file__).parent)
@@ -62,7 +62,14 @@ def by_budget_figure(found: pd.DataFrame, comparison: Comparison) -> Figure:
     panels.name_vertical(figure, f"test {comparison.objective.quantity}")
     panels.head(figure, comparison, "test split. Thin: each seed. Thick: mean.")
     reference = found[found["variant"] == REFERENCE].groupby("tokens")["value"].mean()
+    best = {
+        tokens: floor.value
+        for tokens, step in budgets(comparison).items()
+        if (floor := comparison.best_floor(comparison.objective.metric, steps=step))
+    }
     for axes, variants in shown:
+        if best:
+            axes.plot(list(best), list(best.values()), color=MUTED, linewidth=0.7, label="best floor")
         if REFERENCE not in [variant.name for variant in variants]:
             axes.plot(reference.index, reference, color=MUTED, linewidth=1, label=REFERENCE)
         for variant in variants:

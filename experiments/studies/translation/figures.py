@@ -11,12 +11,13 @@ from experiments.figures.curves import curve_figure
 from experiments.figures.dots import Rows, final_figure, throughput_figure
 from experiments.figures.panels import mean_with_interval
 from experiments.figures.style import draw, variant_style
-from experiments.records.schema import Comparison
+from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.studies.answers import spread
 from experiments.studies.convergence.figures import STUDY as CONVERGENCE
 from experiments.studies.translation.answer import shown
 from experiments.studies.translation.measure import PUBLISHED, SCORES, SHOWN, TRANSLATIONS
 from experiments.study import Entries, read_study
+from experiments.training.translation import AS_IT_IS
 
 STUDY = read_study(Path(__file__).parent)
 BELOW = 0.24
@@ -40,7 +41,8 @@ def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFra
         entries.append(draw(directory, entry, curve_figure, *tables, "train"))
     values = finished_values(root, comparison, curves)
     if not values.empty:
-        entries.append(draw(directory, STUDY.figure("final"), final_figure, values, summary, comparison))
+        entry = STUDY.figure("final", baseline=comparison.baseline_in_words)
+        entries.append(draw(directory, entry, final_figure, values, summary, comparison))
         entries.append(
             draw(directory, CONVERGENCE.figure("throughput"), throughput_figure, values, summary, comparison)
         )
@@ -76,8 +78,9 @@ def bleu_table(scores: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
         if len(mine):
             cells = {"data": data, "BLEU": shown(estimate(mine["bleu"].tolist())), "n": str(len(mine))}
             rows.append({"variant": variant.name} | cells)
-    if (floor := comparison.floors.get("bleu")) is not None:
-        rows.append({"variant": "floor: the text as it is", "data": data, "BLEU": f"{floor:.1f}", "n": "-"})
+    for floor in comparison.floors_of("bleu"):
+        name = AS_IT_IS if floor.name == KNOWS_NOTHING else floor.name
+        rows.append({"variant": f"floor: {name}", "data": data, "BLEU": f"{floor.value:.1f}", "n": "-"})
     published = [
         {"variant": name, "data": "WMT14, as published", "BLEU": f"{value:.1f}", "n": "1"}
         for name, value in PUBLISHED.items()

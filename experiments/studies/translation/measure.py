@@ -1,7 +1,6 @@
 """The translations of the test split, their BLEU, and what the claims of the study compare."""
 
 import hashlib
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,14 @@ from experiments.analysis.samples import Undefined
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
-from experiments.records.schema import Comparison
+from experiments.records.schema import KNOWS_NOTHING, Comparison
 from experiments.studies.answers import spread
 from experiments.studies.tables import RUN, Table
 from experiments.training.objectives import Objective
 from experiments.training.trained_models import finished_runs, trained_models
+from experiments.training.translation import AS_IT_IS, Translation, Translator, corpus_bleu, load_average
 from experiments.training.translation import BEAMS as BEAMS
 from experiments.training.translation import LENGTH_PENALTY as LENGTH_PENALTY
-from experiments.training.translation import Translation, Translator, corpus_bleu, load_average
 
 AVERAGED = 5
 """checkpoints, in every preset (Vaswani et al. 2017, section 6.1)"""
@@ -102,9 +101,10 @@ def digest_of(model: nn.Module) -> str:
 @SCORES.by_seed
 def bleu_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str) -> float:
     """The BLEU of a variant minus that of another; not defined where neither is above that of the text itself."""
-    mine, theirs, floor = _bleu(rows, variant), _bleu(rows, other), comparison.floors.get("bleu", -inf)
-    if max(mine, theirs) <= floor:
-        raise Undefined(f"nothing was learnt ({mine:.1f} and {theirs:.1f} BLEU, the text itself has {floor:.1f})")
+    mine, theirs, floor = _bleu(rows, variant), _bleu(rows, other), comparison.best_floor("bleu")
+    if floor is not None and max(mine, theirs) <= floor.value:
+        what = "the text itself" if floor.name in (AS_IT_IS, KNOWS_NOTHING) else floor.name
+        raise Undefined(f"nothing was learnt ({mine:.1f} and {theirs:.1f} BLEU, {what} has {floor.value:.1f})")
     return mine - theirs
 
 

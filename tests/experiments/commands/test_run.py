@@ -15,8 +15,9 @@ from filelock import FileLock
 from safetensors.torch import load_file
 
 from experiments.cli import main
-from experiments.records.record import run_status
+from experiments.records.record import read_comparison, run_status
 from experiments.studies.convergence.figures import STUDY
+from experiments.training.objectives import NextByte
 from linear_rope import kernels
 from tests.made_up import metrics_rows
 
@@ -267,3 +268,21 @@ def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to
         report = (out / name).read_text()
         assert "<b>'c'" not in report.partition("This command makes it")[0]
         assert "\\udcff" in report
+
+
+def test_floors_are_computed_once_for_a_number_of_steps_and_not_for_a_plan(tmp_path, capsys, monkeypatch):
+    computed, floors = [], NextByte.floors
+    monkeypatch.setattr(NextByte, "floors", lambda self, config: computed.append(config.steps) or floors(self, config))
+    root, words = tmp_path / "run", ["run", "convergence", *QUICK, "--variants", "elu+1-none", "--out"]
+    assert main([*words, str(root), "--dry-run"]) == 0
+    assert computed == []
+    for seeds in ("1", "1", "2"):
+        assert main([*words, str(root), "--seeds", seeds]) == 0
+        assert main(["report", str(root)]) == 0
+    assert computed == [4]
+    recorded = read_comparison(root).floors
+    assert {each.steps for each in recorded} == {4}
+    capsys.readouterr()
+    assert main(["data", "--floors", str(root)]) == 0
+    output = capsys.readouterr().out
+    assert all(f"{each.value:.4f}" in output and each.name in output for each in recorded)

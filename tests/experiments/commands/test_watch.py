@@ -14,7 +14,7 @@ from rich.console import Console
 from experiments.analysis.progress import Follower
 from experiments.cli import main
 from experiments.commands.watch import frame
-from experiments.records.record import read_metrics
+from experiments.records.record import run_rows
 
 PROJECT = Path(__file__).parents[3]
 NOW = 1_000_000.0
@@ -100,11 +100,11 @@ def test_only_what_was_written_is_read_again(root, monkeypatch):
     put_rows(root, "softmax-none", 0, [(20, 10.0), (80, 40.0)])
     read = []
     monkeypatch.setattr(
-        "experiments.analysis.progress.read_metrics",
-        lambda path: read.append(path) or read_metrics(path),
+        "experiments.analysis.progress.run_rows",
+        lambda *run: read.append(run[1:]) or run_rows(*run),
     )
     after = follower.look(NOW)
-    assert [path.parent.parent.name for path in read] == ["softmax-none"]
+    assert read == [("softmax-none", 0)]
     assert (before[0].runs[0].step, after[0].runs[0].step) == (60, 80)
     assert repr(before[0].runs[1:]) == repr(after[0].runs[1:])  # NaN does not equal itself
 

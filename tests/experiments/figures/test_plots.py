@@ -234,3 +234,29 @@ def test_equal_values_have_an_axis_with_room(make_comparison, tmp_path):
         figure = curve_figure(*tables(root), "validation")
     low, high = figure.axes[0].get_ylim()
     assert low < 1e100 < high
+
+
+def floor(name, value, **other):
+    return {"name": name, "metric": "bits_per_byte", "value": value, "split": "validation", "steps": 100} | other
+
+
+@pytest.mark.parametrize(
+    ("floors", "drawn"),
+    [
+        ([floor("trigram", 3.2), floor("5-gram", 2.5), floor("xz", 1.9, equal=False)], ["5-gram", "trigram"]),
+        ([floor("trigram", 2.52), floor("5-gram", 2.5)], ["5-gram"]),  # it would be written over the other
+        ([floor("trigram", 30), floor("5-gram", 2.5)], ["5-gram"]),
+        ([floor("unigram", 3.9), floor("5-gram", -30)], ["unigram"]),  # the next one, where the best is far
+        ([floor("5-gram", 2.5, split="test"), floor("bigram", 2.5, steps=20)], []),
+    ],
+)
+def test_floors_of_the_split_are_lines_with_their_names(make_comparison, tmp_path, floors, drawn):
+    root = make_comparison(tmp_path, "elu+1-none,softmax-none", 2, floors=floors)
+    with style():
+        figure = curve_figure(*tables(root), "validation")
+    assert ("Beyond the vertical axis: 5-gram, -30.00." in figure.get_suptitle()) == (drawn == ["unigram"])
+    for axes in figure.axes:
+        assert [text.get_text() for text in axes.texts] == drawn
+        level = {line.get_ydata()[0] for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]}
+        assert level == {each["value"] for each in floors if each["name"] in drawn}
+        assert all(axes.get_ylim()[0] < value < axes.get_ylim()[1] for value in level)

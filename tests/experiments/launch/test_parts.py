@@ -68,22 +68,6 @@ def test_a_part_trains_its_share_and_a_run_without_reports_what_one_run_would(tm
     assert [path.name for path in out.rglob(".*") if "lock" not in path.name and path.name != ".owner"] == []
 
 
-@pytest.mark.slow
-def test_learning_rates_are_tried_in_parts_and_found_when_all_have_ended(tmp_path, text, capsys):
-    grid = "--learning-rates", "0.001,0.01"
-    assert run(tmp_path / "whole", text, *grid) == 0
-    out = tmp_path / "out"
-    assert run(out, text, *grid, "--part", "1/2") == 0
-    assert "3 variants have none yet; give the same command again when all parts have ended" in capsys.readouterr().out
-    assert run(out, text, *grid, "--part", "2/2") == 0  # the last to try them trains its runs too
-    assert run(out, text, *grid, "--part", "1/2") == 0
-    assert states(out) == ["done"] * 6
-    assert run(out, text, *grid) == 0
-    settings = [[variant.settings for variant in read_comparison(root).variants] for root in (out, tmp_path / "whole")]
-    assert settings[0] == settings[1]
-    assert all("learning_rate" in each for each in settings[0])
-
-
 def test_what_is_in_each_other_s_way_is_refused(tmp_path):
     with ExitStack() as held:
         with for_a_moment(tmp_path):

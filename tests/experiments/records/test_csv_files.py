@@ -3,8 +3,11 @@ import io
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from experiments.records.csv_files import TEXT, number, read_csv, to_csv, whole
+from experiments.records.csv_files import TEXT, number, read_csv, read_table, to_csv, whole
+from experiments.records.parquet import read_texts, texts_as_parquet
 
 COLUMNS = {"name": TEXT, "count": whole(0, 100), "value": number(-10)}
 
@@ -73,3 +76,30 @@ def test_a_table_that_is_wrong_is_named_with_row_and_column(tmp_path, content, m
     assert message in said
     assert "\n" not in said
     assert len(said) < 300
+
+
+CELLS = st.text(st.characters(codec="utf-8")) | st.integers().map(str) | st.floats().map("{:.9g}".format)
+CELLS |= st.sampled_from(["", "1.0", "-0", "01", "nan", "1e5", "inf", "'x", "=1"])
+
+
+@given(st.lists(st.tuples(CELLS, st.integers(-(2**65), 2**65).map(str), st.floats().map("{:.9g}".format))))
+def test_a_packed_table_has_the_very_texts(rows):
+    pytest.importorskip("pyarrow", reason='pyarrow is not installed: pip install -e ".[packed]"')
+    table = pd.DataFrame(rows, columns=["text", "whole", "number"], dtype=str)
+    pd.testing.assert_frame_equal(read_texts(texts_as_parquet(table)), table)
+
+
+def test_a_packed_table_is_read_as_the_csv_file_and_its_numbers_are_numbers(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installed: pip install -e ".[packed]"')
+    names = ["=1", "'=1", "nan", "1.50", ""]
+    table = pd.DataFrame({"name": names, "count": range(5), "value": [0.1, -2, 1e-7, 3, 1 / 3]})
+    (tmp_path / "t.csv").write_text(to_csv(table, "%.9g"), newline="")
+    expected = read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])
+    (tmp_path / "t.parquet").write_bytes(texts_as_parquet(read_table(tmp_path / "t.csv")))
+    (tmp_path / "t.csv").unlink()
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "t.csv", COLUMNS, key=["name"]), expected)
+    assert expected["name"].tolist() == names
+    assert [str(field.type) for field in parquet.read_schema(tmp_path / "t.parquet")] == ["string", "int64", "double"]
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match=r"t\.parquet is no Parquet file .*; remove it, or run the comparison again"):
+        read_csv(tmp_path / "t.csv", COLUMNS, key=["name"])

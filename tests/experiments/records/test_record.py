@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from experiments.records.files import LARGEST_RECORD, packed, write_atomically, write_json
+from experiments.records.files import LARGEST_RECORD, compressed, write_atomically, write_json
 from experiments.records.record import MetricsLog, read_metrics, read_record
 from experiments.records.schema import MetricsRow
 
@@ -87,10 +87,10 @@ def test_a_text_that_no_file_can_hold_is_written_visibly(tmp_path):
 
 def test_a_packed_file_is_read_in_place_of_one_that_is_not_there(path):
     content = gzip.compress(ROW.encode())
-    packed(path).write_bytes(content)
+    compressed(path).write_bytes(content)
     assert [each.metrics for each in read_metrics(path)] == [{"loss": 2.5}]
     too_large = gzip.compress(bytes(LARGEST_RECORD + 1), 1)
     for wrong, said in {content[:-9]: "cannot be unpacked", too_large: "is larger than"}.items():
-        packed(path).write_bytes(wrong)
+        compressed(path).write_bytes(wrong)
         with pytest.raises(ValueError, match=rf"metrics\.jsonl\.gz {said}"):
             read_metrics(path)

@@ -83,6 +83,7 @@ def accuracies(**means):
         ("elu+1-selective-before", "Elu+1 with selective angles before its feature map"),
         ("elu+1-selective-after@decay=gate", "Elu+1 with selective angles after its feature map and a gate"),
         ("softmax-selective", "Softmax attention with selective angles"),
+        ("softmax-rope@qk_norm=yes", "Softmax attention with RoPE and normalised queries and keys"),
     ],
 )
 def test_a_variant_is_named_in_words(make_comparison, tmp_path, variant, words):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from experiments import load
 from experiments.cli import main
 from experiments.records.files import write_json
 from tests.made_up import comparison_fields
@@ -133,3 +134,45 @@ def test_two_processes_write_equal_pages(make_comparison, tmp_path):
         assert done.returncode == 0
         made.append((root / "report.html").read_bytes())
     assert made[0] == made[1]
+
+
+FLOORS = [
+    {"name": "unigram", "metric": "bits_per_byte", "value": 7.0, "steps": 100},
+    {"name": "bigram", "metric": "bits_per_byte", "value": 6.6, "steps": 100},
+    {"name": "trigram", "metric": "bits_per_byte", "value": 4.4, "steps": 100},
+    {"name": "bigram", "metric": "bits_per_byte", "value": 1.0, "steps": 20},
+    {"name": "6-gram", "metric": "bits_per_byte", "value": 1.0, "steps": 100, "split": "validation"},
+    {"name": "xz", "metric": "bits_per_byte", "value": 6.0, "steps": 100, "equal": False},
+]
+
+
+def test_a_table_has_the_floors_and_what_each_variant_is_clearly_better_than(make_comparison, tmp_path, capsys):
+    root = make_comparison(tmp_path / "made", VARIANTS, loss=ends, floors=FLOORS)
+    # The intervals end at 6.98 and 6.54; 6-grams are of another split, 1.0 of a budget, and xz decides nothing.
+    assert load(root).summary.set_index(["variant", "metric"])["beats"].loc[:, "test_bits_per_byte"].tolist() == [
+        *("unigram", "bigram")
+    ]
+    _, output, _ = printed(capsys, "report", root, "--format", "markdown")
+    assert output.splitlines()[2:] == [
+        "| elu+1-none | 3 | 4.500 [2.016, 6.984] | baseline | unigram |",
+        "| elu+1-rope-after | 3 | 4.300 [2.064, 6.536] | -0.2000 [-0.4484, +0.0484] | bigram |",
+        "| floor: unigram | - | 7.000 | - | - |",
+        "| floor: bigram | - | 6.600 | - | - |",
+        "| floor: xz (not on equal ground) | - | 6.000 | - | - |",
+        "| floor: trigram | - | 4.400 | - | - |",
+    ]
+    _, output, _ = printed(capsys, "report", root, "--format", "latex")
+    assert r"floor: trigram & - & 4.400 & - & - \\" in output
+    _, output, _ = printed(capsys, "report", root, "--format", "csv")
+    assert "floor: trigram,test_bits_per_byte,bits per byte,,4.4,,," in output.splitlines()
+
+
+def test_below_three_seeds_the_mean_is_compared_with_floors(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "made", VARIANTS, 1, loss=lambda *run: 3.9, floors=FLOORS)
+    assert set(load(root).summary["beats"]) == {"", "bigram"}, "4.4 is not better than 4.4"
+
+
+def test_what_beats_none_says_so_and_an_older_record_has_one(make_comparison, tmp_path):
+    for floor, beats in ((3.0, "nothing"), (7.0, "to know nothing")):
+        root = make_comparison(tmp_path / beats, VARIANTS, loss=ends, floors={"bits_per_byte": floor})
+        assert set(load(root).summary["beats"]) == {"", beats}

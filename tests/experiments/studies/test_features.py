@@ -87,7 +87,8 @@ def test_a_draw_has_equal_inputs_for_all_and_its_own_features():
 
 
 def test_queries_and_keys_are_those_the_attention_makes():
-    model = CausalLM(ModelConfig(vocab_size=11, dim=8, layers=2, heads=2, max_length=5, position="none")).eval()
+    sizes = {"vocab_size": 11, "dim": 8, "layers": 2, "heads": 2, "max_length": 5}
+    model = CausalLM(ModelConfig(**sizes, position="none", qk_norm=True)).eval()
     tokens = torch.arange(10).reshape(2, 5) % 11
     layers = queries_and_keys(model, tokens)
     assert [tuple(q.shape) for q, _ in layers] == [(2, 10, 4)] * 2
@@ -97,7 +98,8 @@ def test_queries_and_keys_are_those_the_attention_makes():
     model(tokens)
     hook.remove()
     # Head 1 of token 3 of sequence 1.
-    torch.testing.assert_close(layers[0][1][1, 8], attention.key(seen[0])[1, 3, 4:])
+    key = attention.key(seen[0])[1, 3, 4:]
+    torch.testing.assert_close(layers[0][1][1, 8], 0.35 * key / (key.square().mean() + 1e-6).sqrt())
 
 
 def test_trained_inputs_that_no_float_can_hold_are_refused_and_large_ones_are_not():

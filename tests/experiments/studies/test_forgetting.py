@@ -57,6 +57,12 @@ def test_the_answer_ends_with_softmax_attention_equipped_alike(found):
     assert said.endswith("With a gate and a local convolution on both, elu+1 minus softmax attention is +0.010.")
 
 
+def test_the_answer_says_that_the_spread_of_decays_matters(found):
+    retnet = "elu+1-rope-after@decay=retnet"
+    said = answer(found(2.9, f"{SOME},{retnet}", {retnet: 3.2}))
+    assert "with RetNet's it ends 0.200 bits per byte above." in said
+
+
 @pytest.mark.parametrize(
     ("end", "told"),
     [(2.999, "0.001 bits per byte below"), (3.001, "0.001 bits per byte above"), (3.1, "0.100 bits per byte above")],

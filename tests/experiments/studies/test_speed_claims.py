@@ -227,6 +227,15 @@ def test_what_failed_leaves_its_claims_undecided(tmp_path, records):
     ],
 )
 def test_the_answer_says_from_which_length_on_it_pays(slower, spread, said, tmp_path):
-    rows = claims(tmp_path, made_up_records(slower, spread))
+    assert answer_to(tmp_path, made_up_records(slower, spread)).startswith(said)
+
+
+def test_the_answer_has_the_speed_of_a_training_step_too(tmp_path):
+    said = "is 0.25 at 256 tokens, 0.50 at 512 tokens, 1.00 at 1,024 tokens and 2.00 at 2,048 tokens."
+    assert said in answer_to(tmp_path, made_up_records())
+
+
+def answer_to(root, records):
+    rows = claims(root, records)
     comparison = make_record(experiment="speed", seeds=[], data=[], config=msgspec.to_builtins(asdict(CPU)))
-    assert answer(Findings(comparison, pd.DataFrame(), rows, tmp_path)).startswith(said)
+    return answer(Findings(comparison, pd.DataFrame(), rows, root))

@@ -11,6 +11,7 @@ import json
 import platform
 import re
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,6 +37,7 @@ CONFIG = Config(
     **{"learning_rate": 3e-3, "warmup_steps": 4, "log_every": 1, "evaluate_every": 20, "checkpoint_every": 20},
     **{"evaluation_windows": 3, "test_windows": 3},
 )
+MODERN = replace(CONFIG, optimizer="muon", schedule="trapezoid", initial_spread=0.9)
 
 TOLERANCE = 4e-5
 """How far a loss, in nats or bits per byte, may be off.
@@ -67,10 +69,14 @@ WITH_SETTINGS = (
     "favor+-rope-before@decay=gate",
     "retention-rope-after@decay=retnet",
     "delta-rope-after@decay=gate",
+    "favor+-rope-after@qk_norm=yes",
 )
-RECORDED = {name: get_variant(name) for name in (*VARIANTS, *WITH_SETTINGS)}
+WITH_MUON = "softmax-rope, muon", "elu+1-rope-after@decay=fixed, muon"
+"""in the recipe of language models"""
+RECORDED = {name: get_variant(name.removesuffix(", muon")) for name in (*VARIANTS, *WITH_SETTINGS, *WITH_MUON)}
 QUICK = {
     *OF_EITHER_KERNEL,
+    *WITH_MUON,
     "elu+1-rope-after@decay=fixed",
     "elu+1-rope-after@decay=gate@local_conv=4",
     *STUDIES["convergence"].variants,
@@ -93,7 +99,7 @@ def train_variant(variant, directory):
     """The losses of a run: of every step in nats per byte, of the evaluations in bits per byte."""
     corpus = corpus_of_text("text", made_text(), "made by the test", "")
     task = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
-    config = RECORDED[variant].config(CONFIG)
+    config = RECORDED[variant].config(MODERN if variant in WITH_MUON else CONFIG)
     train.train_run(directory, RECORDED[variant], 0, config, task, torch.device("cpu"))
     losses = {"validation": [], "train": [], "test": []}
     for row in metrics_rows(directory / "metrics.jsonl"):

@@ -9,8 +9,9 @@ import torch
 from experiments.config import Config
 from experiments.records.record import read_metrics
 from experiments.training import loop
-from experiments.training.loop import make_optimizer, train_run
+from experiments.training.loop import train_run
 from experiments.training.models import build_model
+from experiments.training.optimizers import make_optimizer
 from experiments.training.prefetch import Batches
 from experiments.variants import get_variant
 

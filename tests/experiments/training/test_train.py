@@ -8,9 +8,10 @@ import torch
 from experiments.data.corpus import corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.early_stopping import Best
-from experiments.training.loop import RunFailed, RunStopped, make_optimizer, train_run
+from experiments.training.loop import RunFailed, RunStopped, train_run
 from experiments.training.models import build_model
 from experiments.training.objectives import NextByte
+from experiments.training.optimizers import make_optimizer
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows, repeated_rows
 
@@ -194,6 +195,36 @@ def test_a_run_with_budgets_is_tested_as_runs_that_end_there_are(tmp_path, task,
     assert rates[20] == pytest.approx(config.learning_rate / 4)
 
 
+MODERN = dataclasses.replace(
+    CONFIG, steps=20, optimizer="muon", schedule="trapezoid", initial_spread=0.9, checkpoint_every=3
+)
+
+
+def test_a_budget_of_a_trapezoid_is_a_branch_of_the_run(tmp_path, task):
+    train(tmp_path / "all", task, config=dataclasses.replace(MODERN, budgets="10"))
+    train(tmp_path / "short", task, config=dataclasses.replace(MODERN, steps=10))
+    assert figures_by_budget(tmp_path / "all")[10] == figures_by_budget(tmp_path / "short")[10]
+    train(tmp_path / "without", task, config=MODERN)
+    assert figures_by_budget(tmp_path / "all")[20] == figures_by_budget(tmp_path / "without")[20]
+
+
+@pytest.mark.parametrize("stop_at", [1, 11, 12, 14, 19])
+def test_a_run_with_muon_that_was_stopped_goes_on_to_the_same_metrics(tmp_path, task, undisturbed, stop_at):
+    steps = []
+    with pytest.raises(RunStopped):
+        train(
+            tmp_path, task, config=MODERN,
+            progress=lambda step, *_: steps.append(step), should_stop=lambda: len(steps) >= stop_at,
+        )  # fmt: skip
+    train(tmp_path, task, config=MODERN)
+    assert rows(tmp_path) == rows(undisturbed(config=MODERN))
+
+
+def test_a_trapezoid_keeps_the_weights_that_a_longer_run_would_have_too(undisturbed):
+    there = {path.name for path in (undisturbed(config=MODERN) / "checkpoint").iterdir()}
+    assert there == {f"step{step:08d}" for step in (12, 15, 18, 20)}  # 15 and 18 as in any run
+
+
 @pytest.mark.parametrize("stop_at", range(1, 26, 3))
 def test_a_run_stopped_while_it_is_tested_for_a_budget_goes_on_to_the_same_metrics(
     tmp_path, task, undisturbed, stop_at
@@ -222,7 +253,7 @@ def test_budgets_that_do_not_fit_are_refused(budgets):
 
 
 def test_weight_decay_is_on_matrices_only(task):
-    model = build_model(VARIANTS["softmax-none"], CONFIG, 0, task)
+    model = build_model(VARIANTS["softmax-none"], dataclasses.replace(CONFIG, qk_norm="yes"), 0, task)
     decayed, kept = make_optimizer(model, CONFIG).param_groups
     assert {p.dim() for p in decayed["params"]} == {2}
     assert {p.dim() for p in kept["params"]} == {1}

@@ -16,8 +16,9 @@ from experiments.data.examples import examples_of
 from experiments.training import translation
 from experiments.training.checkpoint import averaged_weights, checkpoint_path, read_checkpoint
 from experiments.training.chosen_objective import make_objective
-from experiments.training.loop import RunStopped, learning_rate_at, train_run
+from experiments.training.loop import RunStopped, train_run
 from experiments.training.models import build_model
+from experiments.training.schedule import learning_rate_at
 from experiments.training.text_tokens import BEGIN_ID, END_ID, MASK_ID, PAD_ID, TextTokenizer
 from experiments.training.translation import Translator, corpus_bleu, load_average, source_of, target_of
 from experiments.variants import get_variant

@@ -1,4 +1,4 @@
-"""Decays, selective angles and convolutions of the modules: decoding, padding, causality, gradients and refusals.
+"""Decays, selective angles, convolutions and norms of the modules: decoding, padding, causality, gradients, refusals.
 
 That the function with ``log_decay`` and ``angles`` agrees with the oracle is in test_decay.py.
 """
@@ -33,6 +33,8 @@ ADDITIONS += [
 ]
 ADDITIONS += [{"local_conv": 4}, {"short_conv": 3}]
 ADDITIONS += [{"decay": "gate", "rope_angles": "selective", "local_conv": 2, "short_conv": 4}]
+ALONG_ONE_SEQUENCE = [*ADDITIONS]
+ADDITIONS += [{"qk_norm": True}, {**ADDITIONS[-1], "qk_norm": True}]
 EVERY = pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ADDITIONS)))
 
 
@@ -296,6 +298,7 @@ def test_gates_and_fixed_decays_begin_as_they_say() -> None:
         ({"rope_angles": "selective", "rope": "none"}, ["rope_angles", "rope"]),
         ({"local_conv": 1}, ["local_conv", "1", "2"]),
         ({"short_conv": -2}, ["short_conv", "-2"]),
+        ({"qk_norm": "no"}, ["qk_norm", "'no'", "True"]),
     ],
 )
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -303,7 +306,7 @@ def test_what_does_not_fit_is_refused(kernel: str, options: dict[str, Any], word
     assert_refused(lambda: make(kernel, **options), words)
 
 
-@EVERY
+@pytest.mark.parametrize(("kernel", "options"), list(itertools.product(KERNELS, ALONG_ONE_SEQUENCE)))
 def test_a_context_is_refused(kernel: str, options: dict[str, Any]) -> None:
     module = make(kernel, causal=False, **options)
     with pytest.raises(ValueError, match=r"^context was given, but .* make it without$") as error:

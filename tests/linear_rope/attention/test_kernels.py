@@ -35,6 +35,9 @@ KERNELS: dict[str, Any] = {
 }
 MODULES = {name: (name, {}) for name in KERNELS}
 MODULES |= {f"{name}, no rope": (name, {"rope": "none"}) for name in KERNELS}
+MODULES |= {f"{name}, normalised": (name, {"qk_norm": True, "short_conv": 4}) for name in KERNELS}
+# Without it the gains cancel in the norm of the heads' outputs, and their gradients are rounding.
+MODULES["retention, normalised"] = ("retention", {"qk_norm": True, "short_conv": 4, "activation": "silu"})
 MODULES |= {f"{name}, no decay": (name, {"decay": "none"}) for name in ("retention", "delta")}
 MODULES |= {
     f"retention, {rope} silu": ("retention", {"activation": "silu", "rope": rope}) for rope in ("after", "before")
@@ -140,12 +143,12 @@ def test_hedgehog_features_are_exponentials_of_both_signs() -> None:
     assert_near(feature_map(x), torch.cat((projected.exp(), (-projected).exp()), dim=-1))
 
 
-@pytest.mark.parametrize("name", ["retention", "retention, after silu"])
+@pytest.mark.parametrize("name", ["retention", "retention, after silu", "retention, normalised"])
 def test_retention_is_its_formula(name: str) -> None:
     module, x = make(name), random(2, 33, DIM)
     projected = module.project(x, x)
     positions = torch.arange(33)
-    q, k = (each * each.sigmoid() if "silu" in name else each for each in (projected.q, projected.k))
+    q, k = (each if name == "retention" else each * each.sigmoid() for each in (projected.q, projected.k))
     q, k = (apply_rope(each, positions) for each in (q, k))
     behind = positions.unsqueeze(-1) - positions
     kept = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))

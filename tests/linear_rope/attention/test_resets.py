@@ -1,6 +1,8 @@
-"""A token that keeps nothing (ln a = −∞) begins a sequence of its own, in every kernel, also token by token."""
+"""A token that keeps nothing (ln a = −∞, or as masks have it) begins a sequence of its own, in every kernel, also token
+by token."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -14,21 +16,27 @@ DIM, LENGTH = HEADS * D, 80
 STARTS = (0, 20, 21, 66, LENGTH)
 
 
+LITTLE = pytest.mark.parametrize("log_kept", [-math.inf, torch.finfo(torch.float32).min])
+
+
 class Boundaries(Decay):
-    """Keeps nothing at tokens whose first number is large."""
+    """Keeps next to nothing at tokens whose first number is large."""
+
+    def __init__(self, heads: int, log_kept: float) -> None:
+        super().__init__(heads)
+        self.log_kept = log_kept
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x[..., 0] > 10, -torch.inf, -0.1).unsqueeze(1).expand(-1, self.heads, -1)
+        return torch.where(x[..., 0] > 10, self.log_kept, x.new_tensor(-0.1)).unsqueeze(1).expand(-1, self.heads, -1)
 
 
-def made(name: str, *, causal: bool = True) -> torch.nn.Module:
+def made(name: str, log_kept: float = -math.inf, *, causal: bool = True) -> torch.nn.Module:
     torch.manual_seed(0)
     if name in test_kernels.KERNELS:
         # FAVOR+ of rotated keys depends on where they are, not on distances alone.
         options = {"rope": "none"} if name == "favor+window" else {}
-        return test_kernels.KERNELS[name](decay=Boundaries(HEADS), **options).double()
-    heads = test_additions.HEADS
-    return test_additions.make(name, causal=causal, decay=Boundaries(heads))
+        return test_kernels.KERNELS[name](decay=Boundaries(HEADS, log_kept), **options).double()
+    return test_additions.make(name, causal=causal, decay=Boundaries(test_additions.HEADS, log_kept))
 
 
 def packed(dim: int) -> Tensor:
@@ -42,19 +50,34 @@ def apart(module: torch.nn.Module, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])
-def test_what_comes_before_has_no_influence(name: str) -> None:
-    module = made(name)
+@LITTLE
+def test_what_comes_before_has_no_influence(name: str, log_kept: float) -> None:
+    module = made(name, log_kept)
     x = packed(DIM if name in test_kernels.KERNELS else test_additions.DIM)
-    expected = apart(module, x)
+    expected = apart(made(name), x)
     assert_near(module(x), expected)
     for prompt in (1, 20, 65):
         assert_near(in_steps(module, x, prompt), expected)
 
 
 @pytest.mark.parametrize("name", test_additions.KERNELS)
-def test_nor_what_comes_after_where_attention_looks_both_ways(name: str) -> None:
-    module, x = made(name, causal=False), packed(test_additions.DIM)
-    assert_near(module(x), apart(module, x))
+@LITTLE
+def test_nor_what_comes_after_where_attention_looks_both_ways(name: str, log_kept: float) -> None:
+    module, x = made(name, log_kept, causal=False), packed(test_additions.DIM)
+    assert_near(module(x), apart(made(name, causal=False), x))
+
+
+@pytest.mark.parametrize("name", test_additions.KERNELS)
+@LITTLE
+def test_padding_behind_a_boundary_sees_nothing(name: str, log_kept: float) -> None:
+    module, x = made(name, log_kept, causal=False), packed(test_additions.DIM)
+    start = STARTS[1]
+    padding = torch.zeros(2, LENGTH, dtype=torch.bool)
+    padding[:, :start] = True
+    y = module(x, key_padding_mask=padding)
+    assert_near(y[:, start:], made(name, causal=False)(x[:, start:]))
+    gradients = torch.autograd.grad(y.sum(), [*module.parameters()], allow_unused=True)
+    assert all(each.isfinite().all() for each in (y, *gradients) if each is not None)
 
 
 @pytest.mark.parametrize("name", [*test_additions.KERNELS, *test_kernels.KERNELS])

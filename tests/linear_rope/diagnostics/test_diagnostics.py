@@ -210,6 +210,7 @@ def test_decays_and_selective_angles_are_in_what_is_measured(kernel: str, rope: 
     """The weights are those of the module, and softmax measured against itself has no error."""
     torch.manual_seed(0)
     additions: dict[str, Any] = dict(decay="gate", rope_angles="selective", local_conv=3, short_conv=2, causal=True)
+    additions |= dict(qk_norm=True)
     module: RoPEAttention
     if kernel == "softmax":
         module = SoftmaxRoPEAttention(8, 2, **additions).double()

@@ -51,7 +51,7 @@ def attended(
     *,
     feature_map: str,
     decay: str | None = None,
-    padding: bool = False,
+    padding: bool | str = False,
     angles: int = 0,
     device: torch.device | str = "cpu",
     **options: Any,
@@ -63,7 +63,8 @@ def attended(
     Args:
         parts: their lengths, which decide the numbers of the whole sequence.
         own: the positions that ``function`` gets.
-        decay: "weak", "resets", which also forgets, or None.
+        decay: "weak", "resets", which also forgets, "strong", or None.
+        padding: True for some across the parts, "left" for all of the first part and some of the next.
         angles: how many are given for each position.
         device: where it is computed; what is returned is on the CPU.
     """
@@ -71,10 +72,14 @@ def attended(
     tensors = dict(zip("qkv", random_qkv(2, HEADS, length), strict=True))
     if decay is not None:
         tensors["log_decay"] = some_decay(2, length, resets=decay == "resets")
+    if decay == "strong":
+        tensors["log_decay"][..., parts[0] + 2] = torch.tensor([[-50.0, -100], [-1000, -1e20]])
+        tensors["log_decay"][..., length - 3] = torch.tensor([[-1e20, torch.finfo(torch.float32).min], [-100, -50]])
     if angles:
         tensors["angles"] = random(2, 1, length, angles, seed=81)
     if padding:
-        options["key_padding_mask"] = padding_across(parts)[:, own].to(device)
+        mask = torch.arange(length).expand(2, -1) < parts[0] + 2 if padding == "left" else padding_across(parts)
+        options["key_padding_mask"] = mask[:, own].to(device)
     if options.get("denominator") == "rotated":
         options["positions"] = slow_positions(length)[own].to(device)
     leaves = {name: x[:, :, own].to(device, dtype).requires_grad_() for name, x in tensors.items()}
@@ -150,6 +155,14 @@ def test_single_precision(processes: Processes, implementation: str, causal: boo
         for feature_map in ("favor+", "elu+1")
         for decay in (None, "resets")
     ]
+    check(processes, PARTS[4], settings, torch.float32)
+
+
+@CAUSAL
+@pytest.mark.parametrize("implementation", ["auto", "chunked"])
+def test_strong_decays_in_single_precision(processes: Processes, implementation: str, causal: bool) -> None:
+    common = dict(causal=causal, implementation=implementation, padding="left", decay="strong")
+    settings = [common | dict(feature_map=feature_map) for feature_map in ("favor+", "elu+1")]
     check(processes, PARTS[4], settings, torch.float32)
 
 

@@ -1,0 +1,200 @@
+"""The pack command: what is kept in git of a comparison, in a few small files that are read as its directory is.
+
+``run`` goes on in a copy of them, on any machine: what is packed is not trained again.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from msgspec import to_builtins
+from msgspec.structs import replace
+from safetensors.torch import save
+
+from experiments.launch.launcher import Run
+from experiments.options import PackOptions
+from experiments.records.csv_files import find_table, read_table
+from experiments.records.files import read_file, write_atomically
+from experiments.records.parquet import RunRows, read_rows, rows_as_parquet, texts_as_parquet
+from experiments.records.record import (
+    PACKED_ROWS,
+    PACKED_STATUSES,
+    is_finished,
+    kept_rows,
+    packed_statuses,
+    read_comparison,
+    run_directory,
+    run_rows,
+    run_status,
+)
+from experiments.records.schema import Comparison, Status
+from experiments.records.store import (
+    CONTINUED,
+    add_changes,
+    add_notes,
+    check_can_be_one,
+    check_directory,
+    check_runs,
+    differing_settings,
+    refuse_if_differing,
+)
+from experiments.training import tuning
+from experiments.training.checkpoint import checkpoint_path, read_checkpoint
+from experiments.training.subwords import FILE as TOKENIZER
+from experiments.training.trained_models import PACKED_SEED, packed_weights
+
+REBUILT = ("curves", "summary")
+"""tables that ``report`` makes"""
+AS_THEY_ARE = (TOKENIZER, "measurements.jsonl")
+WAS_RUNNING = "it was being trained when this was packed"
+
+
+def pack(options: PackOptions) -> int:
+    """Pack the comparison in a directory, and its trials of learning rates. Returns the exit status.
+
+    Raises:
+        ValueError: it is none, something in it is damaged, or what is packed in ``out`` is something else; then nothing
+            was written.
+    """
+    directory, out = options.directory, options.out
+    check_directory(out)
+    packed = _packed(directory, out, options.weights)
+    trials = directory / tuning.DIRECTORY
+    also = _packed(trials, out / tuning.DIRECTORY, False).files if (trials / "comparison.json").exists() else {}
+    for path, content in (packed.files | also).items():
+        if not (path.exists() and path.read_bytes() == content):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+    states = Counter(status.state for status in packed.statuses.values())
+    print(f"{out}: {', '.join(f'{count} runs {state}' for state, count in sorted(states.items())) or 'no runs'}")
+    return 0
+
+
+class _Packed(NamedTuple):
+    files: dict[Path, bytes]
+    """in the order in which they are written: a run that was not done counts as done only with the last of them"""
+    statuses: dict[str, Status]
+
+
+def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
+    """What packing the comparison of a directory makes of what is packed in ``out``."""
+    here = read_comparison(directory)
+    check_runs(directory, here)
+    comparison, statuses, rows = here, dict[str, Status](), RunRows()
+    if (out / "comparison.json").exists():
+        there = read_comparison(out)
+        comparison = _merged(out, there, here)
+        if (out / PACKED_STATUSES).exists():
+            statuses, rows = packed_statuses(out), dict(read_rows(out / PACKED_ROWS))
+        elif any(run_directory(out, *run).exists() for run in there.runs):
+            raise ValueError(f"--out {out} holds runs that are not packed; give a directory that is new or packed")
+    for run in (Run(*place) for place in here.runs):
+        _add_run(directory, out, here, run, statuses, rows)
+
+    record = json.dumps(to_builtins(comparison), indent=2, ensure_ascii=False) + "\n"
+    unchanged = read_file(directory / "comparison.json", "run the comparison again")
+    files = {out / "comparison.json": unchanged if comparison == here else record.encode(errors="backslashreplace")}
+    files |= {
+        out / name: read_file(directory / name, "run the comparison again")
+        for name in AS_THEY_ARE
+        if (directory / name).exists()
+    }
+    files |= _tables(directory, out)
+    files |= _weights(directory, out, here) if weights else {}
+    files[out / PACKED_ROWS] = rows_as_parquet(rows)
+    in_order = {run: to_builtins(status) for run, status in sorted(statuses.items())}
+    files[out / PACKED_STATUSES] = (json.dumps(in_order, indent=2, ensure_ascii=False) + "\n").encode()
+    return _Packed(files, statuses)
+
+
+def _add_run(
+    directory: Path, out: Path, here: Comparison, run: Run, statuses: dict[str, Status], rows: RunRows
+) -> None:
+    """Add a run, or put it in the place of one that is not done, unless less is known of it than what is packed."""
+    key, status = f"{run.variant}/seed{run.seed}", run_status(directory, *run)
+    ended, before = status.state in ("done", "failed"), statuses.get(key)
+    kept = []
+    if ended:
+        kept = kept_rows(run_rows(directory, *run), here.config["steps"], here.config["log_every"])
+    if before is not None and before.state == "done":
+        if status.state == "done" and kept != rows.get(run, []):
+            raise ValueError(
+                f"--out {out} holds {run} with other records than {directory}: it was trained twice; remove its "
+                "directory there, or give another --out"
+            )
+        return
+    if status == Status(state="queued") or (before is not None and before.state == "failed" and not ended):
+        return
+    statuses[key] = replace(status, state="queued", reason=WAS_RUNNING) if status.state == "running" else status
+    rows.pop(run, None)
+    if kept:
+        rows[run.variant, run.seed] = kept
+
+
+def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
+    """The record of both: that of ``here`` if it went on from the one ``there``, else that with what is new."""
+    check_can_be_one(out, there, here)
+    went_on = here.created == there.created
+    variants = {variant.name: variant for variant in there.variants}
+    for variant in here.variants:
+        known = variants.setdefault(variant.name, variant)
+        both = variant.settings, known.settings
+        # It may be found in one of them only.
+        rate = {name: value for each in both for name, value in each.items() if name == "learning_rate"}
+        now, before = (rate | each for each in both)
+        refuse_if_differing(out / variant.name, differing_settings(before, now))
+        more = len(variant.settings) - len(known.settings)
+        variants[variant.name] = variant if more > 0 or (went_on and more == 0) else known
+    merged = replace(
+        here if went_on else there,
+        variants=list(variants.values()),
+        seeds=sorted({*there.seeds, *here.seeds}),
+        initial_weights=there.initial_weights | here.initial_weights,
+        notes=[note for note in there.notes if not went_on or note.startswith(CONTINUED)],
+    )
+    add_notes(merged, here.notes)
+    if not went_on:
+        add_changes(merged, here, all_done=False)
+    return merged
+
+
+def _tables(directory: Path, out: Path) -> dict[Path, bytes]:
+    """The measured tables. Of runs that only the packed one tells of, its rows stay."""
+    names = {path.name.partition(".csv")[0] for path in directory.glob("[!.]*.csv*")}
+    names |= {path.stem for path in directory.glob("[!.]*.parquet") if path.name != PACKED_ROWS}
+    files = {}
+    for name in sorted(names.difference(REBUILT)):
+        found, packed = find_table(directory / f"{name}.csv"), out / f"{name}.parquet"
+        assert found is not None
+        table = read_table(found)
+        if packed.exists():
+            table = _with_other_runs(table, read_table(packed))
+        files[packed] = texts_as_parquet(table)
+    return files
+
+
+def _with_other_runs(table: pd.DataFrame, packed: pd.DataFrame) -> pd.DataFrame:
+    """A table with the rows of a packed one for runs that it does not have, in the order of runs there."""
+    by = [column for column in ("variant", "seed") if column in table and column in packed]
+    if not by:
+        return table
+    runs, before = (pd.MultiIndex.from_frame(each[by]) for each in (table, packed))
+    both = pd.concat([table, packed[~before.isin(runs)]]).fillna("")
+    order = before.append(runs).unique()
+    return both.iloc[order.get_indexer(pd.MultiIndex.from_frame(both[by])).argsort(kind="stable")]
+
+
+def _weights(directory: Path, out: Path, comparison: Comparison) -> dict[Path, bytes]:
+    """By file, the final weights of the first seed of each variant, where they are there and not packed yet."""
+    files = {}
+    for variant in comparison.variants:
+        run, steps = Run(variant.name, PACKED_SEED), comparison.config["steps"]
+        path = checkpoint_path(run_directory(directory, *run) / "checkpoint", steps)
+        target = packed_weights(out, variant.name)
+        if path.exists() and not target.exists() and is_finished(directory, *run, steps):
+            weights = read_checkpoint(path).model
+            half = {name: value.bfloat16() if value.is_floating_point() else value for name, value in weights.items()}
+            files[target] = save(half)
+    return files

@@ -1,0 +1,126 @@
+"""Parquet files of packed results: the rows of runs, and tables. pyarrow, which reads and writes them, is an extra."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.console import install_command
+from experiments.records.files import read_file, wrong_file
+from experiments.records.schema import MetricsRow
+
+COLUMNS = {"variant": "string", "seed": "int64", "step": "int64", "tokens": "int64"}
+COLUMNS |= {"split": "string", "metric": "string", "value": "float64"}
+"""of runs.parquet"""
+REMEDY = "take it from where it was packed, or pack the comparison again"
+FLOATS = "%.9g"
+"""how tables are written; a text of another form stays a text"""
+
+RunRows = dict[tuple[str, int], list[MetricsRow]]
+"""by variant and seed"""
+
+
+def pyarrow() -> Any:
+    """The library, with its ``parquet``. Raises ValueError that says how it is installed, if it is not."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        needs = f"packed results are Parquet files, which pyarrow reads and writes; {install_command('packed')}"
+        raise ValueError(needs) from None
+    return pyarrow
+
+
+def rows_as_parquet(runs: RunRows) -> bytes:
+    """The content of runs.parquet: a row for each number, by variant and seed in the order in which it was recorded.
+
+    Equal rows give equal bytes, by the same pyarrow.
+    """
+    cells = [
+        (*run, row.step, row.tokens, row.split, metric, value)
+        for run, rows in sorted(runs.items())
+        for row in rows
+        for metric, value in row.metrics.items()
+    ]
+    arrow = pyarrow()
+    columns = zip(*cells, strict=True) if cells else [[] for _ in COLUMNS]
+    return _to_bytes(arrow, arrow.table([list(column) for column in columns], schema=_schema(arrow)))
+
+
+def read_rows(path: Path) -> RunRows:
+    """The rows of a runs.parquet. Raises ValueError that names it if it is damaged or has other columns."""
+    status = os.stat(path)
+    return _read_rows(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)  # a report asks for each run by itself
+def _read_rows(path: Path, version: tuple[int, ...]) -> RunRows:
+    arrow, content = pyarrow(), read_file(path, REMEDY)
+    try:
+        table = _read(arrow, content)
+        if not table.schema.equals(_schema(arrow)):
+            raise ValueError(f"has other columns, or of other types, than {', '.join(COLUMNS)}")
+    except ValueError as error:
+        raise wrong_file(str(path), str(error), REMEDY) from None
+    runs: RunRows = {}
+    for variant, seed, step, tokens, split, metric, value in zip(*map(_cells, table.columns), strict=True):
+        rows = runs.setdefault((variant, seed), [])
+        if not rows or (rows[-1].step, rows[-1].split) != (step, split):
+            rows.append(MetricsRow(step, tokens, split, {}))
+        rows[-1].metrics[metric] = value
+    return runs
+
+
+def texts_as_parquet(table: pd.DataFrame) -> bytes:
+    """A table of texts as a file in which whole numbers and numbers are such; an empty cell among them is a null."""
+    arrow = pyarrow()
+    return _to_bytes(arrow, arrow.table({name: _typed(arrow, list(table[name])) for name in table}))
+
+
+def read_texts(content: bytes) -> pd.DataFrame:
+    """The texts of such a file. Raises ValueError if it is damaged."""
+    table = _read(pyarrow(), content)
+    return pd.DataFrame(
+        {name: _texts(_cells(column)) for name, column in zip(table.column_names, table.columns, strict=True)},
+        dtype=str,
+    )
+
+
+def _typed(arrow: Any, texts: list[str]) -> Any:
+    for convert, kind in ((int, arrow.int64()), (float, arrow.float64())):
+        try:
+            cells = [convert(text) if text else None for text in texts]
+            if any(cell is not None for cell in cells) and _texts(cells) == texts:
+                return arrow.array(cells, kind)
+        except (ValueError, OverflowError):
+            pass
+    return arrow.array(texts, arrow.string())
+
+
+def _texts(cells: list[Any]) -> list[str]:
+    return ["" if cell is None else FLOATS % cell if isinstance(cell, float) else str(cell) for cell in cells]
+
+
+def _schema(arrow: Any) -> Any:
+    return arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+
+
+def _to_bytes(arrow: Any, table: Any) -> bytes:
+    sink = arrow.BufferOutputStream()
+    arrow.parquet.write_table(table, sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _read(arrow: Any, content: bytes) -> Any:
+    try:
+        return arrow.parquet.read_table(arrow.BufferReader(content))
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(f"is no Parquet file ({error})") from None
+
+
+def _cells(column: Any) -> list[Any]:
+    cells: list[Any] = column.to_pylist()
+    return cells

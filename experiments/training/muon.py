@@ -1,0 +1,60 @@
+"""Muon (Jordan et al. 2024; Liu et al. 2025, arXiv 2502.16982): steps of orthogonal matrices.
+
+As torch.optim.Muon with ``match_rms_adamw``, which computes in bfloat16 everywhere. Many processors have no
+instructions for that and take twenty times as long, and the others round otherwise; so on a CPU it is float32.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = 3.4445, -4.7750, 2.0315
+"""of the odd polynomial that brings singular values near 1, applied ``ITERATIONS`` times"""
+ITERATIONS = 5
+SMALLEST_NORM = 1e-7
+RMS_OF_ADAMW = 0.2
+"""root mean square of the entries of AdamW's updates, to which these are scaled: one learning rate suits both"""
+
+
+class Muon(torch.optim.Optimizer):
+    """Stochastic gradient descent with Nesterov momentum whose every step is made orthogonal; of matrices alone.
+
+    Args:
+        params: matrices.
+        lr: learning rate.
+        weight_decay: share of a weight that a step at a learning rate of 1 takes away.
+        momentum: of the running mean of the gradients.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float, weight_decay: float, momentum: float = 0.95) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(weight.grad)
+                mean = state["momentum_buffer"]
+                mean.lerp_(weight.grad, 1 - group["momentum"])
+                update = orthogonal(weight.grad.lerp(mean, group["momentum"])).to(weight.dtype)
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.add_(update, alpha=-group["lr"] * RMS_OF_ADAMW * max(weight.shape) ** 0.5)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """A matrix with the singular vectors of ``matrix`` and singular values from about 0.7 to 1.2 (Newton–Schulz)."""
+    a, b, c = COEFFICIENTS
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.mT if is_tall else matrix
+    x = x.bfloat16() if matrix.is_cuda else x.float()
+    x = x / x.norm().clamp(min=SMALLEST_NORM)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x

@@ -1,0 +1,371 @@
+"""Packed results: what is kept of a comparison in git, read as its directory is, added to, and gone on with."""
+
+import json
+import os
+import shutil
+import sys
+
+import msgspec
+import pandas as pd
+import pytest
+import torch
+
+from experiments import load
+from experiments.cli import main
+from experiments.commands import run_training
+from experiments.records import files
+from experiments.records.files import write_json
+from experiments.records.record import is_finished, run_directory, run_status
+from experiments.report.evidence import read_evidence
+from experiments.studies.registry import STUDIES
+from experiments.training.checkpoint import checkpoint_path, read_checkpoint
+
+parquet = pytest.importorskip("pyarrow.parquet", reason='pyarrow is not installed: pip install -e ".[packed]"')
+
+VARIANTS = "softmax-none,softmax-rope"
+FATES = {("softmax-rope", 0): ("failed", "loss is nan at step 41"), ("softmax-rope", 1): ("queued", "stopped")}
+ATTENTION = "variant,seed,layer,distance,weight\n"
+
+
+def pack(directory, out, *words):
+    assert main(["pack", str(directory), "--out", str(out), *words]) == 0
+    return out
+
+
+def contents(directory):
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def states(root, *runs):
+    return [run_status(root, *run).state for run in runs]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_packed_folder_is_read_as_the_directory_of_runs(make_comparison, tmp_path):
+    # One training record a run, the last one: none is left out.
+    root = make_comparison(tmp_path / "runs", VARIANTS, 4, every=100, fates=FATES, stopped_at=0)
+    packed = pack(root, tmp_path / "packed")
+    assert {path.name for path in packed.iterdir()} == {"comparison.json", "runs.parquet", "runs.json"}
+    assert (packed / "comparison.json").read_bytes() == (root / "comparison.json").read_bytes()
+    there, here = load(root), load(packed)
+    whole = there.curves[(there.curves["variant"] != "softmax-rope") | (there.curves["seed"] != 1)]
+    pd.testing.assert_frame_equal(here.curves, whole.reset_index(drop=True))
+    pd.testing.assert_frame_equal(here.summary, there.summary)
+    study = STUDIES["convergence"]
+    assert read_evidence(packed, study).rows == read_evidence(root, study).rows
+    for each in (root, packed):
+        assert main(["report", str(each)]) == 0
+    assert (packed / "report.md").read_text() == (root / "report.md").read_text()
+    assert "loss is nan at step 41" in (packed / "report.md").read_text()
+
+
+def test_of_the_training_records_one_of_ten_and_the_last_stay(make_comparison, tmp_path):
+    root = make_comparison(tmp_path / "runs", VARIANTS, 1, steps=250, every=10)
+    there, here = load(root).curves, load(pack(root, tmp_path / "packed")).curves
+    train = here[here["split"] == "train"]
+    assert sorted(train["step"].unique()) == [100, 200, 250]
+    kept = there[(there["split"] != "train") | there["step"].isin([100, 200, 250])]
+    pd.testing.assert_frame_equal(here, kept.reset_index(drop=True))
+    evidence = read_evidence(tmp_path / "packed", STUDIES["convergence"])
+    assert "unfinished" not in str([row.remark for row in evidence.rows]), "no record is missed that was left out"
+
+
+def test_the_columns_and_their_types_are_as_the_contract_has_them(make_comparison, tmp_path):
+    path = pack(make_comparison(tmp_path / "runs", VARIANTS, 2), tmp_path / "packed") / "runs.parquet"
+    found = [(field.name, str(field.type)) for field in parquet.read_schema(path)]
+    assert found == [
+        ("variant", "string"),
+        ("seed", "int64"),
+        ("step", "int64"),
+        ("tokens", "int64"),
+        ("split", "string"),
+        ("metric", "string"),
+        ("value", "double"),
+    ]
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    assert {group.column(place).compression for place in range(group.num_columns)} == {"ZSTD"}
+
+
+def test_equal_runs_make_equal_files_in_whatever_order_they_came_and_unchanged_ones_are_not_written(
+    make_comparison, tmp_path
+):
+    one, other = (make_comparison(tmp_path / name, name, 2) for name in VARIANTS.split(","))
+    first, second = tmp_path / "first", tmp_path / "second"
+    for root, name in ((one, "softmax-none"), (other, "softmax-rope")):
+        (root / "attention.csv").write_text(ATTENTION + f"{name},1,0,1,0.5\n{name},0,0,1,0.5\n")
+    for out, order in ((first, (one, other)), (second, (other, one))):
+        for root in order:
+            pack(root, out)
+    assert (first / "runs.parquet").read_bytes() == (second / "runs.parquet").read_bytes()
+    assert (first / "runs.json").read_bytes() == (second / "runs.json").read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in first.iterdir()}
+    pack(one, first)
+    pack(other, first)
+    assert {path: path.stat().st_mtime_ns for path in first.iterdir()} == before
+
+
+@pytest.mark.parametrize("created", ["2026-01-02T03:04:05Z", "2026-05-05T00:00:00Z"], ids=["went on", "begun anew"])
+def test_new_runs_are_added_and_what_is_packed_stays(make_comparison, tmp_path, created):
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 2, notes=["an old note"]), tmp_path / "packed")
+    before = load(packed).curves
+    machine = {"cpu": "another", "device": "cpu"}
+    other = make_comparison(tmp_path / "b", "softmax-rope,elu+1-none", 3, created=created, machine=machine)
+    for run in (("softmax-rope", 0), ("softmax-rope", 1)):  # as in a directory that went on from the packed one
+        shutil.rmtree(run_directory(other, *run))
+    for table, rows in ((other, "elu+1-none,0,0,1,0.5\n"), (tmp_path / "a", "softmax-none,0,0,1,0.25\n")):
+        (table / "attention.csv").write_text(ATTENTION + rows)
+        pack(table, packed)
+    after = load(packed)
+    assert [variant.name for variant in after.record.variants][-1] in ("elu+1-none", "softmax-none")
+    assert {variant.name for variant in after.record.variants} == {"softmax-none", "softmax-rope", "elu+1-none"}
+    assert after.record.seeds == [0, 1, 2]
+    was = after.curves.merge(before, how="inner")
+    assert len(was) == len(before)
+    done = {run for run in after.record.runs if run_status(packed, *run).state == "done"}
+    assert done == {*after.record.runs} - {("softmax-none", 2)}
+    assert set(parquet.read_table(packed / "attention.parquet")["variant"].to_pylist()) == {
+        "elu+1-none",
+        "softmax-none",
+    }
+    if created != "2026-01-02T03:04:05Z":
+        assert "an old note" in after.record.notes
+        assert any("continued with another machine" in note for note in after.record.notes)
+
+
+def test_a_run_that_was_trained_twice_is_refused_and_nothing_is_changed(make_comparison, tmp_path, capsys):
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed")
+    before = contents(packed)
+    other = make_comparison(tmp_path / "b", VARIANTS + ",elu+1-none", 1, loss=lambda name, seed, step: 3.0)
+    capsys.readouterr()
+    assert main(["pack", str(other), "--out", str(packed)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: --out {packed} holds softmax-none seed 0 with other records than {other}")
+    assert contents(packed) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("steps", {"steps": 200}, "steps (100 there, 200 now)"),
+        ("data", {"data": [{"sha256": "cd" * 32}]}, "the content of the data set"),
+        ("experiment", {"experiment": "length"}, "of the study convergence, not length"),
+    ],
+)
+def test_another_comparison_is_refused(make_comparison, tmp_path, capsys, field, value, told):
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed")
+    if field == "data":
+        record = json.loads((packed / "comparison.json").read_text())
+        value = {"data": [record["data"][0] | value["data"][0]]}
+    other = make_comparison(tmp_path / "b", "elu+1-none", 1, **value)
+    assert main(["pack", str(other), "--out", str(packed)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_learning_rate_that_was_found_stays_and_another_is_refused(make_comparison, tmp_path, capsys):
+    """Of a search that goes on: its runs come later."""
+    packed = tmp_path / "packed"
+    for name, rate in (("a", None), ("b", 0.002), ("a", None), ("c", 0.004)):
+        root = tmp_path / name
+        if not root.exists():
+            make_comparison(root, "softmax-none", 1, learning_rates=[0.002, 0.004])
+            shutil.rmtree(root / "softmax-none")
+            record = json.loads((root / "comparison.json").read_text())
+            record["variants"][0]["settings"] = {} if rate is None else {"learning_rate": rate}
+            write_json(root / "comparison.json", record)
+        status = main(["pack", str(root), "--out", str(packed)])
+        assert status == (2 if name == "c" else 0)
+    assert "learning_rate (0.002 there, 0.004 now)" in capsys.readouterr().err
+    assert load(packed).record.variants[0].settings == {"learning_rate": 0.002}
+
+
+def test_runs_that_are_not_packed_are_not_packed_into(make_comparison, tmp_path, capsys):
+    root = make_comparison(tmp_path / "a", VARIANTS, 1)
+    before = contents(root)
+    assert main(["pack", str(root), "--out", str(root)]) == 2
+    assert "holds runs that are not packed" in capsys.readouterr().err
+    assert contents(root) == before
+
+
+RUN = ("softmax-none", 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "then"),
+    [
+        ("failed", "done", "done"),
+        ("queued", "done", "done"),
+        ("queued", "failed", "failed"),
+        ("done", "failed", "done"),
+        ("done", "queued", "done"),
+        ("failed", "queued", "failed"),
+        ("done", None, "done"),
+        ("failed", None, "failed"),
+        ("running", "running", "queued"),
+    ],
+)
+def test_the_fate_of_which_more_is_known_counts(make_comparison, tmp_path, before, now, then):
+    """None: the run was not begun there."""
+    fates = {RUN: (before, f"it was {before}" if before != "done" else None)}
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1, fates=fates), tmp_path / "packed")
+    other = make_comparison(tmp_path / "b", VARIANTS, 1, fates={RUN: (now, f"now {now}")} if now != "done" else {})
+    if now is None:
+        shutil.rmtree(run_directory(other, *RUN))
+    pack(other, packed)
+    status = run_status(packed, *RUN)
+    assert status.state == then
+    assert is_finished(packed, *RUN, 100) == (then == "done")
+    if now == "running":
+        assert status.reason == "it was being trained when this was packed"
+    rows = load(packed).curves
+    steps = rows[(rows["variant"] == RUN[0]) & (rows["split"] == "validation")]["step"]
+    assert steps.tolist() == {"done": [0, 20, 40, 60, 80, 100], "failed": [0, 20, 40]}.get(then, [])
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, at, write):
+    """Kill it before the renaming of a file into its place with this number."""
+    renamed = []
+
+    def rename(source, target):
+        if len(renamed) == at:
+            raise Killed
+        renamed.append(target)
+        replace(source, target)
+
+    replace = os.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "replace", rename)
+        with pytest.raises(Killed):
+            write()
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_what_is_killed_at_any_rename_leaves_what_was_packed_and_is_done_again(
+    make_comparison, tmp_path, monkeypatch, at
+):
+    """Comparison, table, rows and statuses, and three of the trials."""
+    first = make_comparison(tmp_path / "a", VARIANTS, 2, fates=FATES)
+    (first / "attention.csv").write_text(ATTENTION + "softmax-none,0,0,1,0.5\n")
+    shutil.copytree(first, first / "tuning", ignore=shutil.ignore_patterns("*.csv"))
+    packed = pack(first, tmp_path / "packed")
+    before = load(packed).curves
+    second = make_comparison(tmp_path / "b", VARIANTS, 3)
+    (second / "attention.csv").write_text(ATTENTION + "softmax-none,2,0,1,0.5\n")
+    shutil.copytree(second, second / "tuning", ignore=shutil.ignore_patterns("*.csv"))
+    whole = contents(pack(second, shutil.copytree(packed, tmp_path / "whole")))
+
+    kill_at(monkeypatch, at, lambda: pack(second, packed))
+    now = load(packed)
+    done = before[before["variant"] == "softmax-none"]
+    pd.testing.assert_frame_equal(now.curves[now.curves["seed"] < 2].merge(done, how="inner"), done)
+    assert states(packed, ("softmax-none", 0), ("softmax-none", 1)) == ["done", "done"]
+    assert contents(pack(second, packed)) == whole
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_first_pack_that_is_killed_is_done_again(make_comparison, tmp_path, monkeypatch, at):
+    root, packed = make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed"
+    kill_at(monkeypatch, at, lambda: pack(root, packed))
+    assert at == 0 or states(packed, RUN) == ["queued"]
+    assert states(pack(root, packed), RUN) == ["done"]
+
+
+def test_without_pyarrow_the_extra_is_named_and_nothing_counts_as_missing(make_comparison, tmp_path, monkeypatch):
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    os.utime(packed / "runs.parquet", (0, 0))  # it was not read before
+    for read in (lambda: load(packed).curves, lambda: is_finished(packed, *RUN, 100)):
+        with pytest.raises(ValueError, match=r"which pyarrow reads and writes; pip install .*\[packed\]"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda content: content[: len(content) // 2], "is no Parquet file"),
+        (lambda content: b"", "is no Parquet file"),
+        (None, "has other columns, or of other types, than variant, seed, step, tokens, split, metric, value"),
+    ],
+)
+def test_damaged_rows_are_an_error_that_names_the_file(make_comparison, tmp_path, change, told):
+    packed = pack(make_comparison(tmp_path / "a", VARIANTS, 1), tmp_path / "packed")
+    path = packed / "runs.parquet"
+    if change is None:
+        table = parquet.read_table(path)
+        parquet.write_table(table.set_column(1, "seed", table["seed"].cast("int32")), path)
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"^{path} {told}"):
+        load(packed).curves.size  # noqa: B018
+
+
+TRAINED = "elu+1-none"
+COMMAND = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--variants", TRAINED]
+COMMAND += ["--learning-rates", "0.001,0.004"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A trained comparison of one run and two trials."""
+    root = tmp_path_factory.mktemp("trained") / "there"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
+        assert main([*COMMAND, "--out", str(root), "--seeds", "1"]) == 0
+    return root
+
+
+def test_the_weights_of_the_first_seed_are_packed_in_bfloat16(trained, tmp_path):
+    packed = pack(trained, tmp_path / "packed", "--weights")
+    run = load(packed).run(TRAINED, 0)
+    model, step = run.model(), checkpoint_path(run_directory(trained, TRAINED, 0) / "checkpoint", 4)
+    for name, value in read_checkpoint(step).model.items():
+        rounded = value.bfloat16().to(value.dtype) if value.is_floating_point() else value
+        assert torch.equal(model.state_dict()[name], rounded), name
+    assert not model.training
+    assert run.generate("abc", tokens=3) != ""
+    size = (packed / "weights" / f"{TRAINED}.safetensors").stat().st_size
+    assert size < 0.6 * (step / "model.safetensors").stat().st_size
+    (packed / "weights" / f"{TRAINED}.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=r"elu\+1-none.safetensors holds no weights of this model"):
+        run.model()
+
+
+@pytest.mark.parametrize(
+    ("words", "seed", "there"), [(("--weights",), 1, "weights of seed 0 of elu.1-none"), ((), 0, "no weights")]
+)
+def test_a_model_that_is_not_packed_is_refused_with_what_is_there(trained, tmp_path, words, seed, there):
+    packed = pack(trained, tmp_path / "packed", *words)
+    record = json.loads((packed / "comparison.json").read_text())
+    write_json(packed / "comparison.json", record | {"seeds": [0, 1]})
+    with pytest.raises(ValueError, match=f"seed {seed} in .* has no trained model .it is packed there, with {there}"):
+        load(packed).run(TRAINED, seed).model()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_on_another_machine_the_packed_folder_is_finished_and_nothing_is_trained_again(trained, tmp_path, capsys):
+    packed = pack(trained, tmp_path / "packed")
+    record = json.loads((packed / "comparison.json").read_text())
+    write_json(packed / "comparison.json", record | {"machine": record["machine"] | {"cpu": "another"}})
+    elsewhere = shutil.copytree(packed, tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert main([*COMMAND, "--out", str(elsewhere), "--seeds", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "1 of 2 runs are done already" in told
+    assert f"{TRAINED} seed 0: started" not in told
+    assert not run_directory(elsewhere, TRAINED, 0).exists()
+    assert [path.name for path in (elsewhere / "tuning").iterdir() if path.is_dir()] == [], "no trial is made again"
+    assert set(pd.read_csv(elsewhere / "attention.csv")["seed"]) == {0, 1}, "what was measured stays"
+    assert "final weights are damaged or gone" not in (elsewhere / "report.md").read_text()
+
+    before = load(packed).curves
+    pack(elsewhere, packed)
+    assert states(packed, (TRAINED, 0), (TRAINED, 1)) == ["done", "done"]
+    after = load(packed).curves
+    pd.testing.assert_frame_equal(after[after["seed"] == 0].reset_index(drop=True), before)
+    assert any("continued with another machine" in note for note in load(packed).record.notes)
+    assert msgspec.json.decode((packed / "runs.json").read_bytes()).keys() == {f"{TRAINED}/seed{k}" for k in (0, 1)}
