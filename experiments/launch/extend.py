@@ -7,7 +7,6 @@ weights that it had there, and where it ended before becomes one of its budgets.
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from experiments.config import Config
 from experiments.launch.runs import write_status
 from experiments.records.files import read_file, write_atomically
 from experiments.records.record import read_comparison, run_config, run_directory, run_status, write_record
-from experiments.records.schema import Comparison
 from experiments.records.store import differing_settings, refuse_if_differing
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.schedule import last_constant_step
@@ -60,9 +58,9 @@ def extend(root: Path, config: Config) -> None:
         return
     now = replace(before, steps=config.steps, budgets=config.budgets)
     refuse_if_differing(root, differing_settings(vars(now), vars(config)))
-    runs = [*_begun(root, comparison, before.steps)]
-    for variant, seed in runs:
-        if run_status(root, variant, seed).state == "done":
+    runs = [run for run in comparison.runs if _has(root, *run, before.steps)]
+    for variant, seed in comparison.runs:
+        if run_status(root, variant, seed).state == "done" and not _has(root, variant, seed, config.steps):
             path = checkpoint_path(run_directory(root, variant, seed) / "checkpoint", last_constant)
             try:
                 read_checkpoint(path)
@@ -80,12 +78,10 @@ def _changed(config: Config) -> dict[str, object]:
     return {"steps": config.steps, "budgets": config.budgets}
 
 
-def _begun(root: Path, comparison: Comparison, steps: int) -> Iterator[tuple[str, int]]:
-    """The runs that were begun with so many steps."""
-    for run in comparison.runs:
-        made_with = run_config(root, *run)
-        if made_with is not None and made_with.config["steps"] == steps:
-            yield run
+def _has(root: Path, variant: str, seed: int, steps: int) -> bool:
+    """Whether a run was begun, with so many steps."""
+    made_with = run_config(root, variant, seed)
+    return made_with is not None and made_with.config["steps"] == steps
 
 
 def _extend_run(root: Path, variant: str, seed: int, steps: int, last_constant: int, config: Config) -> None:

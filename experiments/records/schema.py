@@ -243,8 +243,8 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def floor(self) -> Floor | None:
-        """The best one of the metric by which variants are compared: what has not beaten it has learnt nothing."""
-        return self.best_floor(self.objective.metric)
+        """The lowest one of the metric by which variants are compared: what has not beaten it has learnt nothing."""
+        return next((floor for floor in self.floors_of(self.objective.metric) if floor.equal), None)
 
     def baseline_of(self, variant: VariantRecord) -> str:
         """The variant that this one is compared with, maybe itself; of older records it may be one that was not run."""
