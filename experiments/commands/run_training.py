@@ -242,18 +242,17 @@ class _Trainer:
         if not runs:
             return {}
         if self.limit:
-            self._estimate([run for run in runs if not training.is_finished(run)])
+            self._estimate(self.limit, training, [run for run in runs if not training.is_finished(run)])
         with Display(self.console, runs, done, training.config.steps) as display:
             return train_runs(training, runs, self.launcher, display, self.limit)
 
-    def _estimate(self, runs: Sequence[Run]) -> None:
-        assert self.limit is not None
-        self.limit.steps = self.config.steps
-        names = dict.fromkeys(run.variant for run in runs if run.variant not in self.limit.of_run)
-        if names:
+    def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
+        """Let the limit know how long these take."""
+        limit.steps = training.config.steps
+        if names := dict.fromkeys(run.variant for run in runs if run.variant not in limit.of_run):
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
-            self.limit.of_run |= estimated_seconds(variants, self.config, self.objective, self.device)
+            limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)
 
     def tell_what_is_left(self, comparison: Comparison, failures: Iterable[tuple[Path, Run]]) -> None:
         """Say how much there was no time for, if anything."""
@@ -261,7 +260,7 @@ class _Trainer:
             return
         training, failed = self.training(self.root, comparison), {run for _, run in failures}
         runs = [Run(*run) for run in comparison.runs if Run(*run) not in failed and not training.is_finished(Run(*run))]
-        self._estimate(runs)
+        self._estimate(self.limit, training, runs)
         seconds = sum(self.limit.seconds(training.job(run)) for run in runs)
         self.console.print(
             f"{len(runs)} runs are left that there was no time for (--for), about {duration(seconds)} one at a time; "
@@ -383,7 +382,8 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], F
         trials = tuning.trials(root, comparison)
         write_record(at / "comparison.json", trials)
         missing = [Run(*trial) for trial in tuning.missing(root, comparison)]
-        if not (runs := [run for run in missing if run not in failures]):
+        runs = [run for run in missing if run not in failures]
+        if not runs or (trainer.limit and trainer.limit.reached):
             break
         failures |= trainer.train(at, trials, comparison, runs)
     _choose_rates(trainer.console, root, comparison)

@@ -171,7 +171,8 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     """The main table for the end of a run in a terminal, with what did not finish below it."""
     rows = main_table(summary, comparison)
     names = [variant.name for variant in comparison.variants]
-    fates = [f"{variant}: {fate}" for variant, fate in zip(names, rows["not finished"], strict=True) if fate]
+    # Below the variants' rows are those of floors.
+    fates = [f"{variant}: {fate}" for variant, fate in zip(names, rows["not finished"], strict=False) if fate]
     table = Table(
         title=Text(f"{comparison.name}: mean over seeds [95 % interval]"),
         title_justify="left",

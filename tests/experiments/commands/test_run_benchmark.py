@@ -188,7 +188,11 @@ def test_times():
 def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monkeypatch):
     """The first run fits by its estimate, the second does not."""
     estimates = {"softmax-rope": 0.001, "elu+1-none": 1e6}
-    monkeypatch.setattr(run_training, "estimated_seconds", lambda variants, *_: estimates)
+    monkeypatch.setattr(
+        run_training,
+        "estimated_seconds",
+        lambda names, *_: {each.name: estimates.get(each.name, 1e6) for each in names},
+    )
     words = ["run", "convergence", "--preset", "smoke", "--steps=2", "--variants", "softmax-rope,elu+1-none"]
     words += ["--out", str(tmp_path / "out"), "--workers=1"]
     with undrawn():
@@ -197,6 +201,9 @@ def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monke
     assert "softmax-rope seed 0: done" in said
     assert "elu+1-none seed 0: started" not in said
     assert "1 runs are left that there was no time for (--for), about 11.6 days one at a time" in said
+    with undrawn():  # nor a trial of a learning rate
+        assert main([*words, "--out", str(tmp_path / "tuned"), "--for", "10h", "--learning-rates", "1e-3,2e-3"]) == 0
+    assert ": started" not in capsys.readouterr().out
     assert main([*words, "--for", "10h", "--launcher", "ray"]) == 2
     assert "--for is for runs of this machine" in capsys.readouterr().err
 
