@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cache
 from itertools import pairwise
+from keyword import iskeyword
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -23,9 +24,11 @@ T = TypeVar("T")
 
 ALL = "all"
 """what ``run`` takes for every reference comparison in place of a study's name"""
+BENCHMARK = "benchmark"
+"""what it takes for the frozen tasks of the benchmark"""
 LARGEST_FILE = 2**24
 """bytes of a --config file"""
-OLD_SPELLINGS = {"--cell-timeout": "--run-timeout"}
+OTHER_SPELLINGS = {"--cell-timeout": "--run-timeout", "--plan": "--dry-run"}
 SETTINGS = [f"--{setting.name.replace('_', '-')}" for setting in fields(Config)]
 """options of ``run`` that are fields of Config"""
 
@@ -45,7 +48,7 @@ class RunOptions(ListOptions):
     """Run a study: train its variants, measure them, and write tables, figures and a report."""
 
     study: str = field(metadata={"flag": "STUDY"})
-    """name of the study, as `list` shows, or "all" for every comparison that `claims` judges"""
+    """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
     preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"] = "cpu"
     """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
     learning rate that language models had before, cpu's unless a size comes first"""
@@ -85,12 +88,16 @@ class RunOptions(ListOptions):
     resources: str | None = None
     """what ray and slurm reserve for a run: cpu=2,gpu=0.25,memory=8,minutes=240 (memory in GiB; minutes and whole GPUs
     for slurm); default: a core a thread, and a GPU with --device cuda"""
+    for_: str | None = None
+    """time such as 2h, 90m or 45s: no run is started that would not end in it, by an estimate from trial steps"""
     part: str | None = None
     """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
     prepare: bool = False
     """make the directory of every run that is not done, and train nothing: each is for `train`, under torchrun say"""
     tracker: str | None = None
     """comma-separated: tensorboard, wandb (offline) or trackio, which show each run's metrics as they come"""
+    task: str | None = None
+    """of `benchmark`: comma-separated tasks; default: all that are part of its order"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
     config: Path | None = None
@@ -239,13 +246,14 @@ def _options(kind: type) -> dict[str, _Option]:
     for option in fields(kind):
         hint = hints[option.name]
         hint = get_args(hint)[0] if NoneType in get_args(hint) else hint
-        if flag := option.metadata.get("flag", f"--{option.name.replace('_', '-')}"):
+        if flag := option.metadata.get("flag", f"--{option.name.rstrip('_').replace('_', '-')}"):
             found[flag] = _Option(hint, option.default, helps[option.name])
     return found | (_options(Config) if kind is RunOptions else {})
 
 
 def _field(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_").lower()
+    name = flag.lstrip("-").replace("-", "_").lower()
+    return name + "_" * iskeyword(name)
 
 
 def _docstrings(kind: type) -> dict[str, str]:
@@ -377,7 +385,7 @@ def _add_option(parser: Any, flag: str, option: _Option) -> None:
 def _canonical(word: str, kind: type) -> str:
     """An option with dashes for underscores, and as it is spelt now; any other word, a value say, as it is."""
     name, equals, value = word.partition("=")
-    known = OLD_SPELLINGS.get(name.replace("_", "-"), name.replace("_", "-"))
+    known = OTHER_SPELLINGS.get(name.replace("_", "-"), name.replace("_", "-"))
     return known + equals + value if known in flags(kind) else word
 
 

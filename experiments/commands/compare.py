@@ -18,7 +18,7 @@ from experiments.commands.run import run
 from experiments.comparison import Comparison, load
 from experiments.console import program
 from experiments.launch.signals import Stopped
-from experiments.options import ALL, RunOptions, as_words, parse
+from experiments.options import ALL, BENCHMARK, RunOptions, as_words, parse
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
 
@@ -55,8 +55,8 @@ def compare(
     given = {"variants": variants, "preset": preset, "data": data, "seeds": seeds, "out": out, **config}
     words = as_words({f"--{name.replace('_', '-')}": value for name, value in given.items()})
     options = parse("run", RunOptions, [experiment, *words], program())
-    if options.study == ALL or options.dry_run:
-        raise ValueError("compare makes one comparison; run all and --dry-run are for the command line")
+    if options.study in (ALL, BENCHMARK) or options.dry_run:
+        raise ValueError("compare makes one comparison; run all, run benchmark and --dry-run are for the command line")
     of_data = get_preset(options.preset, STUDIES[options.study]).of_data
     if of_data and "data" not in options.settings:
         raise ValueError(

@@ -4,14 +4,14 @@ import dataclasses
 import statistics
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.config import Config
+from experiments.config import Config, budget_steps
 from experiments.console import duration
 from experiments.data.corpus import Data
 from experiments.data.registry import DATA_SETS
@@ -26,12 +26,12 @@ from experiments.training.loop import RunFailed, on_device, training_step
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.training.optimizers import make_optimizer
+from experiments.training.schedule import fall_begins
 from experiments.training.tuning import MOST_BEYOND, MOST_SEEDS
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native
 
 MEASURING_SECONDS = 3
-"""after this, variants of a kernel and position that were measured are taken to be as fast"""
 
 
 def note_plugins(comparison: Comparison, options: RunOptions) -> list[Origin]:
@@ -79,16 +79,12 @@ def print_plan(
 ) -> None:
     print_head(console, comparison, objective.corpus, device, workers)
     console.print("measuring a training step of each variant (one layer, few sequences)")
-    begun, measured = time.monotonic(), dict[tuple[str, str, int], float]()
+    seconds_of = estimated_seconds(variants, config, objective, device)
     seeds, rates = len(comparison.seeds), comparison.learning_rates
     table = Table("variant", "runs", "parameters", "position table", "tokens a run", "estimated time a run")
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(variants, comparison.variants, strict=True):
-        own = variant.config(config)
-        alike = (variant.kernel, variant.position, own.context)
-        if alike not in measured or time.monotonic() - begun < MEASURING_SECONDS:
-            measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
-        seconds = measured[alike]
+        own, seconds = variant.config(config), seconds_of[variant.name]
         tried = 0 if "learning_rate" in variant.settings else len(rates)
         # The best trial is the variant's first seed.
         mine = seeds + max(0, tried - 1)
@@ -112,16 +108,39 @@ def print_plan(
     )
 
 
+def estimated_seconds(
+    variants: Iterable[Variant],
+    config: Config,
+    objective: Objective,
+    device: torch.device,
+    measuring_seconds: float = MEASURING_SECONDS,
+) -> dict[str, float]:
+    """Seconds of a run of each variant, by name, from trial steps now.
+
+    After ``measuring_seconds`` those of a kernel and position that were measured are taken to be as fast.
+    """
+    begun, measured = time.monotonic(), dict[tuple[str, str, int], float]()
+    found = {}
+    for variant in variants:
+        own = variant.config(config)
+        alike = (variant.kernel, variant.position, own.context)
+        if alike not in measured or time.monotonic() - begun < measuring_seconds:
+            measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
+        found[variant.name] = measured[alike]
+    return found
+
+
 def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
     """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
     torch.set_num_threads(config.threads)
     trial, sequences = _trial_step(variant, config, objective, device)
     times = timeit.repeat(partial(trial, 1), repeat=3, number=1)
     per_sequence = statistics.mean(times[1:]) * config.layers / sequences
-    evaluations = config.steps // config.evaluate_every + 1
+    budgets, evaluations = budget_steps(config.budgets), config.steps // config.evaluate_every + 1
+    steps = config.steps + sum(end - fall_begins(end, config) for end in budgets)
     # A forward pass is a third of a training step.
-    evaluated = (evaluations * config.evaluation_windows + config.test_windows) / 3
-    return per_sequence * (config.steps * config.batch_size + evaluated)
+    evaluated = (evaluations * config.evaluation_windows + (1 + len(budgets)) * config.test_windows) / 3
+    return per_sequence * (steps * config.batch_size + evaluated)
 
 
 def _trial_step(

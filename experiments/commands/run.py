@@ -4,7 +4,7 @@ from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
 from experiments.launch.parts import parse_part
 from experiments.launch.registry import check_resources
-from experiments.options import ALL, RunOptions, parse
+from experiments.options import ALL, BENCHMARK, RunOptions, parse
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import parse_trackers
@@ -34,6 +34,13 @@ def run(options: RunOptions) -> int:
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
+    if options.task is not None and options.study != BENCHMARK:
+        raise ValueError(f"--task is for run benchmark, and {options.study} has no tasks; leave it out")
+    if options.study == BENCHMARK:
+        say_that_it_loads("run benchmark")
+        from experiments.commands.run_benchmark import run_benchmark
+
+        return run_benchmark(options)
     parse_trackers(options.tracker)
     check_resources(options.launcher, options.resources)
     if options.part is not None:

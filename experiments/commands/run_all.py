@@ -12,7 +12,7 @@ from experiments.analysis import references
 from experiments.commands.run_measurements import OPTIONS as MEASURED
 from experiments.console import make_console, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
-from experiments.options import RunOptions, as_words, given_options
+from experiments.options import BENCHMARK, RunOptions, as_words, given_options
 from experiments.studies.registry import STUDIES
 
 EVERYWHERE = (
@@ -46,7 +46,7 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
             "study by the command that its claims name"
         )
     console = make_console()
-    commands = {name: _own_command(name, options.preset) for name in STUDIES}
+    commands = {name: _own_command(name, options.preset) for name in STUDIES if name != BENCHMARK}
     if options.preset == "cpu":
         commands = {name: references.arguments(name) for name in references.REFERENCES}
     statuses = {}

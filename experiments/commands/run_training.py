@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,9 +12,9 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
-from experiments.commands.plan import nondeterministic, note_plugins, print_head, print_plan
+from experiments.commands.plan import estimated_seconds, nondeterministic, note_plugins, print_head, print_plan
 from experiments.config import Config
-from experiments.console import available_cores, command_line, make_console
+from experiments.console import available_cores, command_line, duration, make_console
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.launch.companions import check_can_share
@@ -25,6 +26,7 @@ from experiments.launch.registry import is_elsewhere, make_launcher
 from experiments.launch.resources import Resources, parse_resources
 from experiments.launch.reuse import Trained, other_code, take_over, trained_runs
 from experiments.launch.runs import Failure, Training, prepare_runs, train_runs
+from experiments.launch.time_limit import TimeLimit, parse_time
 from experiments.options import RunOptions
 from experiments.presets import get_preset
 from experiments.records import store
@@ -40,17 +42,36 @@ from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective, evaluated, floors_of
 from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, parse_variants
+from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, get_variant, parse_variants
 
 
-def run_training(study: Study, options: RunOptions, config: Config) -> int:
+def run_training(
+    study: Study,
+    options: RunOptions,
+    config: Config,
+    rates: Mapping[str, float] | None = None,
+    limit: TimeLimit | None = None,
+) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
-    Of a part it only trains. Raises ValueError for wrong use; then nothing was written.
+    Of a part it only trains. ``rates`` are those of variants that have another learning rate than the comparison.
+    ``limit`` is that of several comparisons together, instead of the options'.
+
+    Raises ValueError for wrong use; then nothing was written.
     """
     seeds = get_preset(options.preset, study).seeds if options.seeds is None else options.seeds
     variants = parse_variants(",".join(study.variants) if options.variants is None else options.variants)
-    rates = [] if options.learning_rates is None else parse_rates(options.learning_rates)
+    own_rates = {name: {"learning_rate": rate} for name, rate in (rates or {}).items()}
+    variants = tuple(
+        dataclasses.replace(one, settings={**one.settings, **own_rates.get(one.name, {})}) for one in variants
+    )
+    grid = [] if options.learning_rates is None else parse_rates(options.learning_rates)
+    if limit is None and options.for_ is not None:
+        limit = TimeLimit(parse_time(options.for_))
+    if limit and options.launcher != "local":
+        raise ValueError(
+            f"--for is for runs of this machine, and --launcher is {options.launcher}; leave one of them out"
+        )
     root = options.directory
     if options.extend:
         config = extended_config(root, config)
@@ -66,6 +87,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         run_timeout=options.run_timeout,
         resources=options.resources,
         default=Resources(cpu=config.threads * options.nproc, gpu=options.nproc if device.type == "cuda" else 0),
+        limit=limit,
     )
     configs = {variant.name: variant.config(config) for variant in variants}
     check_variants_differ(variants, config)
@@ -103,8 +125,8 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         for seed in comparison.seeds
         if (sha256 := objective.initial_weights(variant, seed))
     }
-    comparison.learning_rates = rates
-    comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if rates else 0
+    comparison.learning_rates = grid
+    comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if grid else 0
     comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
     if options.extend:
@@ -120,7 +142,7 @@ def run_training(study: Study, options: RunOptions, config: Config) -> int:
         return 0
     store.make_directory(root)
     part = None if options.part is None else parse_part(options.part)
-    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part)
+    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part, limit)
     if part is not None:
         return _train_part(trainer, comparison, part, workers)
     with only_one_run(root, console):
@@ -162,6 +184,7 @@ class _Trainer:
     launcher: Launcher
     reusable: dict[str, Trained]
     part: Part | None
+    limit: TimeLimit | None
     plugins: list[Origin] = field(default_factory=list)
 
     def begin(self, comparison: Comparison) -> None:
@@ -218,8 +241,32 @@ class _Trainer:
             self.console.print(f"{done} of {len(runs)} runs are done already")
         if not runs:
             return {}
+        if self.limit:
+            self._estimate(self.limit, training, [run for run in runs if not training.is_finished(run)])
         with Display(self.console, runs, done, training.config.steps) as display:
-            return train_runs(training, runs, self.launcher, display)
+            return train_runs(training, runs, self.launcher, display, self.limit)
+
+    def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
+        """Let the limit know how long these take."""
+        limit.steps = training.config.steps
+        if names := dict.fromkeys(run.variant for run in runs if run.variant not in limit.of_run):
+            self.console.print("estimating how long runs take, from a few trial steps of each variant")
+            variants = map(get_variant, names)
+            limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)
+
+    def tell_what_is_left(self, comparison: Comparison, failures: Iterable[tuple[Path, Run]]) -> None:
+        """Say how much there was no time for, if anything."""
+        if not (self.limit and self.limit.reached):
+            return
+        training, failed = self.training(self.root, comparison), {run for _, run in failures}
+        runs = [Run(*run) for run in comparison.runs if Run(*run) not in failed and not training.is_finished(Run(*run))]
+        self._estimate(self.limit, training, runs)
+        seconds = sum(self.limit.seconds(training.job(run)) for run in runs)
+        self.console.print(
+            f"{len(runs)} runs are left that there was no time for (--for), about {duration(seconds)} one at a time; "
+            "the same command goes on",
+            soft_wrap=True,
+        )
 
     def reuse_trials(self, comparison: Comparison) -> None:
         """A variant's best trial is its first seed."""
@@ -304,6 +351,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     console.print(result_table(root))
     trainer.tell(failures)
     console.print(f"report: {report}", soft_wrap=True)
+    trainer.tell_what_is_left(comparison, failures)
     return EXIT_FAILED if failures else 0
 
 
@@ -334,7 +382,8 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], F
         trials = tuning.trials(root, comparison)
         write_record(at / "comparison.json", trials)
         missing = [Run(*trial) for trial in tuning.missing(root, comparison)]
-        if not (runs := [run for run in missing if run not in failures]):
+        runs = [run for run in missing if run not in failures]
+        if not runs or (trainer.limit and trainer.limit.reached):
             break
         failures |= trainer.train(at, trials, comparison, runs)
     _choose_rates(trainer.console, root, comparison)

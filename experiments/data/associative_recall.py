@@ -4,7 +4,7 @@ A sequence begins with key-value pairs. Later each key comes once more, and ther
 has to find the earlier place where the key stood and say what followed it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ POWER = 0.01
 """a of the power law by which the asked keys are placed, as in Zoology"""
 SIZES = {64: (4, 64), 128: (8, 64), 256: (16, 128), 512: (64, 256)}
 """length: pairs, as in Zoology, and tokens of the vocabulary"""
+FULL = 256, 64, 256
+"""length, pairs and vocabulary of the set with as many pairs as fit: training has 1 to 64 of them"""
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,20 @@ class AssociativeRecall:
         if not 2 * self.pairs <= self.vocabulary <= 256:
             raise ValueError(f"vocabulary is {self.vocabulary}; give {2 * self.pairs} to 256")
 
+    def longer(self, factor: int) -> "AssociativeRecall":
+        """As many pairs in a longer sequence."""
+        return replace(self, length=factor * self.length)
+
     def draw(self, generator: np.random.Generator, count: int) -> Bytes:
-        return self._draw(generator, count, self.pairs)
+        return self.draw_pairs(generator, count, self.pairs)
 
     def draw_training(self, generator: np.random.Generator, count: int) -> Bytes:
         numbers = [self.pairs // 2**halvings for halvings in range(self.pairs.bit_length())]
         shares = np.bincount(np.arange(count) % len(numbers), minlength=len(numbers))
-        drawn = [self._draw(generator, share, pairs) for share, pairs in zip(shares, numbers, strict=True)]
+        drawn = [self.draw_pairs(generator, share, pairs) for share, pairs in zip(shares, numbers, strict=True)]
         return np.concatenate(drawn)
 
-    def _draw(self, generator: np.random.Generator, count: int, pairs: int) -> Bytes:
+    def draw_pairs(self, generator: np.random.Generator, count: int, pairs: int) -> Bytes:
         """Sequences with fewer pairs, or as many, at the beginning of the place that all pairs have."""
         half, begin = self.vocabulary // 2, 2 * self.pairs
         keys, others = np.split(_orders(generator, count, half), [pairs], axis=1)
@@ -99,10 +105,10 @@ def _orders(generator: np.random.Generator, count: int, among: int) -> Bytes:
     return generator.random((count, among)).argsort(axis=1).astype(np.uint8)
 
 
-def _data_set(length: int, pairs: int, vocabulary: int) -> DataSet:
+def _data_set(length: int, pairs: int, vocabulary: int, end: str = "") -> DataSet:
     size = f"{pairs} key-value pairs in {length} tokens"
     return sequences_data_set(
-        f"recall-{length}",
+        f"recall-{length}{end}",
         f"Multi-query associative recall: {size}, a vocabulary of {vocabulary}.",
         AssociativeRecall(length, pairs, vocabulary),
         f"Multi-query associative recall after Zoology (Arora et al. 2023): {size}, its length and number of pairs, "
@@ -110,4 +116,4 @@ def _data_set(length: int, pairs: int, vocabulary: int) -> DataSet:
     )
 
 
-DATA_SETS = tuple(_data_set(length, *size) for length, size in SIZES.items())
+DATA_SETS = (*(_data_set(length, *size) for length, size in SIZES.items()), _data_set(*FULL, "-full"))

@@ -1,6 +1,6 @@
 """Copying: symbols, a separator, the same symbols again (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ class Copying(Sequences):
     @property
     def length(self) -> int:
         return 2 * self.longest
+
+    def longer(self, factor: int) -> "Copying":
+        return replace(self, longest=factor * self.longest)
 
     def draw(self, generator: np.random.Generator, count: int) -> Bytes:
         symbols = generator.integers(0, SYMBOLS, (count, self.longest), dtype=np.uint8)

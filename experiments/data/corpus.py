@@ -33,6 +33,9 @@ class Sequences(Protocol):
         """So many new sequences as a model is trained on, of the same shape; some may be easier."""
         return self.draw(generator, count)
 
+    def longer(self, factor: int) -> "Sequences":
+        """The same task in sequences of ``factor`` times the length, for models to be tested on."""
+
     def targets(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """What is to be predicted at each input, NOT_SCORED where nothing is; (B, length) of tokens (B, length + 1)."""
 

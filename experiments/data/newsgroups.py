@@ -1,11 +1,16 @@
-"""Which of 20 newsgroups is a post from? (Lang 1995, sorted by date into training and test by Rennie)"""
+"""Which of 20 newsgroups is a post from? (Lang 1995, sorted by date into training and test by Rennie)
 
+And all posts as one text.
+"""
+
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.data.archives import members_of
-from experiments.data.corpus import DataSet
+from experiments.data.corpus import Corpus, DataSet, corpus_of_text
 from experiments.data.examples import Examples, cut, examples_of, mixed
 from experiments.data.files import Download, fetching, find_file
 
@@ -30,6 +35,26 @@ VALIDATION = 0.1
 """of the training split"""
 
 
+def _archive(data_dir: Path | None, download: Download) -> tuple[Path, str]:
+    """The archive, and where it was found. Raises ValueError if it cannot be had."""
+    found = find_file(data_dir, NAMES)
+    if found is not None and found.suffix == ".gz":
+        download.check(found, ORIGIN)
+    (archive,), source = download.unless_found(data_dir, [found] if found else [])
+    return archive, source
+
+
+def _posts_in(archive: Path, posts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """The name and the text of every post. Raises ValueError if the archive holds another number of them."""
+    counts = dict.fromkeys(posts, 0)
+    for name, content in members_of(archive, POST_NAME, ORIGIN, LONGEST_POST):
+        _, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
+        counts[name.partition("/")[0].rpartition("-")[2]] += 1
+        yield name, body.strip()
+    if counts != posts:
+        raise ValueError(f"{ORIGIN}: {archive} holds {counts} posts, expected {dict(posts)}; replace or remove it")
+
+
 def load(
     data_dir: Path | None, _: object = None, *, download: Download = DOWNLOAD, posts: Mapping[str, int] = POSTS
 ) -> Examples:
@@ -41,20 +66,11 @@ def load(
 
     Raises ValueError if the archive cannot be had or read (see ``members_of``), or holds another number of posts.
     """
-    found = find_file(data_dir, NAMES)
-    if found is not None and found.suffix == ".gz":
-        download.check(found, ORIGIN)
-    (archive,), source = download.unless_found(data_dir, [found] if found else [])
+    archive, source = _archive(data_dir, download)
     rows: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
-    for name, content in members_of(archive, POST_NAME, ORIGIN, LONGEST_POST):
+    for name, body in _posts_in(archive, posts):
         folder, group, _ = name.split("/")
-        _, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
-        rows[folder.rpartition("-")[2]].append((body.strip(), group))
-    counts = {split: len(found) for split, found in rows.items()}
-    if counts != posts:
-        raise ValueError(
-            f"{ORIGIN}: {archive} holds {dict(counts)} posts, expected {dict(posts)}; replace or remove it"
-        )
+        rows[folder.rpartition("-")[2]].append((body, group))
 
     import pandas as pd
 
@@ -68,6 +84,20 @@ def load(
     return examples_of("newsgroups", (training, validation, mixed(test)), source, note, classes=tuple(GROUPS))
 
 
+def load_text(
+    data_dir: Path | None, _: object = None, *, download: Download = DOWNLOAD, posts: Mapping[str, int] = POSTS
+) -> Corpus:
+    """All posts, as ``load`` reads them, as one text in UTF-8, split 90/5/5 by bytes.
+
+    They are sorted by the sha256 of their names, which mixes groups and dates, and joined with a blank line.
+    """
+    archive, source = _archive(data_dir, download)
+    mixed_posts = sorted(_posts_in(archive, posts), key=lambda post: hashlib.sha256(post[0].encode()).digest())
+    content = "\n\n".join(body for _, body in mixed_posts).encode()
+    note = "Posts to 20 newsgroups without header lines, mixed, split 90/5/5 by bytes: a split of our own."
+    return corpus_of_text("newsgroups-text", content, source, note)
+
+
 DATA_SET = DataSet(
     name="newsgroups",
     description="Which of 20 newsgroups is a post from? 18,846 posts, 285 words each in the mean.",
@@ -79,4 +109,11 @@ DATA_SET = DataSet(
     size="11,314 + 7,532 posts, 14 MB packed",
     fetch=(fetching(DOWNLOAD.url, "20newsgroups/20news-bydate.tar.gz"),),
     known_sha256="b616b12ca9ea6671fb52714503de0b1bf8760dd8240487d0eea53cd3aeac8f3c",
+)
+TEXT = replace(
+    DATA_SET,
+    name="newsgroups-text",
+    description="The posts to 20 newsgroups as one text: 32 MB of conversation.",
+    load=load_text,
+    known_sha256="d464a927186645b1db188c7774e820e3da932481def8c0c80ef3eaa017bdd867",
 )

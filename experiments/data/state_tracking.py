@@ -1,10 +1,10 @@
 """State tracking: the product of all group elements so far (Merrill et al. 2024, arXiv 2404.08819).
 
 A model has to carry a state that every element changes; parity is the group of two elements. Selective RoPE (arXiv
-2511.17388) trains on 128 elements and tests on 512; here it is half of both, or an eighth.
+2511.17388) trains on 128 elements and tests on 512.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from experiments.data.corpus import Bytes, DataSet, Sequences
 from experiments.data.synthetic import sequences_data_set
 
-LENGTHS = 16, 64
-GROUPS = {"parity": (2, False), "s3": (3, False), "a5": (5, True)}
+LENGTHS = 16, 64, 128
+GROUPS = {"parity": (2, False), "s3": (3, False), "a5": (5, True), "s5": (5, False)}
 """what is permuted, and whether only even permutations count"""
 
 
@@ -28,6 +28,9 @@ class StateTracking(Sequences):
 
     group: str
     length: int = 64
+
+    def longer(self, factor: int) -> "StateTracking":
+        return replace(self, length=factor * self.length)
 
     @cached_property
     def products(self) -> npt.NDArray[np.int64]:

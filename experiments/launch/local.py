@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
@@ -71,8 +71,15 @@ class _Running:
 class Local:
     """Processes of this machine; one that gives no sign of life (a step, a batch of an evaluation) is killed."""
 
-    def __init__(self, *, workers: int = 1, run_timeout: float = float("inf")) -> None:
-        self._workers, self._run_timeout = workers, run_timeout
+    def __init__(
+        self,
+        *,
+        workers: int = 1,
+        run_timeout: float = float("inf"),
+        may_start: Callable[[Job], bool] = lambda job: True,
+    ) -> None:
+        """``may_start`` says of a job whether there is time for it; after the first that may not, none is started."""
+        self._workers, self._run_timeout, self._may_start = workers, run_timeout, may_start
         # A fork server imports PyTorch once; the processes forked from it start in milliseconds.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
         self._forks = hasattr(self._context, "set_forkserver_preload")
@@ -88,6 +95,9 @@ class Local:
             looked = time.monotonic()
             while queue or running:
                 while queue and len(running) < self._workers and not stop.numbers:
+                    if not self._may_start(queue[0]):
+                        queue.clear()
+                        break
                     job = queue.pop(0)
                     yield Started(job.run)
                     try:

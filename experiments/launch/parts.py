@@ -8,6 +8,8 @@ from typing import NamedTuple
 from experiments.launch.launcher import Run
 
 MOST_PARTS = 10_000
+SHARES = ("--part", "--for")
+"""options that say which runs are trained now"""
 
 
 class Part(NamedTuple):
@@ -33,9 +35,7 @@ def parse_part(text: str) -> Part:
 
 
 def without_part(words: Sequence[str]) -> list[str]:
-    """The words of a command line but for ``--part``: the command of all parts together."""
+    """The words of a command line but for ``--part`` and ``--for``: the command of all runs together."""
     return [
-        word
-        for before, word in pairwise(("", *words))
-        if before != "--part" and word != "--part" and not word.startswith("--part=")
+        word for before, word in pairwise(("", *words)) if before not in SHARES and word.partition("=")[0] not in SHARES
     ]

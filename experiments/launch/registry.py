@@ -9,6 +9,7 @@ from experiments.launch.local import Local
 from experiments.launch.ray import Ray
 from experiments.launch.resources import ONE_CORE, Resources, parse_resources
 from experiments.launch.slurm import Slurm
+from experiments.launch.time_limit import TimeLimit
 
 LAUNCHERS: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "linear_rope.launchers", {"local": Local, "ray": Ray, "slurm": Slurm}
@@ -30,13 +31,21 @@ def check_resources(name: str, resources: str | None) -> None:
 
 
 def make_launcher(
-    name: str, *, workers: int | None, run_timeout: float, resources: str | None, default: Resources
+    name: str,
+    *,
+    workers: int | None,
+    run_timeout: float,
+    resources: str | None,
+    default: Resources,
+    limit: TimeLimit | None = None,
 ) -> Launcher:
     """A launcher by its name; without ``workers`` one whose runs are elsewhere starts as many as there is room for.
 
     Raises ValueError if it cannot be had, or not with such resources.
     """
     options: dict[str, Any] = {"run_timeout": run_timeout} | ({} if workers is None else {"workers": workers})
+    if limit is not None:
+        options["may_start"] = limit.allows
     if is_elsewhere(name):
         options["resources"] = parse_resources(resources, default)
     return LAUNCHERS[name](**options)

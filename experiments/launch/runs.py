@@ -19,6 +19,7 @@ from experiments.data.files import resolve_data_dir
 from experiments.launch.launcher import Ended, Event, Job, Launcher, Run, Started
 from experiments.launch.parts import Part
 from experiments.launch.progress import Display
+from experiments.launch.time_limit import TimeLimit
 from experiments.records.files import create, is_there, write_atomically
 from experiments.records.lease import LEASE, machine
 from experiments.records.record import is_finished, read_record, run_directory, run_status, write_record
@@ -102,8 +103,12 @@ class Failure(NamedTuple):
         return self.ended.reason or self.ended.state
 
 
-def train_runs(training: Training, runs: list[Run], launcher: Launcher, display: Display) -> dict[Run, Failure]:
+def train_runs(
+    training: Training, runs: list[Run], launcher: Launcher, display: Display, limit: TimeLimit | None = None
+) -> dict[Run, Failure]:
     """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
+
+    Those that there was no time for stay queued.
 
     Raises:
         Stopped: SIGINT or SIGTERM came.
@@ -135,7 +140,7 @@ def train_runs(training: Training, runs: list[Run], launcher: Launcher, display:
                 end(event)
             else:
                 show(event)
-        for run in waiting:
+        for run in () if limit and limit.reached else waiting:
             end(Ended(run, "failed", "its launcher ended and told nothing of it"))
     for run, failure in failures.items():
         if not failure.recorded:  # now there may be room on the disk

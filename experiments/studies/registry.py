@@ -7,7 +7,7 @@ from experiments.study import Study, read_study
 
 NAMES = (
     "convergence recipe forgetting tokens positions mlm glue long-documents decay denominator features length mask "
-    "pairing recall copying state-tracking translation speed"
+    "pairing recall copying state-tracking translation speed benchmark"
 )
 
 STUDIES: Registry[Study] = Registry(

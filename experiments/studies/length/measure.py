@@ -56,8 +56,12 @@ def measure_lengths(
     objective: NextToken,
     all_factors: Sequence[int],
     longest_windows: int,
+    ways: Sequence[str] = tuple(SCALINGS),
 ) -> list[str]:
-    """The same at these factors of the training length, in so many windows of the largest, or in all there are."""
+    """The same at these factors of the training length, in so many windows of the largest, or in all there are.
+
+    ``ways`` are those of ``SCALINGS`` in which RoPE is stretched.
+    """
     config, test = Config(**comparison.config), objective.corpus.test
     if not isinstance(objective, NextByte):
         name = objective.corpus.name
@@ -77,7 +81,7 @@ def measure_lengths(
         for factor in factors[:1] if ends else factors:
             length = factor * config.context
             shown = recut(windows, length)
-            for method in (AS_TRAINED, *(SCALINGS if positions[name] in ROPES and factor > 1 else ())):
+            for method in (AS_TRAINED, *(ways if positions[name] in ROPES and factor > 1 else ())):
                 scaling = None if method == AS_TRAINED else SCALINGS[method](factor, config.context)
                 _set_scaling(model, scaling)
                 yield by_bin(losses_by_position(model, shown, config)).assign(method=method, length=length)

@@ -24,9 +24,10 @@ from tests.experiments.data.made_up_files import write_tar
 
 ROOT = Path(__file__).parents[3]
 OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
-GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "copying-32", "copying-128"]
-GENERATED += ["parity-16", "s3-16", "a5-16", "parity-64", "s3-64", "a5-64"]
-TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "text"]
+GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "recall-256-full", "copying-32", "copying-128"]
+GENERATED += ["induction-64", "induction-256"]
+GENERATED += [f"{group}-{length}" for length in (16, 64, 128) for group in ("parity", "s3", "a5", "s5")]
+TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "newsgroups-text", "text"]
 LABELLED_SETS = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
 LABELLED_SETS += ["imdb-sentiment", "imdb-sentiment-long", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
 LABELLED_SETS += ["late-verdicts", "numerals"]

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.data import newsgroups
+from experiments.data.registry import DATA_SETS
 from tests.experiments.data.made_up_files import Server, known, write_tar
 
 COUNTS = {"train": 40, "test": 20}
@@ -35,6 +36,23 @@ def test_posts_without_their_headers(tmp_path, server: Server):
         newsgroups.load(tmp_path / "b", posts=COUNTS, download=offered)
 
 
+def test_all_posts_as_one_text(tmp_path):
+    write_tar(tmp_path / "20news-bydate.tar.xz", posts())
+    corpus = newsgroups.load_text(tmp_path, posts=COUNTS)
+    content = b"".join(getattr(corpus, split).tobytes() for split in ("train", "validation", "test")).decode()
+    texts = content.split("\n\n-- \nsigned")
+    assert texts.pop() == ""
+    found = [text.strip() for text in texts]
+    assert sorted(found) == sorted(
+        f"{split} {number} caf\xe9 {newsgroups.GROUPS[number % 20][:3]}"
+        for split, count in COUNTS.items()
+        for number in range(count)
+    )
+    assert found != sorted(found)
+    write_tar(tmp_path / "20news-bydate.tar.xz", reversed([*posts()]))
+    assert newsgroups.load_text(tmp_path, posts=COUNTS).sha256 == corpus.sha256
+
+
 def test_wrong_archives(tmp_path):
     path = tmp_path / "20news-bydate.tar.xz"
     write_tar(path, posts())
@@ -57,3 +75,6 @@ def test_the_real_one(real):
     assert not {*examples.train["text"]} & {*examples.validation["text"]}
     empty = sum((getattr(examples, split)["text"] == "").sum() for split in ("train", "validation", "test"))
     assert empty == 34
+    text = real("newsgroups-text")
+    assert text.sha256 == DATA_SETS["newsgroups-text"].known_sha256
+    assert tuple(text.describe().splits.values()) == (29_053_412, 1_614_078, 1_614_079)

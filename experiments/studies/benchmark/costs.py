@@ -1,0 +1,101 @@
+"""What a variant carries from token to token and computes for each, by formula.
+
+Axis names: H heads, D channels of a head, M features, N tokens of the context, W those of a window.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from experiments.config import Config
+from experiments.training.models import Trained, build_model, count_parameters
+from experiments.variants import Variant
+from linear_rope.attention.delta import GatedDelta
+from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.softmax import SoftmaxRoPEAttention
+from linear_rope.attention.windowed import WindowedFavor
+from linear_rope.features.base import FeatureMap
+from linear_rope.features.favor import FavorPlus
+
+
+class Costs(NamedTuple):
+    """Of a model; None where it is not known."""
+
+    parameters: int
+    """without tables of positions"""
+    state: int | None
+    """numbers that a layer carries of a sequence of N tokens"""
+    flops: int | None
+    """additions and multiplications of a token's forward pass, the mean over N tokens"""
+
+
+def costs(variant: Variant, config: Config, objective: Trained) -> Costs:
+    """Of the model that a variant is trained as."""
+    with torch.device("meta"):
+        model = build_model(variant, config, 0, objective)
+    total, tables = count_parameters(model)
+    attention = next((module for module in model.modules() if isinstance(module, RoPEAttention)), None)
+    if attention is None:
+        return Costs(total - tables, None, None)
+    # Each weight of a matrix is used once a token; the embedding is the output projection.
+    matrices = sum(weights.numel() for weights in model.parameters() if weights.dim() > 1) - tables
+    own = attention_flops(attention, config.context)
+    flops = None if own is None else 2 * matrices + config.layers * own
+    return Costs(total - tables, state_numbers(attention, config.context), flops)
+
+
+def state_numbers(attention: RoPEAttention, context: int) -> int | None:
+    """Numbers that an attention carries of a sequence: memory and denominator, or keys and values; and convolutions'.
+
+    Softmax attention 2·N·H·D, linear attention H·M·(D + 1), H·M·D without a denominator, the delta rule H·D², a window
+    and linear attention 2·W·H·D + H·M·(D + 1). A convolution of w tokens adds w − 1 values (queries, keys and values).
+    The few that do not grow with D are left out: stabiliser, position, phase.
+    """
+    heads, width = attention.heads, attention.heads * attention.head_dim
+    carried = sum(
+        (convolution.width - 1) * convolution.weight.shape[0]
+        for convolution in (attention.local, attention.short)
+        if convolution is not None
+    )
+    if isinstance(attention, SoftmaxRoPEAttention):
+        return carried + 2 * context * width
+    if isinstance(attention, GatedDelta):
+        return carried + width * attention.head_dim
+    if isinstance(attention, LinearRoPEAttention):
+        features = attention.feature_map.count(attention.head_dim)
+        return carried + heads * features * (attention.head_dim + (attention.denominator != "none"))
+    if isinstance(attention, WindowedFavor):
+        features = attention.feature_map.count(attention.head_dim)
+        return carried + 2 * attention.window * width + heads * features * (attention.head_dim + 1)
+    return None
+
+
+def attention_flops(attention: RoPEAttention, context: int) -> int | None:
+    """Additions and multiplications of a layer's attention for a token, besides projections and elementwise functions.
+
+    Softmax attention 4·H·D for each of (N + 1)/2 keys in the mean. The recurrence of linear attention adds a key and
+    reads the state, 4·H·M·(D + 1), or 4·H·M·D without a denominator; the delta rule reads it once more, 6·H·D²; a decay
+    multiplies it once; random features are 2·D a feature of a query and of a key.
+    """
+    heads, width = attention.heads, attention.heads * attention.head_dim
+    if isinstance(attention, SoftmaxRoPEAttention):
+        return 2 * width * (context + 1)
+    fading = 0 if attention.decay is None else 1
+    if isinstance(attention, GatedDelta):
+        return (6 + fading) * width * attention.head_dim
+    if isinstance(attention, LinearRoPEAttention):
+        columns = attention.head_dim + (attention.denominator != "none")
+        near = 0
+    elif isinstance(attention, WindowedFavor):
+        columns, near = attention.head_dim + 1, 4 * width * attention.window
+    else:
+        return None
+    features = attention.feature_map.count(attention.head_dim)
+    return near + _mapping(attention.feature_map, width) + (4 + fading) * heads * features * columns
+
+
+def _mapping(feature_map: nn.Module, width: int) -> int:
+    assert isinstance(feature_map, FeatureMap)
+    return 4 * width * feature_map.omega.shape[0] if isinstance(feature_map, FavorPlus) else 0

@@ -1,0 +1,234 @@
+"""A version of the benchmark as its files have it (benchmark/v1/*.toml)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+from scipy import stats
+from scipy.optimize import brentq
+
+from experiments.config import Config, read_toml
+from experiments.extensions import choices
+from experiments.presets import GENERAL, NOT_CONFIG
+
+FOLDER = Path(__file__).parents[2] / "benchmark"
+NAME = "v1"
+STUDY = "benchmark"
+MOST_CLAIMS = 30
+SMOKE_FACTORS = 2
+"""of the lengths that models are tested at, how many a smoke run has"""
+
+T = TypeVar("T")
+
+
+class Text(Struct, frozen=True, forbid_unknown_fields=True):
+    sha256: str
+    what: str
+
+
+class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A comparison of the benchmark; or a study that trains nothing, when that is all it has."""
+
+    question: int
+    asks: str
+    study: str = STUDY
+    data: str = ""
+    size: str = ""
+    recipe: str = ""
+    settings: dict[str, Any] = {}
+    """of a run, before those of its size and recipe"""
+    rates: str = ""
+    """which table of rates.toml its variants have their learning rates from"""
+    variants: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    seeds: int = 5
+    tested: tuple[int, ...] = (1,)
+    """factors of the training length at which models are tested"""
+    pairs: tuple[int, ...] = ()
+    """of recall: with how many pairs"""
+    smoke: dict[str, Any] = {}
+    """what a smoke run's settings are, besides those of the preset"""
+
+
+class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Some tasks, one after the other."""
+
+    name: str
+    tasks: tuple[str, ...]
+    seeds: int
+    """or as many as the task has, if that is less"""
+    more: bool = False
+    """whether the tasks' further variants belong to it"""
+
+
+class Claim(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    key: str
+    family: str
+    """within which Holm's correction is made"""
+    task: str
+    first: str
+    second: str
+    expect: Literal["lower", "higher", "equal"]
+    budget: float = 0
+    factor: int = 1
+    pairs: int = 0
+    minus: str = ""
+
+
+class Claims(Struct, frozen=True, forbid_unknown_fields=True):
+    scatter: float
+    decides: dict[str, float]
+    """by the number of seeds: ``smallest_difference``"""
+    margins: dict[str, float]
+    rule: str
+    claims: list[Claim]
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True):
+    stages: list[Stage]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A task as a stage has it."""
+
+    stage: str
+    task: str
+    study: str
+    variants: tuple[str, ...]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A version of it."""
+
+    texts: dict[str, Text]
+    sizes: dict[str, dict[str, Any]]
+    recipe: dict[str, dict[str, Any]]
+    rates: dict[str, dict[str, float]]
+    tasks: dict[str, Task]
+    stages: list[Stage]
+    claims: Claims
+
+    def config(self, task: str, preset: str) -> Config:
+        """What a task's runs are trained with. Raises ValueError if that is no configuration."""
+        wanted = self.tasks[task]
+        if preset == "smoke":
+            small = {name: value for name, value in GENERAL["smoke"].items() if name not in NOT_CONFIG}
+            settings = small | {"data": wanted.data} | wanted.smoke
+        else:
+            settings = self.recipe[wanted.recipe] | self.sizes[wanted.size] | {"data": wanted.data} | wanted.settings
+        try:
+            return Config(**settings)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"benchmark {NAME}, task {task}: {error}") from None
+
+    def rates_of(self, task: str) -> dict[str, float]:
+        """The learning rates of those variants that have one of their own."""
+        return self.rates.get(self.tasks[task].rates, {})
+
+    def comparisons(self, preset: str = "cpu", tasks: tuple[str, ...] = ()) -> list[Comparison]:
+        """What is trained, in order; of some ``tasks`` all of it. Raises ValueError if there is no such task.
+
+        A smoke run has the variants of all tasks in the first one, and two in each other; those that need a GPU too.
+        """
+        for name in tasks:
+            if name not in self.tasks:
+                raise ValueError(f"--task: there is no task {name!r}; {choices(name, list(self.tasks))}")
+        if preset == "smoke":
+            return self._smoke(tasks)
+        found = [
+            self._comparison(stage.name, name, stage.seeds, stage.more)
+            for stage in self.stages
+            for name in stage.tasks
+            if not tasks or name in tasks
+        ]
+        ordered = {each.task for each in found}
+        return found + [self._comparison("on demand", name, 10**3, True) for name in tasks if name not in ordered]
+
+    def _comparison(self, stage: str, name: str, seeds: int, more: bool) -> Comparison:
+        task = self.tasks[name]
+        variants = task.variants + (task.more if more else ())
+        return Comparison(stage, name, task.study, variants, min(seeds, task.seeds))
+
+    def _smoke(self, tasks: tuple[str, ...]) -> list[Comparison]:
+        every = tuple(dict.fromkeys(name for task in self.tasks.values() for name in task.variants + task.more))
+        return [
+            Comparison("smoke", name, task.study, every if place == 0 else task.variants[:2], 1)
+            for place, (name, task) in enumerate(self.tasks.items())
+            if not tasks or name in tasks
+        ]
+
+
+@cache
+def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
+    """The version in a folder. Raises ValueError that names the file, and what is wrong in it."""
+    order, claims = _read(folder / "order.toml", Order), _read(folder / "claims.toml", Claims)
+    found = Benchmark(
+        texts=_read(folder / "texts.toml", dict[str, Text]),
+        sizes=_read(folder / "sizes.toml", dict[str, dict[str, Any]]),
+        recipe=_read(folder / "recipe.toml", dict[str, dict[str, Any]]),
+        rates=_read(folder / "rates.toml", dict[str, dict[str, float]]),
+        tasks=_read(folder / "tasks.toml", dict[str, Task]),
+        stages=order.stages,
+        claims=claims,
+    )
+    _check_names(found, folder)
+    return found
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(read_toml(path), kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _check_names(found: Benchmark, folder: Path) -> None:
+    """Raises ValueError for a name that nothing has."""
+
+    def check(file: str, what: str, name: str | int, names: Collection[str | int]) -> None:
+        if name not in names:
+            there = choices(str(name), [str(each) for each in names])
+            raise ValueError(f"{folder / file}: {what} {name!r} is nowhere defined; {there}")
+
+    for name, task in found.tasks.items():
+        if task.study != STUDY:
+            continue
+        check("tasks.toml", f"{name}: the size", task.size, found.sizes)
+        check("tasks.toml", f"{name}: the recipe", task.recipe, found.recipe)
+        if task.rates:
+            check("tasks.toml", f"{name}: the rates", task.rates, found.rates)
+    for stage in found.stages:
+        for name in stage.tasks:
+            check("order.toml", f"{stage.name}: the task", name, found.tasks)
+    for claim in found.claims.claims:
+        for name in filter(None, (claim.task, claim.minus)):
+            check("claims.toml", f"{claim.key}: the task", name, found.tasks)
+            task = found.tasks[name]
+            for variant in (claim.first, claim.second):
+                check("claims.toml", f"{claim.key}: the variant", variant, task.variants + task.more)
+            check("claims.toml", f"{claim.key}: the factor", claim.factor, task.tested)
+    keys = [claim.key for claim in found.claims.claims]
+    if len(set(keys)) < len(keys) or len(keys) > MOST_CLAIMS:
+        raise ValueError(f"{folder / 'claims.toml'}: {len(keys)} claims; give {MOST_CLAIMS} at most, no key twice")
+
+
+def smallest_difference(scatter: float, seeds: int, power: float = 0.8, alpha: float = 0.05) -> float:
+    """The smallest true difference that so many seeds tell from none with this probability.
+
+    With n paired differences of standard deviation s and a true difference δ, (mean/(s/√n))² has a noncentral F
+    distribution with 1 and n - 1 degrees of freedom and noncentrality nδ²/s²; the test is two-sided at ``alpha``.
+    """
+    freedom = seeds - 1
+    beyond = stats.t.ppf(1 - alpha / 2, freedom) ** 2
+
+    def surplus(noncentrality: float) -> float:
+        return float(stats.ncf.sf(beyond, 1, freedom, noncentrality)) - power
+
+    return float(brentq(surplus, 1e-9, 1e4) ** 0.5 * scatter / seeds**0.5)

@@ -1,0 +1,85 @@
+"""How the models of the benchmark do on longer inputs than they were trained on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments.config import Config
+from experiments.data.associative_recall import AssociativeRecall
+from experiments.data.corpus import NOT_SCORED, Sequences
+from experiments.data.synthetic import split_generator
+from experiments.records.csv_files import number, whole
+from experiments.records.schema import Comparison
+from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
+from experiments.studies.length.measure import measure_lengths
+from experiments.studies.tables import RUN, Table
+from experiments.training.loop import autocast
+from experiments.training.objectives import NextToken
+from experiments.variants import PEER, get_variant
+from linear_rope.model import CausalLM
+from linear_rope.positions.registry import has_table
+
+WINDOWS = 32
+"""of a text, of the longest length"""
+SEQUENCES, TOKENS = 512, 2**18
+"""of each length: so many sequences, or so many tokens where these are fewer"""
+
+LONGER = Table("longer", RUN | {"pairs": whole(0, 2**10), "factor": whole(1, 2**10)}, {"accuracy": number(0, 1)})
+"""``pairs``: of recall, in each sequence; 0 elsewhere"""
+
+
+def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[str]:
+    """Write length.csv or longer.csv; returns sentences about what could not be measured."""
+    task = read_benchmark().tasks[comparison.name]
+    factors, pairs = task.tested, task.pairs
+    if comparison.preset == "smoke":
+        factors, pairs = factors[:SMOKE_FACTORS], pairs[:1]
+    most = comparison.evaluated_windows["test"]
+    if objective.corpus.sequences is None:
+        return measure_lengths(root, comparison, objective, factors, min(WINDOWS, most), ways=())
+    tests = list(_tests(objective.corpus.sequences, factors, pairs, min(SEQUENCES, most)))
+    config = Config(**comparison.config)
+
+    def accuracies(name: str, seed: int, model: CausalLM) -> Iterator[pd.DataFrame | str]:
+        ends = has_table(get_variant(name).position) or get_variant(name).kernel == PEER
+        if ends:
+            yield f"{name} is not tested beyond {config.context} tokens, where its table of positions ends"
+        rows = [
+            (number_of, factor, _accuracy(model, tokens, targets, config))
+            for number_of, factor, tokens, targets in tests
+            if factor == 1 or not ends
+        ]
+        yield pd.DataFrame(rows, columns=["pairs", "factor", "accuracy"])
+
+    return LONGER.measure(root, comparison, objective, "the accuracy on longer sequences", accuracies)
+
+
+def _tests(
+    sequences: Sequences, factors: tuple[int, ...], pairs: tuple[int, ...], most: int
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """Pairs, factor of the length, and new sequences with their targets; those of recall with each number of pairs."""
+    for factor in factors:
+        longer = sequences.longer(factor)
+        count, generator = min(most, max(1, TOKENS // longer.length)), split_generator("test", seed=factor)
+        for number_of in pairs or (0,):
+            if number_of:
+                assert isinstance(longer, AssociativeRecall)
+                drawn = longer.draw_pairs(generator, count, number_of)
+            else:
+                drawn = longer.draw(generator, count)
+            tokens = drawn.astype("int64")
+            yield number_of, factor, torch.from_numpy(tokens[:, :-1]), torch.from_numpy(longer.targets(tokens))
+
+
+@torch.no_grad()
+def _accuracy(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> float:
+    """The share of the scored targets that get the largest logit."""
+    device, right = next(model.parameters()).device, 0
+    at_once = max(1, 2**14 // inputs.shape[1])
+    for part, wanted in zip(inputs.split(at_once), targets.split(at_once), strict=True):
+        with autocast(config, device):
+            right += int((model(part.to(device)).argmax(-1).cpu() == wanted).sum())
+    return right / int((targets != NOT_SCORED).sum())

@@ -1,0 +1,241 @@
+"""The benchmark as its files have it: valid throughout, what it says it is, and how its models are measured."""
+
+import math
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from experiments.config import Config, budget_steps
+from experiments.data.corpus import NOT_SCORED
+from experiments.data.registry import DATA_SETS, load_corpus
+from experiments.studies import tables
+from experiments.studies.benchmark import definition, measure
+from experiments.studies.benchmark.costs import costs, state_numbers
+from experiments.studies.benchmark.definition import read_benchmark, smallest_difference
+from experiments.studies.benchmark.figures import figures, longer_table
+from experiments.training.chosen_objective import make_objective
+from experiments.training.models import LanguageModel, build_model, check_parameters_match
+from experiments.variants import check_variants_differ, get_variant
+from linear_rope.attention.multi_head import RoPEAttention
+from tests.made_up import make_record
+
+from .conftest import drawn, opened, write
+
+V1 = read_benchmark()
+TRAINED = [name for name, task in V1.tasks.items() if task.study == "benchmark"]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("preset", ["cpu", "smoke"])
+def test_every_task_can_be_run(name, preset):
+    """Its configuration is one, its data set is there, its variants differ and have as many parameters."""
+    task, config = V1.tasks[name], V1.config(name, preset)
+    variants = [get_variant(each) for each in task.variants + task.more]
+    check_variants_differ(variants, config)
+    if config.data.partition("-")[0] not in ("imdb", "newsgroups", "stdlib"):
+        assert load_corpus(config.data).sequences.length == config.context
+    found = {each.name: costs(each, each.config(config), LanguageModel(256, config.context)) for each in variants}
+    check_parameters_match({each: (cost.parameters, 0) for each, cost in found.items()})
+    assert all(cost.state and cost.flops for cost in found.values())
+    assert task.tested[0] == 1
+
+
+def test_texts_are_those_of_the_data_sets_that_are_read():
+    assert {name: text.sha256 for name, text in V1.texts.items()} == {
+        V1.tasks[name].data: DATA_SETS[V1.tasks[name].data].known_sha256
+        for name in TRAINED
+        if V1.tasks[name].recipe == "text"
+    }
+
+
+def test_sizes_are_what_they_are_said_to_be():
+    config = V1.config("language", "cpu")
+    head = config.dim // config.heads
+    assert (config.layers, config.dim, config.heads, head) == (4, 96, 4, 24)
+    assert abs(config.num_features - head * math.log(head)) <= 1
+    budgets = [*budget_steps(config.budgets), config.steps]
+    assert [round(step * config.tokens_per_step / 1e6, 1) for step in budgets] == [0.8, 2.5, 8.0]
+    rope = get_variant("softmax-rope")
+    for name, millions in {"language": 0.47, "ladder-1.6m": 1.58, "ladder-6.4m": 6.38}.items():
+        config = V1.config(name, "cpu")
+        parameters = costs(rope, config, LanguageModel(256, config.context)).parameters
+        assert round(parameters / 1e6, 2) == millions
+        assert config.dim // config.heads in (24, 32)
+        if name != "language":
+            assert config.steps * config.tokens_per_step == pytest.approx(20 * parameters, rel=0.001)
+    for name, numbers in {"recall-2k": 2000, "recall-8k": 8192, "recall-32k": 32768}.items():
+        config = V1.config(name, "cpu")
+        for variant in V1.tasks[name].variants[1:]:
+            bare = get_variant(variant.partition("@short_conv")[0])
+            # One row of D less where there is no denominator.
+            assert costs(bare, config, LanguageModel(256, 256)).state == pytest.approx(
+                numbers, rel=1 / config.dim + 0.011
+            )
+    longest = {name: V1.tasks[name].tested[-1] * V1.config(name, "cpu").context for name in TRAINED}
+    assert {longest[name] for name in TRAINED if V1.tasks[name].question < 3} == {4096}
+    assert {longest[name] for name in TRAINED if V1.tasks[name].question > 3} == {512}
+
+
+def changed(tmp_path, file, before, after):
+    """A copy of v1 in which a text of a file was replaced, or something was added at the end."""
+    folder = tmp_path / "v1"
+    shutil.copytree(definition.FOLDER / "v1", folder)
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after, 1) if before else text + after)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("tasks.toml", "", "[more]\nquestion = 1\nasks = 'x'\nsteps = 3\n", "unknown field `steps`"),
+        ("order.toml", "seeds = 3", "seed = 3", "missing required field `seeds`|unknown field `seed`"),
+        ("claims.toml", 'expect = "lower"', 'expect = "less"', "Invalid enum value 'less'"),
+        ("tasks.toml", 'size = "base"', 'size = "bse"', "the size 'bse' is nowhere defined; did you mean 'base'"),
+        ("claims.toml", 'first = "softmax-rope"', 'first = "softmax-roep"', "the variant 'softmax-roep' is nowhere"),
+        ("claims.toml", "factor = 4", "factor = 3", "the factor 3 is nowhere defined"),
+        ("order.toml", '"language"', '"langauge"', "the task 'langauge' is nowhere defined"),
+        ("claims.toml", 'key = "convolution"', 'key = "alike"', "no key twice"),
+        ("tasks.toml", "[cost]", "[cost", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(tmp_path, file, before, after, said):
+    with pytest.raises(ValueError, match=rf"{file}.*({said})"):
+        read_benchmark(changed(tmp_path, file, before, after))
+
+
+def test_a_setting_that_there_is_not_is_refused_with_its_task(tmp_path):
+    found = read_benchmark(changed(tmp_path, "recipe.toml", "[text]\n", "[text]\nstpes = 1\n"))
+    with pytest.raises(ValueError, match=r"task language: .*'stpes'"):
+        found.config("language", "cpu")
+
+
+def test_the_smallest_difference_is_decided_as_often_as_it_says():
+    """Against drawn samples: 200,000 of them, whose share is within 5 standard errors of 0.8."""
+    generator = np.random.default_rng(0)
+    for seeds, smallest in V1.claims.decides.items():
+        n, difference = int(seeds), smallest_difference(V1.claims.scatter, int(seeds))
+        assert smallest == round(difference, 3)
+        drawn_ = generator.normal(difference, V1.claims.scatter, (200_000, n))
+        t = drawn_.mean(1) / (drawn_.std(1, ddof=1) / n**0.5)
+        assert (abs(t) > stats.t.ppf(0.975, n - 1)).mean() == pytest.approx(0.8, abs=5 * (0.16 / 200_000) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax-rope", "elu+1-rope-after", "elu+1-rope-after@decay=gate@local_conv=4", "favor+-rope-before",
+        "elu+1-none@short_conv=3", "taylor-none", "hedgehog-rope-after", "retention-none", "delta-none@decay=gate",
+        "favor+window-rope-before@decay=fixed",
+    ],
+)  # fmt: skip
+def test_the_numbers_of_a_state_are_those_that_are_carried(name):
+    variant = get_variant(name)
+    config = variant.config(Config(layers=1, dim=24, heads=2, num_features=10, context=40))
+    model = build_model(variant, config, 0, LanguageModel(256, 40))
+    (attention,) = (module for module in model.modules() if isinstance(module, RoPEAttention))
+    _, state = attention.prefill(torch.zeros(1, 40, 24))
+    sums = getattr(state, "sums", None)
+    carried = [state.carried.local, state.carried.short, getattr(state, "k", None), getattr(state, "v", None)]
+    carried += [getattr(state, "memory", None), getattr(sums, "memory", None), getattr(sums, "normaliser", None)]
+    assert state_numbers(attention, 40) == sum(tensor.numel() for tensor in carried if tensor is not None)
+
+
+def test_flops_of_a_token():
+    """By hand, for one layer of width 8 with one head: 12·8² weights in matrices, 256·8 of the embedding."""
+    config = Config(layers=1, dim=8, heads=1, num_features=6, context=3)
+    matrices = 2 * (12 * 64 + 256 * 8)
+    expected = {
+        "softmax-rope": 4 * 8 * 2,  # keys in the mean of 1, 2 and 3
+        "elu+1-rope-after": 4 * 8 * 9,
+        "elu+1-none@decay=fixed": 5 * 8 * 9,
+        "favor+-rope-before": 4 * 6 * 9 + 2 * (2 * 6 * 8),
+        "delta-none": 6 * 64,
+    }
+    for name, flops in expected.items():
+        variant = get_variant(name)
+        found = costs(variant, variant.config(config), LanguageModel(256, 3)).flops
+        extra = 2 * 8 * (name == "delta-none")  # the matrix of β
+        assert found == matrices + flops + extra, name
+
+
+class FirstHalf(torch.nn.Module):
+    """Knows every target of the sequences as far as position 64, and never one behind it."""
+
+    def __init__(self, sequences):
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.sequences = sequences
+
+    def forward(self, tokens):
+        whole = torch.cat((tokens, tokens[:, -1:]), dim=1).numpy()
+        sequences = self.sequences.longer(tokens.shape[1] // self.sequences.length)
+        targets = torch.from_numpy(sequences.targets(whole)).clamp(min=0)
+        targets[:, 64:] = 255
+        return torch.nn.functional.one_hot(targets, 256).float()
+
+
+def test_accuracy_is_measured_at_every_length(monkeypatch, tmp_path):
+    config = V1.config("parity-16", "cpu")
+    task = make_objective(load_corpus("parity-16"), config)
+    monkeypatch.setattr(tables, "trained_models", lambda *_: [("elu+1-none", 0, FirstHalf(task.sequences))])
+    record = make_record(name="parity-16", preset="cpu", config=vars(config), variants=["elu+1-none"])
+    assert measure.measure(tmp_path, record, task) == []
+    found = pd.read_csv(tmp_path / "longer.csv").set_index("factor")
+    assert found["accuracy"].to_dict() == {1: 1, 2: 1, 4: 1, 8: 0.5, 16: 0.25, 32: 0.125}
+    assert set(found["pairs"]) == {0}
+
+
+def test_recall_is_measured_with_each_number_of_pairs(monkeypatch, tmp_path):
+    config = V1.config("recall-2k", "cpu")
+    task = make_objective(load_corpus("recall-256-full"), config)
+    seen = []
+    monkeypatch.setattr(
+        measure, "_accuracy", lambda model, inputs, targets, config: seen.append((inputs, targets)) or 0.5
+    )
+    monkeypatch.setattr(tables, "trained_models", lambda *_: [("elu+1-none", 0, None)])
+    record = make_record(name="recall-2k", preset="cpu", config=vars(config), variants=["elu+1-none"])
+    assert measure.measure(tmp_path, record, task) == []
+    found = pd.read_csv(tmp_path / "longer.csv")
+    assert [*found[["factor", "pairs"]].itertuples(index=False, name=None)] == [
+        (factor, pairs) for factor in (1, 2, 4, 8, 16) for pairs in (4, 16, 64)
+    ]
+    for (inputs, targets), row in zip(seen, found.itertuples(), strict=True):
+        assert inputs.shape[1] == 256 * row.factor
+        assert inputs.shape[0] == min(512, 2**18 // inputs.shape[1], 256)  # as many as make_record evaluates
+        assert ((targets != NOT_SCORED).sum(1) == row.pairs).all()
+
+
+def test_the_table_and_the_figures(make_comparison, tmp_path):
+    objective = {"name": "answers in sequences", "metric": "accuracy", "unit": "share of answers", "better": "higher"}
+    variants = ["softmax-rope", "elu+1-rope-after@decay=fixed"]
+    root = make_comparison(
+        tmp_path / "recall-2k", ",".join(variants), 2, experiment="benchmark", objective=objective | {"vocabulary": 256}
+    )
+    rows = [
+        (variant, seed, pairs, factor, 1 / factor - 0.1 * place)
+        for place, variant in enumerate(variants)
+        for seed in range(2)
+        for pairs in (4, 16)
+        for factor in (1, 2)
+    ]
+    write(measure.LONGER, root, rows)
+    root, comparison, curves = opened(root)
+    shown = longer_table(measure.LONGER.read(root), comparison).set_index(["variant", "pairs"])
+    assert shown.loc[("softmax-rope", "4")].tolist() == ["2", "100%", "50%"]
+    assert shown.loc[(variants[1], "16")].tolist() == ["2", "90%", "40%"]
+    assert shown.columns.tolist() == ["n", "32", "64"]
+    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
+    assert stems == {"longer-4", "longer-16", "by-step"}
+
+
+def test_a_text_is_shown_by_budget_length_and_position(make_comparison, tmp_path):
+    variants = ["softmax-rope", "elu+1-rope-after@decay=fixed"]
+    root = make_comparison(tmp_path / "language", ",".join(variants), 2, experiment="benchmark", budgets="40")
+    _, stems = drawn(figures, tmp_path / "output", *opened(root))
+    assert stems == {"by-budget", "by-step"}
