@@ -37,7 +37,7 @@ class Sample:
     about: tuple[str, ...] = ()
     """the variants that are compared"""
     unlearnt: Mapping[str, str] = field(default_factory=dict)
-    """a sentence on each of these that is not clearly better than the best floor"""
+    """a sentence on each of these that is not clearly better than the lowest floor"""
     unjudged: str = ""
     """why the values, though all may be there, allow no verdict; empty if they do"""
 

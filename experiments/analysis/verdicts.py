@@ -154,7 +154,7 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
     values = list(sample.values.values())
     told = "; ".join(sample.unlearnt.values())
     if sample.unjudged or (told and len(sample.unlearnt) == len(sample.about)):
-        return None, sample.unjudged or f"none is above the best floor: {told}"
+        return None, sample.unjudged or f"nothing was learnt that could be compared: {told}"
     if len(values) < SMALLEST_SAMPLE:
         return None, f"too few {sample.unit_of_sample}: {len(values)}, and {SMALLEST_SAMPLE} are needed"
     if claim.kind == "count":
@@ -167,7 +167,7 @@ def _test(claim: Claim, sample: Sample | None) -> tuple[tuple[float, float] | No
         return None, "all values are equal"
     inside, outside = p_values(values, claim.region, claim.margin, claim.resolution, sample.pooled)
     if told and inside < outside and claim.region[0] < 0 < claim.region[1]:
-        return None, f"one is as good as the other, but not both are above the best floor: {told}"
+        return None, f"one is as good as the other, but not both have learnt something: {told}"
     return (inside, outside), ""
 
 

@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
 
 
 def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
-    """Which variants have not beaten the best floor; empty if all have."""
+    """Which variants have learnt nothing that can be told; empty if all have."""
     comparison = found.comparison
     if not unlearnt or comparison.floor is None:
         return ""
@@ -62,7 +62,7 @@ def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
     than = f"better than the floor ({comparison.floor.name}: {in_figures(comparison.floor.value, comparison)})"
     if len(names) == len(found.finished):
         best = in_figures(found.final(found.finished[0].name).mean, comparison)
-        return f"No variant is clearly {than}; the best has {best}."
+        return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
     if len(names) > 2:
         return f"{len(names)} of {len(found.finished)} variants are not clearly {than}."
     said = listed(names)
