@@ -19,9 +19,13 @@ STUDY = read_study(Path(__file__).parent)
 
 def figures(root: Path, output: Path, comparison: Comparison, curves: pd.DataFrame, summary: pd.DataFrame) -> Entries:
     attention = ATTENTION.read(root)
-    directory = output / "figures"
-    drawn = convergence_figures(curves, summary, comparison, directory)
-    return [*drawn, *attention_figures(directory, comparison, attention)]
+    directory, tables, first = output / "figures", (curves, summary, comparison), Entries()
+    if overview_variants(*tables):
+        objective = comparison.objective
+        entry = STUDY.figure("overview", quantity=objective.quantity, better=objective.better)
+        first.append(draw(directory, entry, overview_figure, *tables))
+    drawn = convergence_figures(*tables, directory)
+    return [*first, *drawn, *attention_figures(directory, comparison, attention)]
 
 
 def convergence_figures(
@@ -39,8 +43,6 @@ def convergence_figures(
     tables = (curves, summary, comparison)
     recorded = set(curves["split"])
     entries = []
-    if overview_variants(*tables):
-        entries.append(draw(directory, STUDY.figure("overview", **metric), overview_figure, *tables))
     if "validation" in recorded:
         windows = comparison.evaluated_windows["validation"]
         entry = STUDY.figure("validation", windows=windows, context=config["context"], **said, **metric)
