@@ -220,7 +220,7 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
 
     def floors_of(self, metric: str, split: str = "test", steps: int | None = None) -> list[Floor]:
         """Of runs of so many steps, or of whole ones, from the worst to the best."""
-        of_steps = {0, self.config.get("steps") if steps is None else steps}
+        of_steps = {0, self.config.get("steps") if steps is None else steps}  # a study that trains nothing has none
         found = [each for each in self.every_floor if (each.metric, each.split) == (metric, split)]
         of_runs = (each for each in found if each.steps in of_steps)
         return sorted(of_runs, key=lambda floor: self._sign(metric) * floor.value)

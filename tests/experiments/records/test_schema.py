@@ -9,7 +9,7 @@ import pytest
 
 from experiments.records.record import decoded, read_comparison, read_metrics, read_record, run_config, run_status
 from experiments.records.schema import Comparison, RunConfig, Status
-from tests.made_up import comparison_fields
+from tests.made_up import comparison_fields, make_record
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 GONE = object()
@@ -147,3 +147,9 @@ def test_a_run_s_file_is_read_from_its_directory(tmp_path):
     (directory / "config.json").write_text(json.dumps(RUN))
     with pytest.raises(ValueError, match=r"is that of elu\+1-none seed 0, not of a seed 0"):
         run_config(tmp_path, "a", 0)
+
+
+def test_a_study_that_trains_nothing_has_no_floor():
+    record = make_record(experiment="speed")
+    assert record.floor is None
+    assert record.floors_of("bits_per_byte") == []
