@@ -3,13 +3,14 @@
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from experiments.console import install_command
 from experiments.records.files import read_file, wrong_file
 from experiments.records.schema import MetricsRow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = {"variant": "string", "seed": "int64", "step": "int64", "tokens": "int64"}
 COLUMNS |= {"split": "string", "metric": "string", "value": "float64"}
@@ -73,14 +74,16 @@ def _read_rows(path: Path, version: tuple[int, ...]) -> RunRows:
     return runs
 
 
-def texts_as_parquet(table: pd.DataFrame) -> bytes:
+def texts_as_parquet(table: "pd.DataFrame") -> bytes:
     """A table of texts as a file in which whole numbers and numbers are such; an empty cell among them is a null."""
     arrow = pyarrow()
     return _to_bytes(arrow, arrow.table({name: _typed(arrow, list(table[name])) for name in table}))
 
 
-def read_texts(content: bytes) -> pd.DataFrame:
+def read_texts(content: bytes) -> "pd.DataFrame":
     """The texts of such a file. Raises ValueError if it is damaged."""
+    import pandas as pd  # not on import: commands that read no table start without it
+
     table = _read(pyarrow(), content)
     return pd.DataFrame(
         {name: _texts(_cells(column)) for name, column in zip(table.column_names, table.columns, strict=True)},
