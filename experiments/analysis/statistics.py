@@ -261,7 +261,8 @@ def summarise(root: Path, comparison: Comparison, curves: pd.DataFrame | None = 
             rows.append(told | {"metric": metric, "unit": unit} | row)
         for metric in EXACT:
             rows.append(told | {"metric": metric, "unit": "parameters", "n": 1, "mean": getattr(variant, metric)})
-    table = pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
+    columns = [name for name in SUMMARY_COLUMNS if name != "beats" or comparison.every_floor]
+    table = pd.DataFrame(rows, columns=columns)
     return table.astype({"reached": "Int64"}).fillna({"seeds": "", "beats": ""})
 
 

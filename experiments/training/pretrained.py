@@ -96,11 +96,12 @@ class Pretrained:
 
         Raises ValueError if there is none, it is damaged, or its positions were scaled by another spread.
         """
-        std = Config(**self.comparison.config).matrix_std
-        if variant.position in SCALED and std != self.matrix_std:
+        there = Config(**self.comparison.config)
+        if variant.position in SCALED and there.matrix_std != self.matrix_std:
             raise ValueError(
-                f"--initial-std is {self.matrix_std}, but {self.directory} of --initial-weights was trained with "
-                f"{std}, by which {variant.name} scales its positions; give --initial-std {std}"
+                f"matrices begin at a standard deviation of {self.matrix_std:.3g}, and those of --initial-weights "
+                f"{self.directory} at {there.matrix_std:.3g}, by which {variant.name} scales its positions; give "
+                f"--initial-std {there.initial_std} --initial-spread {there.initial_spread}"
             )
         wanted = _of_the_model(variant)
         same = [one.name for one in self.comparison.variants if _of_the_model(get_variant(one.name)) == wanted]

@@ -42,7 +42,8 @@ def test_data_says_what_is_here_and_what_is_not(tmp_path, capsys):
     with_file = capsys.readouterr().out
     assert "[data]" in with_file
     for name, data_set in DATA_SETS.items():
-        always_here = name.split("-")[0] in ("stdlib", "recall", "copying", "parity", "s3", "a5", "numerals", "late")
+        generated = ("recall", "copying", "induction", "parity", "s3", "a5", "s5", "numerals", "late")
+        always_here = name.split("-")[0] in ("stdlib", *generated)
         assert ("not here: " in section(without, name)) == (not always_here)
         assert ("not here: " in section(with_file, name)) == (not always_here and "enwik8" not in name)
         assert data_set.url is None or data_set.url in section(without, name)

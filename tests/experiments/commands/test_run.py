@@ -93,7 +93,7 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
     again = shutil.copytree(comparison, tmp_path / comparison.name)
     before = {path: path.read_bytes() for path in again.rglob("metrics.jsonl")}
     assert quick_run(again, "--seeds", "2") == 0
-    assert "16 of 16 runs are done already" in capsys.readouterr().out
+    assert "12 of 12 runs are done already" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
 
 
@@ -233,7 +233,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     out = tmp_path / "planned"
     assert quick_run(out, "--dry-run", "--seeds", "3") == 0
     output = capsys.readouterr().out
-    assert "24 runs, 24,576 tokens" in output  # 8 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
+    assert "18 runs, 18,432 tokens" in output  # 6 variants x 3 seeds x 4 steps x 4 sequences x 64 tokens
     assert "favor+-rope-after" in output
     assert "estimated time" in output
     assert not out.exists()

@@ -24,7 +24,7 @@ def scratch(tmp_path):
 
 WRONG_USES = [
     ("run", "run needs STUDY"),
-    ("rnu", "did you mean 'run'? choose from run, report, claims, list"),
+    ("rnu", "did you mean 'run'? choose from run, report, pack, claims, list"),
     ("report", "report needs DIRECTORY"),
     ("report .", "comparison.json"),
     ("report absent", "comparison.json"),
@@ -40,7 +40,7 @@ WRONG_USES = [
     ("translate . --text x", "translate needs --variant"),
     ("translate . --variant x --text y", "comparison.json"),
     ("train .", "config.json cannot be read"),
-    ("run nonsense", "choose from convergence, forgetting"),
+    ("run nonsense", "choose from convergence, recipe, forgetting"),
     ("run speed --out taken", "holds 'report.md' and no comparison.json"),
     ("run speed --out dangling", "dangling is in the way"),
 ]

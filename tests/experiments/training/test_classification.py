@@ -220,7 +220,12 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(root, tmp_path, weights):
             r"size \(embedding.tokens.weight is \(51, 32\) and here \(51, 64\)\); give",
         ),
         ("softmax-learned", 0, {"context": 12}, "with learned positions, --context"),
-        ("softmax-sinusoidal", 0, {"initial_std": 0.08}, "scales its positions; give --initial-std 0.02"),
+        (
+            "softmax-sinusoidal",
+            0,
+            {"initial_std": 0.08},
+            "give --initial-std 0.02 --initial-spread 0.9",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused(root, name, seed, settings, said):

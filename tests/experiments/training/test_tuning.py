@@ -471,13 +471,13 @@ def test_a_variant_all_of_whose_trials_diverged_keeps_the_comparison_s_rate_for_
     assert tuned_run(root, rates="1e29,1e30") == 1
     rate = get_preset("smoke", STUDIES["convergence"]).config.learning_rate
     assert f"{VARIANT}: {rate} (the comparison's: it diverged at all of them)" in capsys.readouterr().out
-    assert settings_of(root) == {VARIANT: {"learning_rate": 0.002}}
+    assert settings_of(root) == {VARIANT: {"learning_rate": rate}}
     assert run_status(root, VARIANT, 0).state == "done"
-    told = "0.002 (not tuned: diverged)"
+    told = f"{rate} (not tuned: diverged)"
     row = {"variant": VARIANT, "1e+29": "diverged", "1e+30": "diverged", "trained with": told}
     assert rates_table(root, read_comparison(root)).to_dict("records") == [row]
     assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
-    assert run_config(root, VARIANT, 1).config["learning_rate"] == 0.002
+    assert run_config(root, VARIANT, 1).config["learning_rate"] == rate
 
 
 def test_parts_are_refused_where_rates_are_searched(tmp_path, capsys):
