@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from experiments.analysis.curves import read_curves
-from experiments.analysis.difference import LOSS_MARGIN, SHARE_MARGIN, Difference, paired_test
+from experiments.analysis.difference import LOSS_MARGIN, SHARE_MARGIN, SHARES, Difference, paired_test
 from experiments.analysis.runs import Runs
 from experiments.analysis.samples import one_text, paired
 from experiments.analysis.statistics import summarise
@@ -101,8 +101,8 @@ class Comparison:
             a: the name of a variant.
             b: that of another.
             metric: one of the test split's in ``curves``; None is the one by which variants are compared here.
-            margin: the smallest difference that matters; None is 0.02 of a loss and 0.05 of a share. Give one for what
-                is neither, as BLEU.
+            margin: the smallest difference that matters; None is 0.02 of a loss and 0.05 of a share. For what is
+                neither, as BLEU, one has to be given.
 
         Raises:
             ValueError: there is no such variant or metric, a is b, or the margin is not above 0.
@@ -118,8 +118,12 @@ class Comparison:
             raise ValueError(f"metric is {metric!r}, which the test split does not have; {choices(metric, tested)}")
         is_loss = metric == "loss" or metric.startswith(("bits_per_", "nats_per_"))
         better = objective.better if metric == objective.metric else "lower" if is_loss else "higher"
+        if margin is None and not is_loss and metric not in SHARES:
+            raise ValueError(
+                f"margin is None, and {metric} is neither a loss nor a share; give the difference that matters"
+            )
         if margin is None:
-            margin = LOSS_MARGIN if better == "lower" else SHARE_MARGIN
+            margin = LOSS_MARGIN if is_loss else SHARE_MARGIN
         if not 0 < margin < math.inf:
             raise ValueError(f"margin is {margin}; give a number above 0")
         sample = paired(a, b, f"test_{metric}")(self.directory, self.record, Runs(self.directory, self.record, curves))
@@ -280,6 +284,11 @@ class TrainedRun:
         tokenizer = self.tokenizer()
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"the record of {self.comparison.directory} names no tokenizer; run the comparison again")
+        if is_packed(self.comparison.directory, self.variant, self.seed):
+            raise ValueError(
+                f"{self} is packed in {self.comparison.directory}, without the checkpoints whose average translates; "
+                "train it again"
+            )
         config = Config(**record.config)
         model = self.model(device)
         load_average(run_directory(self.comparison.directory, self.variant, self.seed), model, config)

@@ -32,6 +32,8 @@ class Preset:
         """The configuration with these settings, and those of their data set below them."""
         own = dict(self.of_data.get(settings.get("data", self.config.data), {}))
         own.pop("instead_of", None)
+        if "initial_std" in settings:
+            own["initial_spread"] = 0.0
         return replace(self.config, **own | dict(settings))
 
 

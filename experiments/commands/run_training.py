@@ -18,7 +18,7 @@ from experiments.console import available_cores, command_line, duration, make_co
 from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED
 from experiments.launch.companions import check_can_share
-from experiments.launch.extend import extend, extended_config
+from experiments.launch.extend import as_it_was, extend, extended_config, was_stopped
 from experiments.launch.launcher import Launcher, Run
 from experiments.launch.parts import Part, parse_part, without_part
 from experiments.launch.progress import Display
@@ -74,7 +74,7 @@ def run_training(
         )
     root = options.directory
     if options.extend:
-        config = extended_config(root, config)
+        config = extended_config(root, config, options.settings)
     device = _device(options)
     if options.shard:
         check_can_shard(device)
@@ -129,11 +129,15 @@ def run_training(
     comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if grid else 0
     comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
-    if options.extend:
+    if options.extend and was_stopped(root, config):
         with only_one_run(root, console):
             extend(root, config)
     # What cannot be merged is refused before anything is written.
-    tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, comparison), options.baseline))
+    checked = as_it_was(root, comparison) if options.extend else comparison
+    tuning.check_trials(root, store.with_baseline(store.merge_with_existing(root, checked), options.baseline))
+    if options.extend:
+        with only_one_run(root, console):
+            extend(root, config)
     if options.dry_run:
         if device.type == "cuda":
             models.resolve_device("cuda")  # whose step is to be measured

@@ -7,8 +7,10 @@ weights that it had there, and where it ended before becomes one of its budgets.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -16,22 +18,25 @@ from experiments.config import Config
 from experiments.launch.runs import write_status
 from experiments.records.files import read_file, write_atomically
 from experiments.records.record import read_comparison, run_config, run_directory, run_status, write_record
+from experiments.records.schema import Comparison
 from experiments.records.store import differing_settings, refuse_if_differing
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.schedule import last_constant_step
 
 
-def extended_config(root: Path, config: Config) -> Config:
-    """The configuration that the comparison in ``root`` goes on with if it is to have as many steps as ``config``.
+def extended_config(root: Path, config: Config, given: Mapping[str, Any]) -> Config:
+    """The configuration that the comparison in ``root`` goes on with; without ``given`` steps it has those it had.
 
     Raises:
         ValueError: there is no comparison, or it cannot be given more steps; nothing was written.
     """
     if not (root / "comparison.json").is_file():
         raise ValueError(f"--extend goes on with a comparison, and --out {root} holds none; leave it out")
+    if "budgets" in given:
+        raise ValueError("--budgets is given with --extend, whose budget is where the runs ended before; leave it out")
     there = Config(**read_comparison(root).config)
-    if config.steps == there.steps:
-        return replace(config, budgets=there.budgets)
+    if "steps" not in given or config.steps == there.steps:
+        return replace(config, steps=there.steps, budgets=there.budgets)
     if config.steps < there.steps:
         raise ValueError(f"--steps is {config.steps:,}, and the runs of {root} have {there.steps:,}; give more")
     if there.schedule != "trapezoid":
@@ -42,6 +47,18 @@ def extended_config(root: Path, config: Config) -> Config:
         )
     earlier = [] if there.budgets == "none" else [there.budgets]
     return replace(config, budgets=",".join([*earlier, str(there.steps)]))
+
+
+def was_stopped(root: Path, config: Config) -> bool:
+    """Whether ``extend`` was stopped when it had begun: some runs have as many steps, and the comparison not yet."""
+    there = read_comparison(root)
+    return there.config["steps"] != config.steps and any(_has(root, *run, config.steps) for run in there.runs)
+
+
+def as_it_was(root: Path, comparison: Comparison) -> Comparison:
+    """The comparison, with the steps and budgets that the one in ``root`` has now."""
+    there = Config(**read_comparison(root).config)
+    return structs.replace(comparison, config=comparison.config | _length(there))
 
 
 def extend(root: Path, config: Config) -> None:
@@ -71,10 +88,10 @@ def extend(root: Path, config: Config) -> None:
                 ) from None
     for run in runs:
         _extend_run(root, *run, before.steps, last_constant, now)
-    write_record(root / "comparison.json", structs.replace(comparison, config=comparison.config | _changed(now)))
+    write_record(root / "comparison.json", structs.replace(comparison, config=comparison.config | _length(now)))
 
 
-def _changed(config: Config) -> dict[str, object]:
+def _length(config: Config) -> dict[str, object]:
     return {"steps": config.steps, "budgets": config.budgets}
 
 
@@ -92,15 +109,15 @@ def _extend_run(root: Path, variant: str, seed: int, steps: int, last_constant: 
         ended.mkdir(exist_ok=True)
         if not (ended / "metrics.jsonl").exists():
             write_atomically(ended / "metrics.jsonl", read_file(metrics, "remove the run's directory"))
-        weights = checkpoint_path(directory / "checkpoint", steps)
-        if weights.exists():
-            os.replace(weights, ended / weights.name)
+        for weights in (directory / "checkpoint").glob("step*"):
+            if weights > checkpoint_path(directory / "checkpoint", last_constant):
+                os.replace(weights, ended / weights.name)
         rows = read_file(ended / "metrics.jsonl", "remove the run's directory").splitlines(keepends=True)
         write_atomically(metrics, b"".join(row for row in rows if _is_of_both(row, last_constant)))
     made_with = run_config(root, variant, seed)
     assert made_with is not None
     write_status(directory, "queued", note=f"given more steps: {config.steps:,} in place of {steps:,}")
-    changed = structs.replace(made_with, config=made_with.config | _changed(config))
+    changed = structs.replace(made_with, config=made_with.config | _length(config))
     write_record(directory / "config.json", changed)
 
 

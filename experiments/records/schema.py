@@ -138,6 +138,9 @@ class Floor(Struct, kw_only=True, frozen=True):
 
 KNOWS_NOTHING = "to know nothing"
 """the floor of older records: the best answer that does not depend on the input"""
+UNIGRAM, ONE_ANSWER, GUESSING = "unigram", "one answer to all", "guessing"
+BLIND = (KNOWS_NOTHING, UNIGRAM, ONE_ANSWER, GUESSING)
+"""floors of answers that do not depend on the input"""
 HIGHER_IS_BETTER = ("accuracy", "bleu", "f1", "matthews", "spearman")
 """of the metrics that floors may have besides the compared one"""
 
@@ -243,8 +246,8 @@ class Comparison(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def floor(self) -> Floor | None:
-        """The lowest one of the metric by which variants are compared: what has not beaten it has learnt nothing."""
-        return next((floor for floor in self.floors_of(self.objective.metric) if floor.equal), None)
+        """The best that knows nothing of the input, by the metric of the comparison: below it nothing was learnt."""
+        return next((floor for floor in reversed(self.floors_of(self.objective.metric)) if floor.name in BLIND), None)
 
     def baseline_of(self, variant: VariantRecord) -> str:
         """The variant that this one is compared with, maybe itself; of older records it may be one that was not run."""

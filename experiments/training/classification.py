@@ -21,7 +21,7 @@ from experiments.config import Config
 from experiments.console import install_command
 from experiments.data.examples import NEARER, Examples
 from experiments.data.synthetic import SPLITS
-from experiments.records.schema import Floor, ObjectiveRecord
+from experiments.records.schema import ONE_ANSWER, Floor, ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import Batch, Metric, at_least_single, evaluated
@@ -46,7 +46,6 @@ METRICS = {
 
 LABELS = "labels of"
 """how the name of the objective begins"""
-ONE_ANSWER = "one answer to all"
 
 
 @dataclass(frozen=True)

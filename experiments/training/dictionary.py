@@ -12,7 +12,7 @@ MOST_LINKS = 2**24
 """of a word with one of its translation; pairs beyond so many are not read"""
 
 
-def words(text: str) -> list[str]:
+def written_words(text: str) -> list[str]:
     """Its words, without signs, as they are written."""
     return re.findall(r"\w+", text)
 
@@ -34,8 +34,8 @@ def learnt(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     sources, targets = dict[str, int](), dict[str, int]()
     links, groups, made, total = list[npt.NDArray[np.int64]](), list[npt.NDArray[np.int64]](), 0, 0
     for source, target in pairs:
-        first = np.array([sources.setdefault(word, len(sources)) for word in words(source)], np.int64)
-        second = np.array([targets.setdefault(word, len(targets)) for word in words(target)], np.int64)
+        first = np.array([sources.setdefault(word, len(sources)) for word in written_words(source)], np.int64)
+        second = np.array([targets.setdefault(word, len(targets)) for word in written_words(target)], np.int64)
         links.append(((first << 32) + second[:, None]).ravel())
         groups.append(np.repeat(made + np.arange(len(second)), len(first)))
         made, total = made + len(second), total + len(links[-1])

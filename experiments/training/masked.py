@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
 from experiments.data.synthetic import split_generator
-from experiments.records.schema import Floor
+from experiments.records.schema import UNIGRAM, Floor
 from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import (
     Batch,
@@ -113,7 +113,7 @@ class MaskedToken(NextToken):
         for split, most in evaluated(config).items():
             targets = self.windows(split, most)[1].numpy()
             nats = unigram_loss(self.splits["train"], targets[targets != NOT_SCORED], self.vocabulary)
-            found.append(Floor(name="unigram", metric=self.primary.name, value=nats, split=split))
+            found.append(Floor(name=UNIGRAM, metric=self.primary.name, value=nats, split=split))
         return found
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from experiments.config import Config
 from experiments.console import install_command
 from experiments.data.examples import SPLITS, Examples
-from experiments.records.schema import Floor
+from experiments.records.schema import UNIGRAM, Floor
 from experiments.training.checkpoint import averaged_weights
 from experiments.training.dictionary import word_by_word
 from experiments.training.from_examples import FromExamples, padded
@@ -134,8 +134,8 @@ class Translation(FromExamples):
         for split, most in evaluated(config).items():
             chosen = self.chosen(split, most)
             nats = unigram_loss(known, self._targets(split, chosen), self.vocabulary)
-            found.append(Floor(name="unigram", metric=self.primary.name, value=nats, split=split))
-        rows = self.examples.test.iloc[chosen]
+            found.append(Floor(name=UNIGRAM, metric=self.primary.name, value=nats, split=split))
+        rows = self.examples.test.iloc[self.chosen("test", config.test_windows)]
         texts, wanted = rows["source"].tolist(), rows["target"].tolist()
         said = {AS_IT_IS: texts, "word by word": word_by_word(pairs["source"], pairs["target"], texts)}
         return found + [

@@ -9,10 +9,9 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import Estimate, summarise
 from experiments.data.registry import DATA_SETS
 from experiments.records.record import read_comparison
-from experiments.records.schema import KNOWS_NOTHING, Comparison, Floor
+from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison, Floor
 from experiments.report.answer import Findings
 from experiments.study import Entries, read_study
-from experiments.training.classification import ONE_ANSWER
 
 STUDY = read_study(Path(__file__).parent)
 PUBLISHED = {

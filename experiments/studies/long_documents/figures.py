@@ -23,11 +23,10 @@ from experiments.figures.panels import (
 )
 from experiments.figures.settings import LOOKS
 from experiments.figures.style import draw, legend_label, variant_style
-from experiments.records.schema import KNOWS_NOTHING, Comparison
+from experiments.records.schema import KNOWS_NOTHING, ONE_ANSWER, Comparison
 from experiments.studies.answers import samples
 from experiments.studies.long_documents.measure import COSTS, ROUNDS, line_of, lines_of, named
 from experiments.study import Entries, read_study
-from experiments.training.classification import ONE_ANSWER
 
 STUDY = read_study(Path(__file__).parent)
 PUBLISHED = {

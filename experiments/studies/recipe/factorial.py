@@ -10,7 +10,7 @@ from experiments.analysis.curves import read_curves
 from experiments.analysis.statistics import Estimate, estimate, finished_values
 from experiments.config import Config
 from experiments.records.record import read_comparison
-from experiments.records.schema import Comparison
+from experiments.records.schema import Comparison, VariantRecord
 from experiments.studies.convergence.figures import convergence_figures
 from experiments.study import Entries, read_study
 from experiments.training.objectives import Objective
@@ -44,11 +44,8 @@ def overview(roots: Sequence[Path]) -> Entries:
             continue
         _, _, spread = _place(root)
         head = {"data": comparison.data[0].called, "optimiser": Config(**comparison.config).optimizer, "spread": spread}
-        rates = {
-            variant.name: (comparison.config | variant.settings)["learning_rate"] for variant in comparison.variants
-        }
-        row = {str(name): f"{values.mean():.3f}" for name, values in found.items()}
-        losses.append(head | {name: f"{loss} (rate {rates[name]:g})" for name, loss in row.items()})
+        trained = [variant for variant in comparison.variants if variant.name in found]
+        losses.append(head | {variant.name: _cell(found[variant.name], variant) for variant in trained})
         there = [pair for pair in PAIRS if {*pair} <= {*found}]
         differences.append(head | {f"{a} − {b}": told(estimate([*(found[a] - found[b]).dropna()])) for a, b in there})
     if not losses:
@@ -63,6 +60,13 @@ def test_losses(root: Path, comparison: Comparison) -> pd.DataFrame:
     tested = values[values["metric"] == f"test_{comparison.objective.metric}"]
     found = tested.pivot(index="seed", columns="variant", values="value")
     return found[[variant.name for variant in comparison.variants if variant.name in found]]
+
+
+def _cell(values: "pd.Series[float]", variant: VariantRecord) -> str:
+    """Mean loss, and the learning rate where each variant has its own."""
+    rate = variant.settings.get("learning_rate")
+    remark = ", not tuned" if variant.not_tuned else ""
+    return f"{values.mean():.3f}" + (f" (rate {rate:g}{remark})" if rate else "")
 
 
 def told(found: Estimate) -> str:

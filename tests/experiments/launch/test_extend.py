@@ -123,3 +123,33 @@ def test_a_run_without_the_weights_of_its_last_constant_step_is_refused(copy, ca
     assert "has no weights of step 6, where its learning rate began to fall" in said
     assert run(copy.parent / "none", "--extend") == 2
     assert "holds none; leave it out" in capsys.readouterr().err
+
+
+def test_without_steps_it_keeps_those_it_had_and_refuses_budgets(copy, capsys):
+    before = content(copy / "softmax-rope" / "seed0")
+    words = [*QUICK, "--variants", TWO, "--out", str(copy), "--extend"]
+    with undrawn():
+        assert main([*words, "--seeds", "2"]) == 0
+    assert read_comparison(copy).config["steps"] == 10
+    assert content(copy / "softmax-rope" / "seed0") == before
+    assert main([*words, "--budgets", "5", "--steps", "20"]) == 2
+    assert "--budgets is given with --extend" in capsys.readouterr().err
+
+
+def test_what_is_refused_after_all_is_read_leaves_it_as_it_was(copy, capsys):
+    before = content(copy)
+    assert run(copy, "--extend", "--baseline", "softmax-nine", steps=20) == 2
+    assert "--baseline is 'softmax-nine'" in capsys.readouterr().err
+    assert run(copy, "--extend", "--learning-rates", "0.01,0.02", steps=20) == 2
+    assert content(copy) == before
+
+
+def test_no_weights_from_the_fall_are_left_to_go_on_from(tmp_path):
+    often = "--checkpoint-every", "1", "--kept-checkpoints", "5"
+    assert run(tmp_path / "short", *often, variants="softmax-rope") == 0
+    assert run(tmp_path / "short", *often, "--extend", steps=20, variants="softmax-rope") == 0
+    assert run(tmp_path / "long", *often, "--budgets", "10", steps=20, variants="softmax-rope") == 0
+    by_place = [{(r["step"], r["split"]): r for r in metrics(tmp_path / each)} for each in ("short", "long")]
+    assert by_place[0] == by_place[1]
+    status = json.loads((tmp_path / "short" / "softmax-rope" / "seed0" / "status.json").read_text())
+    assert not any("passed over" in note for note in status["notes"])
