@@ -9,9 +9,9 @@ from experiments.analysis.significance import p_values
 from experiments.analysis.statistics import SMALLEST_SAMPLE, Estimate, estimate
 from experiments.analysis.verdicts import ALPHA
 
-LOSS_MARGIN, SHARE_MARGIN = 0.02, 0.05
 SHARES = ("accuracy", "f1", "matthews", "spearman")
 """metrics from 0 to 1, or from -1 to 1"""
+LOSS_MARGIN, SHARE_MARGIN = 0.02, 0.05
 """differences that matter where nothing else is said: of a loss (bits per byte), and of a share (5 points)"""
 
 

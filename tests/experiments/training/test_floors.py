@@ -101,12 +101,14 @@ def test_the_order_is_chosen_on_the_validation_split():
     assert floors["6-gram"] > floors["unigram"]
 
 
-def test_of_more_than_can_be_counted_the_split_is_counted_once(monkeypatch):
+@pytest.mark.parametrize("beginning", [None, 4000])
+def test_of_more_than_can_be_counted_the_split_is_counted_once(monkeypatch, beginning):
     objective = make_objective(corpus_of_text("text", TEXT), Config(**SIZES))
     few, many = by_name(objective, steps=40), by_name(objective, steps=1000)
-    monkeypatch.setattr("experiments.training.objectives.MOST_COUNTED", 4000)
+    train = objective.splits["train"][:beginning]
+    monkeypatch.setattr("experiments.training.objectives.MOST_COUNTED", len(train))
     assert by_name(objective, steps=40) == few
-    once = WittenBell(objective.splits["train"][None], 256).losses(
+    once = WittenBell(train[None], 256).losses(
         torch.cat([objective.windows("test", 9)[0], objective.windows("test", 9)[1][:, -1:]], 1).numpy()
     )
     assert by_name(objective, steps=1000)["bigram"] == pytest.approx(once[1] / math.log(2)) != many["bigram"]
