@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.records.record import read_comparison, run_directory, run_rows, run_status
+from experiments.records.record import planned_runs, read_comparison, run_directory, run_rows, run_status
 from experiments.records.schema import Comparison, MetricsRow
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Follower:
     def _progress(self, root: Path, now: float) -> Progress:
         comparison = self._once(root / "comparison.json", lambda: read_comparison(root))
         runs, curves = [], defaultdict[str, dict[int, list[float]]](lambda: defaultdict(list))
-        for variant, seed in comparison.runs:
+        for variant, seed in planned_runs(root, comparison):
             run, validation = self._run(root, comparison, variant, seed, now)
             runs.append(run)
             for step, value in validation.items():

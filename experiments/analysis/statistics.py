@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from experiments.analysis.curves import read_curves
-from experiments.records.record import run_status
+from experiments.records.record import planned_runs, run_status
 from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
 
 SMALLEST_SAMPLE = 3
@@ -101,7 +101,7 @@ def first_at_or_below(curve: "pd.Series[float]", target: float) -> float:
 
 
 def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.DataFrame:
-    """Every run with its ``state`` and ``reason``.
+    """Every run that is planned with its ``state`` and ``reason``.
 
     The state is that of status.json, or of comparison.json where a failure could not be written to the former. A run
     counts as done only with its test figure on record.
@@ -110,7 +110,7 @@ def run_states(root: Path, comparison: Comparison, curves: pd.DataFrame) -> pd.D
     tested = set(zip(tests["variant"], tests["seed"], strict=True))
     unrecorded = {(run.variant, run.seed): run for run in comparison.unrecorded}
     rows = []
-    for variant, seed in comparison.runs:
+    for variant, seed in planned_runs(root, comparison):
         status = unrecorded.get((variant, seed)) or run_status(root, variant, seed)
         state, reason = str(status.state), status.reason
         if state == "done" and (variant, seed) not in tested:

@@ -21,6 +21,7 @@ from experiments.records.parquet import RunRows, read_rows, rows_as_parquet, tex
 from experiments.records.record import (
     PACKED_ROWS,
     PACKED_STATUSES,
+    TRIALS,
     is_finished,
     kept_rows,
     packed_statuses,
@@ -40,7 +41,6 @@ from experiments.records.store import (
     differing_settings,
     refuse_if_differing,
 )
-from experiments.training import tuning
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.subwords import FILE as TOKENIZER
 from experiments.training.trained_models import PACKED_SEED, packed_weights
@@ -61,8 +61,8 @@ def pack(options: PackOptions) -> int:
     directory, out = options.directory, options.out
     check_directory(out)
     packed = _packed(directory, out, options.weights)
-    trials = directory / tuning.DIRECTORY
-    also = _packed(trials, out / tuning.DIRECTORY, False).files if (trials / "comparison.json").exists() else {}
+    trials = directory / TRIALS
+    also = _packed(trials, out / TRIALS, False).files if (trials / "comparison.json").exists() else {}
     for path, content in (packed.files | also).items():
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ from experiments.presets import get_preset
 from experiments.records import store
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, for_a_moment, one_part, only_one_run
-from experiments.records.record import is_finished, read_comparison, run_directory, write_record
+from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, write_record
 from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
@@ -274,8 +274,8 @@ class _Trainer:
 
     def reuse_trials(self, comparison: Comparison) -> None:
         """A variant's best trial is its first seed."""
-        if (self.root / tuning.DIRECTORY).is_dir():
-            self.reusable = trained_runs(self.root / tuning.DIRECTORY, comparison.notes) | self.reusable
+        if (self.root / TRIALS).is_dir():
+            self.reusable = trained_runs(self.root / TRIALS, comparison.notes) | self.reusable
 
     def tell(self, failures: dict[tuple[Path, Run], Failure]) -> None:
         for (at, run), failure in failures.items():
@@ -347,7 +347,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     otherwise = store.trained_otherwise(root, comparison)
-    otherwise += store.trained_otherwise(root / tuning.DIRECTORY, tuning.trials(root, comparison))
+    otherwise += store.trained_otherwise(root / TRIALS, tuning.trials(root, comparison))
     measured = resolve(study.measure)(root, comparison, objective)
     store.add_notes(comparison, [*_short_of_the_peak(config), *otherwise, *measured])
     write_record(root / "comparison.json", comparison)
@@ -376,7 +376,7 @@ def _tune(trainer: _Trainer, comparison: Comparison) -> dict[tuple[Path, Run], F
     variants = untuned(comparison)
     if not variants:
         return {}
-    root, at = trainer.root, trainer.root / tuning.DIRECTORY
+    root, at = trainer.root, trainer.root / TRIALS
     rates = ", ".join(map(str, comparison.learning_rates))
     where = f"{rates}{' and beyond' if comparison.rate_seeds else ''}"
     trainer.console.print(f"learning rates: {len(variants)} variants at {where}", soft_wrap=True)

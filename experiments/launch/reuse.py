@@ -17,10 +17,9 @@ from experiments.launch.launcher import Run
 from experiments.launch.runs import Training, write_run_config, write_status
 from experiments.records import environment
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
-from experiments.records.record import is_finished, read_comparison, run_config, run_directory, run_status
+from experiments.records.record import TRIALS, is_finished, read_comparison, run_config, run_directory, run_status
 from experiments.records.schema import Comparison, Origin, Software
 from experiments.records.store import CONTINUED, DEFAULTS
-from experiments.training import tuning
 from experiments.training.checkpoint import averaged_steps, checkpoint_path, read_checkpoint
 from experiments.training.schedule import last_constant_step
 from experiments.variants import get_variant, is_variant
@@ -88,7 +87,7 @@ def _trained_runs_of(root: Path, passed_over: list[str]) -> dict[str, Trained]:
 def _is_mixed(root: Path, comparison: Comparison) -> bool:
     """Whether the notes say that another kernel or PyTorch than its ``versions`` name trained a part of it."""
     notes = comparison.notes
-    if root.name == tuning.DIRECTORY and (root.parent / "comparison.json").exists():
+    if root.name == TRIALS and (root.parent / "comparison.json").exists():
         notes = notes + read_comparison(root.parent).notes
     changed = re.compile(rf"{CONTINUED} set of versions: .*?(\btorch |native kernel .*C\+\+ for )")
     return any(changed.match(note) for note in notes)

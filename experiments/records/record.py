@@ -34,6 +34,8 @@ WALL_CLOCK = ("seconds", "tokens_per_second")
 PACKED_ROWS, PACKED_STATUSES = "runs.parquet", "runs.json"
 KEPT_EVERY = 10
 """of the rows of training, one of so many is packed, and the last"""
+TRIALS = "tuning"
+"""directory of a comparison's trials of learning rates, which are a comparison too"""
 
 T = TypeVar("T")
 
@@ -134,6 +136,23 @@ def run_status(root: Path, variant: str, seed: int) -> Status:
         return packed_statuses(root).get(f"{variant}/seed{seed}", Status(state="queued"))
     path = run_directory(root, variant, seed) / "status.json"
     return read_record(path, Status) if path.exists() else Status(state="queued")
+
+
+def planned_runs(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
+    """(variant name, seed) of every run that is made, or is to be.
+
+    Of trials of learning rates all have the first seed, and few another one: those are prepared when the search for the
+    best rate asks for them. Raises ValueError if packed statuses are damaged.
+    """
+    runs = list(comparison.runs)
+    if root.absolute().name != TRIALS:
+        return runs
+    return [run for run in runs if run[1] == comparison.seeds[0] or _is_there(root, *run)]
+
+
+def _is_there(root: Path, variant: str, seed: int) -> bool:
+    is_here = run_directory(root, variant, seed).exists()
+    return is_here or run_status(root, variant, seed).state != "queued"
 
 
 def is_finished(root: Path, variant: str, seed: int, steps: int) -> bool:

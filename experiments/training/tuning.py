@@ -18,13 +18,12 @@ import pandas as pd
 from msgspec.structs import replace
 
 from experiments.config import LARGEST_RATE
-from experiments.records.record import read_comparison, run_rows, run_status
+from experiments.records.record import TRIALS, read_comparison, run_rows, run_status
 from experiments.records.schema import Comparison, MetricsRow, VariantRecord
 from experiments.records.store import check_runs
 from experiments.training.loop import DIVERGED
 from experiments.variants import get_variant
 
-DIRECTORY = "tuning"
 SEED = 0
 MOST_SEEDS = 3
 """of the best rate and its neighbours"""
@@ -162,7 +161,7 @@ def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed:
 
     One that failed otherwise than by diverging (was killed, say) has not ended: it is repeated.
     """
-    run = root / DIRECTORY, trial_name(variant, rate), seed
+    run = root / TRIALS, trial_name(variant, rate), seed
     status = run_status(*run)
     if status.state == "done":
         return _tested_figure(comparison, run_rows(*run))
@@ -172,9 +171,9 @@ def _figure(root: Path, comparison: Comparison, variant: str, rate: float, seed:
 
 def _config(root: Path, comparison: Comparison) -> dict[str, Any]:
     """What the trials are trained with: of a comparison that was given more steps since, those that it had before."""
-    if not (root / DIRECTORY / "comparison.json").exists():
+    if not (root / TRIALS / "comparison.json").exists():
         return comparison.config
-    there = read_comparison(root / DIRECTORY).config
+    there = read_comparison(root / TRIALS).config
     return comparison.config | {name: there[name] for name in ("steps", "budgets") if name in there}
 
 
@@ -223,7 +222,7 @@ def missing(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
 def check_trials(root: Path, comparison: Comparison) -> None:
     """Raises ValueError if a trial was made with something else than the comparison; see ``check_runs``."""
     if comparison.learning_rates:
-        check_runs(root / DIRECTORY, trials(root, comparison))
+        check_runs(root / TRIALS, trials(root, comparison))
 
 
 def untuned(comparison: Comparison) -> list[VariantRecord]:

@@ -7,6 +7,7 @@ import shutil
 import pytest
 from msgspec.structs import replace
 
+from experiments.analysis.progress import Follower
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.commands import run_training
@@ -385,6 +386,20 @@ def test_all_runs_of_a_variant_are_trained_with_the_best_rate_which_the_grid_is_
     record = read_comparison(tuned / "tuning")
     assert [variant.settings["learning_rate"] for variant in record.variants] == [0.01, 0.1, 1.0, 1e29]
     assert record.seeds == [0, 1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_trials_that_the_search_did_not_ask_for_are_not_waited_for(tuned, tmp_path, packed, capsys):
+    root = tmp_path / "packed" if packed else tuned
+    if packed:
+        assert main(["pack", str(tuned), "--out", str(root)]) == 0
+    (trials_alone,) = Follower(root / "tuning").look()
+    assert (trials_alone.counts, trials_alone.has_ended) == ({"done": 6, "failed": 1}, True)
+    assert main(["watch", str(root / "tuning"), "--once"]) == 0
+    assert "queued" not in capsys.readouterr().out
+    summary = summarise(root / "tuning", read_comparison(root / "tuning")).drop_duplicates("variant")
+    assert summary["planned"].tolist() == [2, 2, 2, 1]
+    assert summary["unfinished"].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("rates", ["0.001,0.002", None])
