@@ -98,6 +98,8 @@ class RunOptions(ListOptions):
     """comma-separated: tensorboard, wandb (offline) or trackio, which show each run's metrics as they come"""
     task: str | None = None
     """of `benchmark`: comma-separated tasks; default: all that are part of its order"""
+    pack: Path | None = None
+    """of `benchmark`: directory that each task is packed into as its runs come, and gone on from where it has no runs"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
     config: Path | None = None

@@ -6,6 +6,7 @@ a ``--plugin`` module adds to linear_rope's ``FEATURE_MAPS``, ``ATTENTIONS`` or 
 on with settings that differ from the comparison's configuration: `favor+-rope-after@redraw_every=100@num_features=128`.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -234,6 +235,11 @@ def _check_says_something(setting: str, variant: Variant) -> None:
         raise ValueError(
             "the denominator is a question of RoPE after the map; leave it out, or choose a rope-after variant"
         )
+
+
+def without_rate(name: str) -> str:
+    """A variant's name without its learning rate: a run with any takes as long."""
+    return re.sub("@learning_rate=[^@]*", "", name)
 
 
 def parse_variants(names: str) -> tuple[Variant, ...]:

@@ -1,10 +1,12 @@
 """``run benchmark``: what the benchmark still lacks is trained, in the order of its worth.
 
 Each task is an ordinary comparison in a directory of its name; later stages merge variants and seeds into it. What is
-done is not repeated, so the same command goes on after a stop.
+done is not repeated, so the same command goes on after a stop. Learning rates are searched by tasks too, and a variant
+whose rate is not found yet waits for it.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from experiments.commands.pack import pack
 from experiments.commands.plan import estimated_seconds
 from experiments.commands.run_measurements import run_measurements
 from experiments.commands.run_training import run_training
@@ -23,19 +26,20 @@ from experiments.data.registry import load_data
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.launch.launcher import Job, Run
 from experiments.launch.time_limit import TimeLimit, parse_time
-from experiments.options import RunOptions, as_words, given_options, parse
-from experiments.records.record import is_finished, run_directory, run_status
+from experiments.options import PackOptions, RunOptions, as_words, given_options, parse
+from experiments.records.record import is_finished, read_comparison, run_directory, run_status
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.studies.registry import STUDIES
 from experiments.training.chosen_objective import make_objective
 from experiments.training.models import resolve_device
 from experiments.training.objectives import Objective
-from experiments.variants import get_variant, parse_variants
+from experiments.training.tuning import DIRECTORY, SEED, parse_rates, search_of, trial_name
+from experiments.variants import get_variant, parse_variants, without_rate
 
 OPTIONS = (
     "--preset", "--task", "--variants", "--out", "--data-dir", "--device", "--workers", "--nproc", "--run-timeout",
-    "--reuse", "--tracker", "--for", "--dry-run", "--plugin",
+    "--reuse", "--tracker", "--for", "--pack", "--dry-run", "--plugin",
 )  # fmt: skip
 """what it takes; what is trained, and how, is frozen"""
 RECORDED = ("--preset", "--out", "--data-dir", "--device", "--plugin")
@@ -68,7 +72,7 @@ class _Driver:
     device: torch.device
     objectives: dict[str, Objective] = field(default_factory=dict)
     estimates: dict[tuple[str, str], float] = field(default_factory=dict)
-    """by task and variant: seconds of a run"""
+    """by task and variant, without its learning rate: seconds of a run"""
 
     def comparisons(self) -> list[Comparison]:
         """What is to be trained, in order; with ``--variants`` these, on all seeds of the tasks that are named."""
@@ -83,22 +87,86 @@ class _Driver:
         return [replace(each, variants=names) for each in last.values()]
 
     def root(self, task: str) -> Path:
+        """Where it is trained."""
         default = Path("results/runs") / STUDY / (NAME if self.options.preset == "cpu" else self.options.preset)
         return (self.options.out or default) / task
+
+    def packed(self, task: str) -> Path | None:
+        return None if self.options.pack is None else self.options.pack / task
+
+    def known(self, task: str) -> Path:
+        """Where it is known what is trained: in its directory or, where there is none, in the packed one."""
+        root, packed = self.root(task), self.packed(task)
+        return packed if packed and packed.exists() and not root.exists() else root
 
     def config(self, task: str) -> Config:
         return self.benchmark.config(task, self.options.preset)
 
-    def missing(self, each: Comparison) -> list[Run]:
-        """Its runs that are not finished, in the order that they are trained in."""
-        steps = self.config(each.task).steps
-        runs = [Run(variant, seed) for seed in range(each.seeds) for variant in each.variants]
-        return [run for run in runs if not is_finished(self.root(each.task), *run, steps)]
+    def grid(self, task: str) -> list[float]:
+        """From which its variants' learning rates are searched."""
+        grid = self.benchmark.grid(task, self.options.preset)
+        return parse_rates(grid) if grid else []
+
+    def rates_found(self, task: str) -> dict[str, float]:
+        """By variant, the learning rate that a task's search has found."""
+        known = self.known(task)
+        variants = read_comparison(known).variants if (known / "comparison.json").exists() else []
+        return {each.name: each.settings["learning_rate"] for each in variants if "learning_rate" in each.settings}
+
+    def variants(self, each: Comparison) -> list[str]:
+        """Its variants; beside rates that are not found yet, as if the middle of the grid had been."""
+        of = self.benchmark.tasks[each.task].neighbours_of
+        if not of:
+            return list(each.variants)
+        found, grid, names = self.rates_found(of), self.grid(of) or [self.config(of).learning_rate], list[str]()
+        for variant in each.variants:
+            rate, tried = grid[len(grid) // 2], grid
+            if variant in found:
+                rate, tried = found[variant], search_of(self.known(of), read_comparison(self.known(of)), variant).rates
+            place = tried.index(rate)
+            names += [trial_name(variant, other) for other in tried[max(0, place - 1) : place + 2] if other != rate]
+        return names
+
+    def waiting(self, each: Comparison) -> list[str]:
+        """Those of its variants whose learning rate is still to be found by another task."""
+        task = self.benchmark.tasks[each.task]
+        of = task.rates or task.neighbours_of
+        if not of or (task.rates and self.options.preset == "smoke"):  # whose rates are the preset's
+            return []
+        found = self.rates_found(of)
+        return [name for name in self.variants(each) if without_rate(name) not in found]
+
+    def runs(self, each: Comparison) -> list[Run]:
+        """In the order that they are trained in, besides trials of learning rates."""
+        names = self.variants(each)
+        return [Run(variant, seed) for seed in range(each.seeds) for variant in names]
+
+    def missing(self, each: Comparison) -> list[Job]:
+        """Its runs that are not finished."""
+        steps, known = self.config(each.task).steps, self.known(each.task)
+        return [Job(run, run_directory(known, *run)) for run in self.runs(each) if not is_finished(known, *run, steps)]
+
+    def trials(self, each: Comparison) -> list[Job]:
+        """Trials of learning rates that are to come: the grid's. For those beyond it the first seed stands.
+
+        The first seed needs no training, for it is the best trial.
+        """
+        if not (grid := self.grid(each.task)):
+            return []
+        steps, at, found = self.config(each.task).steps, self.known(each.task) / DIRECTORY, self.rates_found(each.task)
+        names = [trial_name(variant, rate) for variant in each.variants if variant not in found for rate in grid]
+        return [
+            Job(Run(name, SEED), run_directory(at, name, SEED))
+            for name in names
+            if not is_finished(at, name, SEED, steps)
+        ]
 
     def is_reported(self, each: Comparison) -> bool:
-        """Whether its report was written after its last run."""
+        """Whether its report was written after its last run, or it was done elsewhere and packed."""
         root = self.root(each.task)
-        ended = [run_status(root, variant, seed).time for seed in range(each.seeds) for variant in each.variants]
+        if root != self.known(each.task):
+            return True
+        ended = [run_status(root, *run).time for run in self.runs(each)]
         report = root / "report.md"
         return report.exists() and report.stat().st_mtime >= max(filter(None, ended), default=math.inf)
 
@@ -116,14 +184,14 @@ class _Driver:
             self.objectives[task] = make_objective(data, config)
         return self.objectives[task]
 
-    def seconds(self, each: Comparison, run: Run) -> float:
+    def seconds(self, each: Comparison, job: Job) -> float:
         """Estimated seconds of what is left of a run, from trial steps now."""
-        if (each.task, run.variant) not in self.estimates:
+        if (each.task, without_rate(job.run.variant)) not in self.estimates:
             names = [name for name in each.variants if (each.task, name) not in self.estimates]
             variants, config = map(get_variant, names), self.config(each.task)
             found = estimated_seconds(variants, config, self.objective(each.task), self.device, math.inf)
             self.estimates |= {(each.task, name): seconds for name, seconds in found.items()}
-        return self._limit_of(each.task).seconds(Job(run, run_directory(self.root(each.task), *run)))
+        return self._limit_of(each.task).seconds(job)
 
     def _limit_of(self, task: str, limit: TimeLimit | None = None) -> TimeLimit:
         """The limit, which knows the estimates of a task now."""
@@ -133,11 +201,14 @@ class _Driver:
         return limit
 
     def left(self, comparisons: list[Comparison]) -> tuple[int, float]:
-        """How many runs are missing, and the hours of one core that they take."""
-        runs = {
-            (each.task, run): each for each in reversed(comparisons) if self.trains(each) for run in self.missing(each)
+        """How many runs are missing, trials among them, and the hours of one core that they take."""
+        jobs = {
+            (each.task, job.directory): (each, job)
+            for each in comparisons
+            if self.trains(each)
+            for job in (*self.trials(each), *self.missing(each))
         }
-        return len(runs), sum(self.seconds(each, run) for (_, run), each in runs.items()) / 3600
+        return len(jobs), sum(self.seconds(each, job) for each, job in jobs.values()) / 3600
 
     def trains(self, each: Comparison) -> bool:
         return each.study == STUDY
@@ -145,19 +216,18 @@ class _Driver:
     def print_plan(self, comparisons: list[Comparison]) -> None:
         """Print the stages with their runs and hours, and what models of each task cost."""
         self.console.print("measuring a training step of each variant of each task (one layer, few sequences)")
-        stages, sizes = Table("stage", "task", "variants", "seeds", "runs", "left", "hours left"), Table()
+        stages, sizes = Table("stage", "task", "variants", "seeds", "runs left", "hours left"), Table()
         for head in ("task", "variant", "parameters", "state numbers a layer", "MFLOPs a token", "a run"):
             sizes.add_column(head)
-        counted, shown = set[tuple[str, Run]](), set[tuple[str, str]]()
+        counted, shown = set[Path](), set[tuple[str, str]]()
         for each in comparisons:
             if not self.trains(each):
-                stages.add_row(each.stage, each.task, "-", "-", "-", "-", "as `run speed` has it")
+                stages.add_row(each.stage, each.task, "-", "-", "-", "as `run speed` has it")
                 continue
-            every = {(each.task, Run(name, seed)) for seed in range(each.seeds) for name in each.variants} - counted
-            runs = [run for run in self.missing(each) if (each.task, run) in every]
-            counted |= every
-            hours = sum(self.seconds(each, run) for run in runs) / 3600
-            counts = map(str, (len(each.variants), each.seeds, len(every), len(runs)))
+            jobs = [job for job in (*self.trials(each), *self.missing(each)) if job.directory not in counted]
+            counted |= {job.directory for job in jobs}
+            hours = sum(self.seconds(each, job) for job in jobs) / 3600
+            counts = map(str, (len(self.variants(each)), each.seeds, len(jobs)))
             stages.add_row(each.stage, each.task, *counts, f"{hours:.1f}")
             for name in (name for name in each.variants if (each.task, name) not in shown):
                 self._add_size(sizes, each, name)
@@ -166,8 +236,8 @@ class _Driver:
         self.console.print(stages)
         number, hours = self.left(comparisons)
         self.console.print(
-            f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now. Nothing "
-            "was trained or written.",
+            f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now, with one "
+            "rate beyond each grid of learning rates. Nothing was trained or written.",
             soft_wrap=True,
         )
 
@@ -176,23 +246,20 @@ class _Driver:
         found = costs(variant, variant.config(config), self.objective(each.task))
         state = "-" if found.state is None else f"{found.state:,}"
         flops = "-" if found.flops is None else f"{found.flops / 1e6:.2f}"
-        self.seconds(each, Run(name, 0))
+        self.seconds(each, Job(Run(name, 0), run_directory(self.known(each.task), name, 0)))
         table.add_row(each.task, name, f"{found.parameters:,}", state, flops, duration(self.estimates[each.task, name]))
 
     def train(self, comparisons: list[Comparison], limit: TimeLimit | None) -> int:
         """Train what is missing until the time is up. Returns the exit status."""
         failed = list[str]()
+        for task in dict.fromkeys(each.task for each in comparisons):  # a stop may have come before they were packed
+            self._pack(task)
         for number, each in enumerate(comparisons, start=1):
-            if self.trains(each) and not self.missing(each) and self.is_reported(each):
-                continue
-            self.console.rule(f"{number} of {len(comparisons)}: {each.stage}: {each.task}")
-            try:
-                status = self._train_one(each, limit) if self.trains(each) else self._measure(each)
-            except RunFailed as error:
-                self.console.print(f"error: {printable(str(error))}", soft_wrap=True)
-                status = EXIT_FAILED
-            if status and each.task not in failed:
-                failed.append(each.task)
+            if not (self.trains(each) and not self.missing(each) and self.is_reported(each)):
+                self.console.rule(f"{number} of {len(comparisons)}: {each.stage}: {each.task}")
+                status = self._do(each, limit)
+                if status and each.task not in failed:
+                    failed.append(each.task)
             if limit and limit.reached:
                 break
         self.console.rule()
@@ -204,22 +271,56 @@ class _Driver:
             self.console.print(f"  {command_line(self.options.words)}", soft_wrap=True)
         return EXIT_FAILED if failed else 0
 
+    def _do(self, each: Comparison, limit: TimeLimit | None) -> int:
+        """Train or measure what is missing of a comparison, and pack it. Returns the exit status."""
+        if (known := self.known(each.task)) != self.root(each.task):
+            shutil.copytree(known, self.root(each.task))
+        try:
+            status = self._train_one(each, limit) if self.trains(each) else self._measure(each)
+        except RunFailed as error:
+            self.console.print(f"error: {printable(str(error))}", soft_wrap=True)
+            status = EXIT_FAILED
+        return self._pack(each.task) or status
+
+    def _pack(self, task: str) -> int:
+        """Pack what there is of a task, if that is asked for. Returns the exit status."""
+        root, packed = self.root(task), self.packed(task)
+        if packed and (root / "comparison.json").exists():
+            try:
+                return pack(PackOptions(directory=root, out=packed, weights=self.benchmark.tasks[task].weights))
+            except ValueError as error:
+                self.console.print(f"error: {task} is not packed: {printable(str(error))}", soft_wrap=True)
+                return EXIT_FAILED
+        return 0
+
     def _train_one(self, each: Comparison, limit: TimeLimit | None) -> int:
         self.objective(each.task)  # is its text the frozen one?
+        task = self.benchmark.tasks[each.task]
+        waiting = self.waiting(each)
+        ready = [name for name in self.variants(each) if name not in waiting]
+        if waiting:
+            names = ", ".join(dict.fromkeys(map(without_rate, waiting)))
+            of = task.rates or task.neighbours_of
+            self.console.print(f"left out until {of} has found their learning rates: {names}", soft_wrap=True)
+        if not ready:
+            return EXIT_FAILED
         if limit:
-            for run in self.missing(each):
-                self.seconds(each, run)
+            for job in self.missing(each):
+                self.seconds(each, job)
             self._limit_of(each.task, limit)
         # What its record names is the command of this task alone, always the same.
         words = as_words({flag: value for flag, value in given_options(self.options).items() if flag in RECORDED})
         options = replace(
             self.options,
-            variants=",".join(each.variants),
+            variants=",".join(ready),
             seeds=each.seeds,
+            learning_rates=self.benchmark.grid(each.task, self.options.preset) or None,
             out=self.root(each.task),
             words=("run", STUDY, f"--task={each.task}", *words),
         )
-        return run_training(STUDIES[STUDY], options, self.config(each.task), self.benchmark.rates_of(each.task), limit)
+        rates = self.rates_found(task.rates) if task.rates else {}
+        status = run_training(STUDIES[STUDY], options, self.config(each.task), rates, limit, rate_seeds=1)
+        return EXIT_FAILED if waiting else status
 
     def _measure(self, each: Comparison) -> int:
         """Of a study that trains nothing."""

@@ -42,7 +42,15 @@ from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import Objective, evaluated, floors_of
 from experiments.training.processes import check_can_shard
 from experiments.training.tuning import parse_rates, untuned
-from experiments.variants import RANDOM_KERNELS, SIZES, Variant, check_variants_differ, get_variant, parse_variants
+from experiments.variants import (
+    RANDOM_KERNELS,
+    SIZES,
+    Variant,
+    check_variants_differ,
+    get_variant,
+    parse_variants,
+    without_rate,
+)
 
 
 def run_training(
@@ -51,11 +59,13 @@ def run_training(
     config: Config,
     rates: Mapping[str, float] | None = None,
     limit: TimeLimit | None = None,
+    rate_seeds: int = tuning.MOST_SEEDS,
 ) -> int:
     """Train what is missing of a comparison, measure it, write its report, print its table. Returns the exit status.
 
     Of a part it only trains. ``rates`` are those of variants that have another learning rate than the comparison.
-    ``limit`` is that of several comparisons together, instead of the options'.
+    ``limit`` is that of several comparisons together, instead of the options'. ``rate_seeds``, if there are as many,
+    decide between the best learning rates.
 
     Raises ValueError for wrong use; then nothing was written.
     """
@@ -126,7 +136,7 @@ def run_training(
         if (sha256 := objective.initial_weights(variant, seed))
     }
     comparison.learning_rates = grid
-    comparison.rate_seeds = min(tuning.MOST_SEEDS, seeds) if grid else 0
+    comparison.rate_seeds = min(rate_seeds, seeds) if grid else 0
     comparison.baseline = options.baseline or ""
     comparison.notes += passed_over
     if options.extend and was_stopped(root, config):
@@ -253,7 +263,8 @@ class _Trainer:
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take."""
         limit.steps = training.config.steps
-        if names := dict.fromkeys(run.variant for run in runs if run.variant not in limit.of_run):
+        names = dict.fromkeys(without_rate(run.variant) for run in runs)
+        if names := [name for name in names if name not in limit.of_run]:
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
             limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from experiments.launch.launcher import Job
 from experiments.records.record import read_metrics
+from experiments.variants import without_rate
 
 UNITS = {"h": 3600, "m": 60, "s": 1}
 
@@ -24,7 +25,7 @@ class TimeLimit:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._end = clock, clock() + seconds
         self.of_run: dict[str, float] = {}
-        """by variant: seconds of a whole run"""
+        """by variant, without its learning rate: seconds of a whole run"""
         self.steps = 1
         """of every run"""
         self.reached = False
@@ -37,7 +38,7 @@ class TimeLimit:
 
     def seconds(self, job: Job) -> float:
         """Estimated seconds of what is left of a run."""
-        whole = self.of_run[job.run.variant]
+        whole = self.of_run[without_rate(job.run.variant)]
         try:
             rows = read_metrics(job.directory / "metrics.jsonl")
         except ValueError:  # damaged: the run itself says so

@@ -14,6 +14,7 @@ from scipy.optimize import brentq
 from experiments.config import Config, read_toml
 from experiments.extensions import choices
 from experiments.presets import GENERAL, NOT_CONFIG
+from experiments.variants import parse_variants
 
 FOLDER = Path(__file__).parents[2] / "benchmark"
 NAME = "v1"
@@ -41,8 +42,14 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     recipe: str = ""
     settings: dict[str, Any] = {}
     """of a run, before those of its size and recipe"""
+    learning_rates: str = ""
+    """a grid: each variant's is searched from it, on the first seed"""
     rates: str = ""
-    """which table of rates.toml its variants have their learning rates from"""
+    """another task, whose search finds the learning rates of its variants"""
+    neighbours_of: str = ""
+    """another task: each variant is trained with the rates beside the one that was found there"""
+    weights: bool = False
+    """whether the final weights of the first seed are packed"""
     variants: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     seeds: int = 5
@@ -51,7 +58,7 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pairs: tuple[int, ...] = ()
     """of recall: with how many pairs"""
     smoke: dict[str, Any] = {}
-    """what a smoke run's settings are, besides those of the preset"""
+    """what a smoke run's settings are, besides those of the preset; and its grid of learning rates, if it has one"""
 
 
 class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,6 +68,8 @@ class Stage(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tasks: tuple[str, ...]
     seeds: int
     """or as many as the task has, if that is less"""
+    first: int | None = None
+    """so many of the variants of each task; all, if it does not say"""
     more: bool = False
     """whether the tasks' further variants belong to it"""
 
@@ -110,7 +119,6 @@ class Benchmark:
     texts: dict[str, Text]
     sizes: dict[str, dict[str, Any]]
     recipe: dict[str, dict[str, Any]]
-    rates: dict[str, dict[str, float]]
     tasks: dict[str, Task]
     stages: list[Stage]
     claims: Claims
@@ -119,8 +127,8 @@ class Benchmark:
         """What a task's runs are trained with. Raises ValueError if that is no configuration."""
         wanted = self.tasks[task]
         if preset == "smoke":
-            small = {name: value for name, value in GENERAL["smoke"].items() if name not in NOT_CONFIG}
-            settings = small | {"data": wanted.data} | wanted.smoke
+            small = GENERAL["smoke"] | {"data": wanted.data} | wanted.smoke
+            settings = {name: value for name, value in small.items() if name not in (*NOT_CONFIG, "learning_rates")}
         else:
             settings = self.recipe[wanted.recipe] | self.sizes[wanted.size] | {"data": wanted.data} | wanted.settings
         try:
@@ -128,14 +136,16 @@ class Benchmark:
         except (TypeError, ValueError) as error:
             raise ValueError(f"benchmark {NAME}, task {task}: {error}") from None
 
-    def rates_of(self, task: str) -> dict[str, float]:
-        """The learning rates of those variants that have one of their own."""
-        return self.rates.get(self.tasks[task].rates, {})
+    def grid(self, task: str, preset: str) -> str:
+        """From which the learning rates of its variants are searched; empty: they are not."""
+        wanted = self.tasks[task]
+        return wanted.smoke.get("learning_rates", "") if preset == "smoke" else wanted.learning_rates
 
     def comparisons(self, preset: str = "cpu", tasks: tuple[str, ...] = ()) -> list[Comparison]:
         """What is trained, in order; of some ``tasks`` all of it. Raises ValueError if there is no such task.
 
-        A smoke run has the variants of all tasks in the first one, and two in each other; those that need a GPU too.
+        A smoke run has the variants of all tasks in the first one that searches no rates, and two in each other; those
+        that need a GPU too.
         """
         for name in tasks:
             if name not in self.tasks:
@@ -143,24 +153,26 @@ class Benchmark:
         if preset == "smoke":
             return self._smoke(tasks)
         found = [
-            self._comparison(stage.name, name, stage.seeds, stage.more)
+            self._comparison(stage, name)
             for stage in self.stages
             for name in stage.tasks
             if not tasks or name in tasks
         ]
         ordered = {each.task for each in found}
-        return found + [self._comparison("on demand", name, 10**3, True) for name in tasks if name not in ordered]
+        asked = Stage(name="on demand", tasks=tasks, seeds=10**3, more=True)
+        return found + [self._comparison(asked, name) for name in self.tasks if name in {*tasks} - ordered]
 
-    def _comparison(self, stage: str, name: str, seeds: int, more: bool) -> Comparison:
+    def _comparison(self, stage: Stage, name: str) -> Comparison:
         task = self.tasks[name]
-        variants = task.variants + (task.more if more else ())
-        return Comparison(stage, name, task.study, variants, min(seeds, task.seeds))
+        variants = task.variants + (task.more if stage.more else ())
+        return Comparison(stage.name, name, task.study, variants[: stage.first], min(stage.seeds, task.seeds))
 
     def _smoke(self, tasks: tuple[str, ...]) -> list[Comparison]:
         every = tuple(dict.fromkeys(name for task in self.tasks.values() for name in task.variants + task.more))
+        of_all = next(name for name, task in self.tasks.items() if not task.learning_rates)
         return [
-            Comparison("smoke", name, task.study, every if place == 0 else task.variants[:2], 1)
-            for place, (name, task) in enumerate(self.tasks.items())
+            Comparison("smoke", name, task.study, every if name == of_all else task.variants[:2], 1)
+            for name, task in self.tasks.items()
             if not tasks or name in tasks
         ]
 
@@ -173,7 +185,6 @@ def read_benchmark(folder: Path = FOLDER / NAME) -> Benchmark:
         texts=_read(folder / "texts.toml", dict[str, Text]),
         sizes=_read(folder / "sizes.toml", dict[str, dict[str, Any]]),
         recipe=_read(folder / "recipe.toml", dict[str, dict[str, Any]]),
-        rates=_read(folder / "rates.toml", dict[str, dict[str, float]]),
         tasks=_read(folder / "tasks.toml", dict[str, Task]),
         stages=order.stages,
         claims=claims,
@@ -202,8 +213,16 @@ def _check_names(found: Benchmark, folder: Path) -> None:
             continue
         check("tasks.toml", f"{name}: the size", task.size, found.sizes)
         check("tasks.toml", f"{name}: the recipe", task.recipe, found.recipe)
-        if task.rates:
-            check("tasks.toml", f"{name}: the rates", task.rates, found.rates)
+        every = task.variants + task.more
+        try:
+            parse_variants(",".join(every))
+        except ValueError as error:
+            raise ValueError(f"{folder / 'tasks.toml'}: {name}: {str(error).removeprefix('--variants: ')}") from None
+        for other in filter(None, (task.rates, task.neighbours_of)):
+            check("tasks.toml", f"{name}: the task", other, found.tasks)
+            for variant in every:
+                there = found.tasks[other].variants + found.tasks[other].more
+                check("tasks.toml", f"{name}: in {other} the variant", variant, there)
     for stage in found.stages:
         for name in stage.tasks:
             check("order.toml", f"{stage.name}: the task", name, found.tasks)
