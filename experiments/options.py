@@ -99,7 +99,7 @@ class RunOptions(ListOptions):
     task: str | None = None
     """of `benchmark`: comma-separated tasks; default: all that are part of its order"""
     pack: Path | None = None
-    """of `benchmark`: directory that each task is packed into as its runs come, and gone on from where it has no runs"""
+    """of `benchmark`: directory that tasks are packed into as runs come, and taken from where there are no runs yet"""
     dry_run: bool = False
     """print the runs, tokens, parameters and an estimate of the time; train and download nothing"""
     config: Path | None = None

@@ -236,8 +236,8 @@ class _Driver:
         self.console.print(stages)
         number, hours = self.left(comparisons)
         self.console.print(
-            f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now, with one "
-            "rate beyond each grid of learning rates. Nothing was trained or written.",
+            f"{number} runs are left, about {hours:.1f} hours of one core, by trial steps on this machine now; of a "
+            "search, one learning rate beyond the grid is counted. Nothing was trained or written.",
             soft_wrap=True,
         )
 

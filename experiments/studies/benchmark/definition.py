@@ -153,10 +153,7 @@ class Benchmark:
         if preset == "smoke":
             return self._smoke(tasks)
         found = [
-            self._comparison(stage, name)
-            for stage in self.stages
-            for name in stage.tasks
-            if not tasks or name in tasks
+            self._comparison(stage, name) for stage in self.stages for name in stage.tasks if not tasks or name in tasks
         ]
         ordered = {each.task for each in found}
         asked = Stage(name="on demand", tasks=tasks, seeds=10**3, more=True)

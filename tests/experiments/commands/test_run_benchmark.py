@@ -1,5 +1,9 @@
 """``run benchmark``: what is trained first, what a stop leaves, and that nothing is trained twice."""
 
+import json
+import shutil
+
+import pandas as pd
 import pytest
 
 from experiments.cli import main
@@ -10,42 +14,70 @@ from experiments.launch.launcher import Job, Run
 from experiments.launch.time_limit import TimeLimit, parse_time
 from experiments.options import RunOptions, parse
 from experiments.records.files import write_json
-from experiments.records.record import run_directory
+from experiments.records.record import read_comparison, run_directory, run_status, write_record
 from experiments.studies.benchmark.costs import Costs
 from experiments.studies.benchmark.definition import read_benchmark
-from tests.made_up import undrawn
+from experiments.training.tuning import parse_rates, trial_name
+from experiments.variants import without_rate
+from tests.made_up import make_record, undrawn
 
 V1 = read_benchmark()
 HOUR = 3600
+SPLITS = ("validation", "test")
+MORE, MORE_RATES = V1.tasks["copying"].more, V1.tasks["language-rates"].more
 
 
 class Made:
-    """Runs that are made without training: an hour each, on a clock of our own."""
+    """Runs that are made without training: an hour each, on a clock of our own. 0.004 is the best learning rate.
+
+    A search has the trials of its grid; the first seed then stands for one more.
+    """
 
     def __init__(self, root):
-        self.root, self.now, self.trained, self.measured = root, 0.0, [], []
+        self.root, self.now, self.trained, self.measured, self.rates, self.grids = root, 0.0, [], [], {}, {}
 
     def clock(self):
         return self.now
 
-    def run_training(self, study, options, config, rates, limit):
-        root = options.directory
+    def make(self, limit, task, directory, variant, seed, config, loss=2.0):
+        """Returns whether there was time for it."""
+        if (directory / "status.json").exists():
+            return True
+        if limit and not limit.allows(Job(Run(variant, seed), directory)):
+            return False
+        self.now += HOUR
+        self.trained.append((task, variant, seed))
+        directory.mkdir(parents=True)
+        rows = [{"step": config.steps, "tokens": 1, "split": split, "bits_per_byte": loss} for split in SPLITS]
+        write_json(directory / "status.json", {"state": "done", "time": 1.0})
+        (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return True
+
+    def run_training(self, study, options, config, rates, limit, rate_seeds):
+        root, names = options.directory, options.variants.split(",")
+        grid = parse_rates(options.learning_rates) if options.learning_rates else []
+        assert rate_seeds == 1
+        self.rates[root.name], self.words = rates, options.words
+        record = root / "comparison.json"
+        found = {each.name: each.settings for each in read_comparison(root).variants} if record.exists() else {}
+        for variant in names:
+            trials = [(rate, trial_name(variant, rate)) for rate in grid if not found.get(variant)]
+            done = [
+                self.make(limit, root.name, run_directory(root / "tuning", trial, 0), trial, 0, config, rate)
+                for rate, trial in ((abs(rate - 0.004), trial) for rate, trial in trials)
+            ]
+            rate = 0.004 if grid else rates.get(variant)
+            found.setdefault(variant, {})
+            if all(done) and rate:
+                found[variant] = {"learning_rate": rate}
         for seed in range(options.seeds):
-            for variant in options.variants.split(","):
-                directory = run_directory(root, variant, seed)
-                if (directory / "status.json").exists():
-                    continue
-                if limit and not limit.allows(Job(Run(variant, seed), directory)):
-                    break
-                self.now += HOUR
-                self.trained.append((root.name, variant, seed))
-                directory.mkdir(parents=True)
-                test = {"step": config.steps, "tokens": 1, "split": "test", "bits_per_byte": 2.0}
-                write_json(directory / "status.json", {"state": "done", "time": 1.0})
-                (directory / "metrics.jsonl").write_text(str(test).replace("'", '"') + "\n")
-        root.mkdir(parents=True, exist_ok=True)
+            for variant in names:
+                if not grid or found[variant]:
+                    self.make(limit, root.name, run_directory(root, variant, seed), variant, seed, config)
+        variants = [{"name": name, "settings": settings} for name, settings in found.items()]
+        of_all = {"learning_rates": grid, "rate_seeds": int(bool(grid)), "config": vars(config)}
+        write_record(record, make_record(name=root.name, variants=variants, seeds=list(range(options.seeds)), **of_all))
         (root / "report.md").touch()
-        self.words = options.words
         return 0
 
     def run_measurements(self, study, options):
@@ -69,29 +101,59 @@ def made(tmp_path, monkeypatch):
 
 def test_the_order_is_that_of_worth_and_leaves_whole_pairs(made):
     assert made.run() == 0
-    language = V1.tasks["language"]
-    first = [("language", variant, seed) for seed in range(3) for variant in language.variants]
-    assert made.trained[: len(first)] == first
-    tasks = list(dict.fromkeys(task for task, _, _ in made.trained))
-    assert tasks[:3] == ["language", "recall-8k", "recall-2k"]
     at = {run: place for place, run in enumerate(made.trained)}
-    assert (
-        at["ladder-1.6m", "softmax-rope", 1] < at["language", "softmax-rope", 3] < at["windows-256", "softmax-rope", 0]
-    )
-    assert (
-        at["second-text", "softmax-rope", 4]
-        < at["language", language.more[0], 0]
-        < at["ladder-1.6m", "softmax-rope", 2]
-    )
-    assert at["language", language.variants[-1], 4] < at["language", language.more[0], 0]
+    variants = V1.tasks["language"].variants
+
+    def last(*seeds, of=variants, task="language"):
+        return max(at[task, variant, seed] for variant in of for seed in seeds)
+
+    # The search for six variants, their first seed; that for the others, theirs; seeds 1 and 2.
+    assert made.trained[:18] == [
+        ("language-rates", trial_name(variant, rate), 0) for variant in variants[:6] for rate in (0.002, 0.004, 0.008)
+    ]
+    assert made.trained[24:30] == [("language", variant, 0) for variant in variants[:6]]
+    trials = [at["language-rates", trial_name(variant, 0.008), 0] for variant in variants]
+    assert last(0, of=variants[:6]) < trials[6] < max(trials) < last(0) < last(1) < last(2)
+    tasks = list(dict.fromkeys(task for task, _, _ in made.trained))
+    assert tasks[:5] == ["language-rates", "language", "language-check", "recall-8k", "recall-2k"]
+    rope = "softmax-rope"
+    assert last(2) < at["language-check", f"{rope}@learning_rate=0.002", 0] < at["recall-8k", rope, 2]
+    assert at["ladder-1.6m-rates", rope, 0] < at["ladder-1.6m", rope, 1] < at["language", rope, 3]
+    assert last(4) < at["windows-256", rope, 0] < at["second-text", rope, 4] < at["recall-32k", rope, 0]
+    assert at["second-text", rope, 4] < at["language", V1.tasks["language"].more[0], 0] < at["ladder-1.6m", rope, 2]
     assert len(made.trained) == len(at)
     ordered = {name for stage in V1.stages for name in stage.tasks}
     assert {task for task, _, _ in made.trained} == ordered - {"cost"}
-    assert "ladder-6.4m" not in ordered
+    assert {*V1.tasks} - ordered == {"ladder-6.4m-rates", "ladder-6.4m"}
     assert made.measured == [("speed", "cost")]
     # Every task that is part of the order has all its seeds at the end.
     for task in ordered - {"cost"}:
         assert {seed for name, _, seed in made.trained if name == task} == set(range(V1.tasks[task].seeds))
+
+
+def test_rates_are_those_that_were_found_and_their_neighbours_are_checked(made):
+    assert made.run("--task", "language-rates,language,language-check,recall-8k") == 0
+    assert made.rates["language"] == dict.fromkeys(V1.tasks["language-rates"].variants + MORE_RATES, 0.004)
+    checked = [variant for task, variant, _ in made.trained if task == "language-check"]
+    assert checked == [
+        trial_name(variant, rate) for variant in V1.tasks["language-check"].variants for rate in (0.002, 0.008)
+    ]
+    assert made.rates["recall-8k"] == {}
+
+
+def test_a_variant_whose_rate_is_not_found_waits_and_the_driver_says_so(made, capsys):
+    assert made.run("--task=language") == 1
+    assert not made.trained
+    said = " ".join(capsys.readouterr().out.split())
+    assert "left out until language-rates has found their learning rates: softmax-rope, elu+1-rope-after@decay" in said
+    assert "language is not done; the same command tries it again" in said
+    # One that is added is searched first, where both tasks are named.
+    added = "elu+1-none@decay=retnet"
+    assert made.run("--task=language-rates,language", f"--variants=softmax-rope,{added}") == 0
+    assert made.rates["language"] == {"softmax-rope": 0.004, added: 0.004}
+    assert made.run("--task=language", "--variants=softmax-rope,taylor-none") == 1
+    assert "learning rates: taylor-none\n" in capsys.readouterr().out
+    assert "taylor-none" not in {variant for _, variant, _ in made.trained}
 
 
 def test_the_same_command_goes_on_and_repeats_nothing(made, capsys):
@@ -132,11 +194,12 @@ def test_a_run_that_was_stopped_needs_only_the_rest(made, tmp_path):
 
 def test_one_task_and_a_variant_that_is_added(made):
     assert made.run("--task", "copying", "--variants", "elu+1-none@decay=fixed") == 0
-    assert made.trained == [("copying", "elu+1-none@decay=fixed", seed) for seed in range(3)]
+    assert made.trained[-3:] == [("copying", "elu+1-none@decay=fixed", seed) for seed in range(3)]
+    assert len(made.trained) == 3 + 3  # trials
     assert made.words == ("run", "benchmark", "--task=copying", f"--out={made.root}")
     made.trained.clear()
-    assert made.run("--task=ladder-6.4m") == 0
-    assert len(made.trained) == 5 * 3
+    assert made.run("--task=ladder-6.4m,ladder-6.4m-rates") == 0
+    assert len(made.trained) == 5 * (4 + 3)
 
 
 def test_a_smoke_run_has_every_variant_and_every_task(made):
@@ -144,7 +207,8 @@ def test_a_smoke_run_has_every_variant_and_every_task(made):
     trained = {task: [variant for name, variant, _ in made.trained if name == task] for task in V1.tasks}
     every = {variant for task in V1.tasks.values() for variant in task.variants + task.more}
     assert set(trained["language"]) == every
-    assert all(len(variants) == 2 for task, variants in trained.items() if task not in ("language", "cost"))
+    names = {task: {without_rate(variant) for variant in variants} for task, variants in trained.items()}
+    assert all(len(variants) == 2 for task, variants in names.items() if task not in ("language", "cost"))
     assert made.measured == [("speed", "cost")]
 
 
@@ -152,7 +216,7 @@ def test_the_plan_says_runs_and_hours_and_what_models_cost(made, capsys, monkeyp
     monkeypatch.setattr(driver, "costs", lambda *_: Costs(470_592, 2400, 1_500_000))
     assert made.run("--task", "copying,s3-16", "--plan") == 0
     said = capsys.readouterr().out
-    runs = sum(3 * len(V1.tasks[name].variants) for name in ("copying", "s3-16"))
+    runs = sum((3 + 3) * len(V1.tasks[name].variants + more) for name, more in {"copying": MORE, "s3-16": ()}.items())
     assert f"{runs} runs are left, about {runs}.0 hours of one core" in said
     assert "470,592" in said
     assert "2,400" in said
@@ -183,6 +247,50 @@ def test_wrong_use(words, said, capsys):
 def test_a_task_is_not_for_other_studies(capsys):
     assert main(["run", "decay", "--task", "copying"]) == 2
     assert "--task is for run benchmark" in capsys.readouterr().err
+    assert main(["run", "decay", "--pack", "there"]) == 2
+    assert "--pack is for run benchmark" in capsys.readouterr().err
+
+
+def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys):
+    """Two tasks at smoke size; then on a machine that has only what was packed."""
+    pytest.importorskip("pyarrow")
+    packed = tmp_path / "packed"
+
+    def run(there, *words):
+        with undrawn():
+            status = main(
+                [
+                    "run",
+                    "benchmark",
+                    "--preset=smoke",
+                    "--workers=1",
+                    f"--out={tmp_path / there}",
+                    f"--pack={packed}",
+                    *words,
+                ]
+            )
+        assert status == 0
+        return capsys.readouterr().out
+
+    both = "--task=language-rates,copying"
+    assert run("here", both).count(": done\n") == 2 * 2 * 3  # the grid's two rates and one beyond, of two variants
+    before = {path: path.read_bytes() for path in packed.rglob("*") if path.is_file()}
+    assert {"runs.parquet", "runs.json", "comparison.json"} <= {path.name for path in before}
+    shutil.rmtree(tmp_path / "here")
+    assert ": started" not in run("there", both)
+    assert "0 runs are left" in run("there", both, "--plan")
+    assert not (tmp_path / "there").exists()
+    assert {path: path.read_bytes() for path in before} == before
+    # What is not packed yet is trained; the others' rows stay.
+    added = run("there", "--task=copying", "--variants=softmax-rope,elu+1-none")
+    assert "softmax-rope seed 0: started" not in added
+    assert "softmax-rope@learning_rate" not in added
+    assert "elu+1-none@learning_rate=0.01 seed 0: done" in added
+    assert {*pd.read_parquet(packed / "copying" / "longer.parquet")["variant"]} == {
+        "softmax-rope", "elu+1-rope-after@decay=fixed", "elu+1-none",
+    }  # fmt: skip
+    # Rates that are only packed are found.
+    assert "@learning_rate=0.01 seed 0: done" in run("there", "--task=language-check")
 
 
 def test_times():
@@ -220,7 +328,10 @@ def test_every_variant_and_every_task_run_at_smoke_size(tmp_path, capsys):
         assert main(words) == 0
         trained = capsys.readouterr().out
         assert main(words) == 0
-    tasks = V1.comparisons("smoke")
-    assert trained.count(": done\n") == sum(len(each.variants) for each in tasks)
+    assert ": started" in trained
     assert ": started" not in capsys.readouterr().out
-    assert all((tmp_path / each.task / "report.html").exists() for each in tasks)
+    for each in V1.comparisons("smoke"):
+        assert (tmp_path / each.task / "report.html").exists()
+        record = read_comparison(tmp_path / each.task)
+        assert {without_rate(variant.name) for variant in record.variants} == {*each.variants}
+        assert all(run_status(tmp_path / each.task, *run).state == "done" for run in record.runs)
