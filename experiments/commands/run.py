@@ -34,8 +34,8 @@ def run(options: RunOptions) -> int:
         from experiments.commands.run_all import run_all
 
         return run_all(options, lambda words: run(parse("run", RunOptions, words[1:], program())))
-    for flag, value in {"--task": options.task, "--pack": options.pack}.items():
-        if value is not None and options.study != BENCHMARK:
+    for flag, its_own in {"--task": options.task, "--pack": options.pack}.items():
+        if its_own is not None and options.study != BENCHMARK:
             raise ValueError(f"{flag} is for run benchmark, and {options.study} has no tasks; leave it out")
     if options.study == BENCHMARK:
         say_that_it_loads("run benchmark")

@@ -27,14 +27,14 @@ from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.launch.launcher import Job, Run
 from experiments.launch.time_limit import TimeLimit, parse_time
 from experiments.options import PackOptions, RunOptions, as_words, given_options, parse
-from experiments.records.record import is_finished, read_comparison, run_directory, run_status
+from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, run_status
 from experiments.studies.benchmark.costs import costs
 from experiments.studies.benchmark.definition import NAME, STUDY, Benchmark, Comparison, read_benchmark
 from experiments.studies.registry import STUDIES
 from experiments.training.chosen_objective import make_objective
 from experiments.training.models import resolve_device
 from experiments.training.objectives import Objective
-from experiments.training.tuning import DIRECTORY, SEED, parse_rates, search_of, trial_name
+from experiments.training.tuning import SEED, parse_rates, search_of, trial_name
 from experiments.variants import get_variant, parse_variants, without_rate
 
 OPTIONS = (
@@ -153,7 +153,7 @@ class _Driver:
         """
         if not (grid := self.grid(each.task)):
             return []
-        steps, at, found = self.config(each.task).steps, self.known(each.task) / DIRECTORY, self.rates_found(each.task)
+        steps, at, found = self.config(each.task).steps, self.known(each.task) / TRIALS, self.rates_found(each.task)
         names = [trial_name(variant, rate) for variant in each.variants if variant not in found for rate in grid]
         return [
             Job(Run(name, SEED), run_directory(at, name, SEED))
