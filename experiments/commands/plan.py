@@ -118,13 +118,13 @@ def estimated_seconds(
 ) -> dict[str, float]:
     """Seconds of a run of each variant, by name, from trial steps now.
 
-    After ``measuring_seconds`` those of a kernel and position that were measured are taken to be as fast.
+    After ``measuring_seconds`` one that differs from a measured one in its learning rate alone is taken to be as fast.
     """
-    begun, measured = time.monotonic(), dict[tuple[str, str, int], float]()
+    begun, measured = time.monotonic(), dict[tuple[str, str, Config], float]()
     found = {}
     for variant in variants:
         own = variant.config(config)
-        alike = (variant.kernel, variant.position, own.context)
+        alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
         if alike not in measured or time.monotonic() - begun < measuring_seconds:
             measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         found[variant.name] = measured[alike]
