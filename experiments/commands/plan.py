@@ -27,7 +27,7 @@ from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.training.optimizers import make_optimizer
 from experiments.training.schedule import fall_begins
-from experiments.training.tuning import MOST_BEYOND, MOST_SEEDS
+from experiments.training.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native
 
@@ -85,9 +85,10 @@ def print_plan(
     total, runs, trials, tokens = 0.0, 0, 0, 0
     for variant, described in zip(variants, comparison.variants, strict=True):
         own, seconds = variant.config(config), seconds_of[variant.name]
-        tried = 0 if "learning_rate" in variant.settings else len(rates)
-        # The best trial is the variant's first seed.
-        mine = seeds + max(0, tried - 1)
+        is_tuned = bool(rates) and "learning_rate" not in variant.settings
+        tried = fewest_trials(len(rates), comparison.rate_seeds) if is_tuned else 0
+        # The trials at the best rate are the variant's runs with their seeds.
+        mine = seeds + tried - (comparison.rate_seeds if is_tuned else 0)
         total, runs, trials = total + seconds * mine, runs + mine, trials + tried
         tokens += mine * own.steps * own.tokens_per_step
         sizes = described.parameters, described.position_parameters, own.steps * own.tokens_per_step
@@ -95,16 +96,16 @@ def print_plan(
     console.print(table)
     if trials:
         console.print(
-            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}); a variant's best one "
-            "is its first seed. Where the best stands at an edge of the grid, rates beyond it are tried too, up to "
-            f"{MOST_BEYOND} at each edge; the best and its neighbours are then trained with {min(MOST_SEEDS, seeds)} "
-            f"seed{'s' * (seeds > 1)}",
+            f"{trials} of the runs are trials of learning rates ({', '.join(map(str, rates))}): each with the first "
+            f"seed, the best and its neighbours with {comparison.rate_seeds}; those at the best are the variant's own "
+            "runs. That is the least: where the best stands at an edge of the grid, rates beyond it are tried too, up "
+            f"to {MOST_BEYOND} at each edge",
             soft_wrap=True,
         )
     at_once = 1 if workers is None else min(workers, runs)
     console.print(
-        f"{runs} run{'s' * (runs != 1)}, {tokens:,} tokens; estimated time with {workers or 'one'} at a "
-        f"time: {duration(total / at_once)}. No comparison was written."
+        f"{runs} run{'s' * (runs != 1)}{' or more' * bool(trials)}, {tokens:,} tokens; estimated time with "
+        f"{workers or 'one'} at a time: {duration(total / at_once)}. No comparison was written."
     )
 
 
@@ -117,13 +118,13 @@ def estimated_seconds(
 ) -> dict[str, float]:
     """Seconds of a run of each variant, by name, from trial steps now.
 
-    After ``measuring_seconds`` those of a kernel and position that were measured are taken to be as fast.
+    After ``measuring_seconds`` one that differs from a measured one in its learning rate alone is taken to be as fast.
     """
-    begun, measured = time.monotonic(), dict[tuple[str, str, int], float]()
+    begun, measured = time.monotonic(), dict[tuple[str, str, Config], float]()
     found = {}
     for variant in variants:
         own = variant.config(config)
-        alike = (variant.kernel, variant.position, own.context)
+        alike = (variant.kernel, variant.position, dataclasses.replace(own, learning_rate=config.learning_rate))
         if alike not in measured or time.monotonic() - begun < measuring_seconds:
             measured[alike] = _estimated_seconds(variant, own, objective.of(variant.settings), device)
         found[variant.name] = measured[alike]

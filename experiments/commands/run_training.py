@@ -284,7 +284,7 @@ class _Trainer:
         )
 
     def reuse_trials(self, comparison: Comparison) -> None:
-        """A variant's best trial is its first seed."""
+        """The trials at a variant's best rate are its runs with their seeds."""
         if (self.root / TRIALS).is_dir():
             self.reusable = trained_runs(self.root / TRIALS, comparison.notes) | self.reusable
 

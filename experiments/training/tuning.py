@@ -96,6 +96,14 @@ def search(
             on_all |= asked
 
 
+def fewest_trials(rates: int, seeds: int) -> int:
+    """How many trials the rule makes, at the least, with a grid of so many rates if the loss diverges at none.
+
+    The first seed of every rate, and the other ones of the best and its neighbours; it is inside three or more.
+    """
+    return max(rates, 3) + 3 * (seeds - 1)
+
+
 def _beyond(edge: float, ratio: float, number: int, most: int) -> float | None:
     """The so many-th rate beyond an edge of the grid; None: no more are tried."""
     rate = float(f"{edge * ratio**number:.4g}")

@@ -20,6 +20,7 @@ from experiments.studies.decay import measure as decay
 from experiments.studies.registry import STUDIES
 from experiments.training.tuning import (
     Search,
+    fewest_trials,
     figures_of,
     parse_rates,
     rates_caption,
@@ -169,6 +170,17 @@ def test_of_equally_good_rates_the_lower_one_is_taken():
 def test_with_one_seed_the_first_decides():
     found, rounds = searched(distance_to(0.008), seeds=1)
     assert (found.rate, [len(each) for each in rounds]) == (0.008, [3, 1, 1])
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_the_fewest_trials_are_those_of_a_grid_with_the_best_inside(number, seeds):
+    grid = [0.001 * 2**place for place in range(number)]
+    made = [
+        sum(map(len, searched(distance_to(optimum), grid=grid, seeds=seeds)[0].seeds.values()))
+        for optimum in (grid[0] / 4, *grid, grid[-1] * 4)
+    ]
+    assert fewest_trials(number, seeds) == min(made)
 
 
 def test_rates_that_are_close_have_different_names_that_say_them_exactly():
@@ -506,9 +518,9 @@ def test_a_dry_run_tells_what_the_trials_cost(tmp_path, capsys):
     variants = "softmax-none,softmax-none@learning_rate=0.1"
     assert tuned_run(out, "--dry-run", variants=variants, rates="0.001,0.002,0.004") == 0
     told = capsys.readouterr().out
-    # Of the first three trials and the second seed, for the best trial is the first seed; of the other two seeds.
-    assert "6 runs, 6,144 tokens" in told
-    assert "3 of the runs are trials of learning rates (0.001, 0.002, 0.004)" in told
+    # Of the first, three rates with two seeds, and the best of them are its runs; of the other, two seeds.
+    assert "8 runs or more, 8,192 tokens" in told
+    assert "6 of the runs are trials of learning rates (0.001, 0.002, 0.004)" in told
+    assert "the best and its neighbours with 2;" in told
     assert "rates beyond it are tried too, up to 5 at each edge" in told
-    assert "the best and its neighbours are then trained with 2 seeds" in told
     assert not out.exists()
