@@ -207,7 +207,6 @@ class _Trainer:
         self.config = Config(**comparison.config)
         # First, and before the trials: trained anew, a tokenizer can be another one, which would be refused.
         self.objective.save(self.root)
-        comparison.floors = floors_of(self.objective, self.config, comparison.every_floor)
         write_record(self.root / "comparison.json", comparison)
 
     def note_nondeterministic(self, comparison: Comparison) -> None:
@@ -355,6 +354,8 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     ]
 
     console.print("measuring the trained models and writing the report")
+    # Now and not before: of long runs they take a while, which training need not wait for.
+    comparison.floors = floors_of(objective, config, comparison.every_floor)
     # Of what could not be measured before, some may be there now.
     comparison.notes = [note for note in comparison.notes if note.startswith(store.CONTINUED)]
     otherwise = store.trained_otherwise(root, comparison)
