@@ -123,8 +123,8 @@ class _Driver:
             rate, tried = grid[len(grid) // 2], grid
             if variant in found:
                 rate, tried = found[variant], search_of(self.known(of), read_comparison(self.known(of)), variant).rates
-            place = tried.index(rate)
-            names += [trial_name(variant, other) for other in tried[max(0, place - 1) : place + 2] if other != rate]
+            below, above = [other for other in tried if other < rate], [other for other in tried if other > rate]
+            names += [trial_name(variant, other) for other in (*below[-1:], *above[:1])]
         return names
 
     def waiting(self, each: Comparison) -> list[str]:

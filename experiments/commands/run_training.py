@@ -262,8 +262,8 @@ class _Trainer:
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
         """Let the limit know how long these take."""
         limit.steps = training.config.steps
-        wanted = dict.fromkeys(without_rate(run.variant) for run in runs)
-        if names := [name for name in wanted if name not in limit.of_run]:
+        every = dict.fromkeys(without_rate(run.variant) for run in runs)
+        if names := [name for name in every if name not in limit.of_run]:
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
             limit.of_run |= estimated_seconds(variants, training.config, self.objective, self.device)

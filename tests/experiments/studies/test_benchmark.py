@@ -2,6 +2,8 @@
 
 import math
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -121,6 +123,11 @@ def changed(tmp_path, file, before, after):
 def test_a_wrong_file_is_refused_with_its_name(tmp_path, file, before, after, said):
     with pytest.raises(ValueError, match=rf"{file}.*({said})"):
         read_benchmark(changed(tmp_path, file, before, after))
+
+
+def test_files_are_read_without_pytorch():
+    code = "import sys; from experiments.studies.benchmark import definition as it; it.read_benchmark()"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torch' not in sys.modules"], check=True, timeout=300)
 
 
 def test_a_setting_that_there_is_not_is_refused_with_its_task(tmp_path):
