@@ -89,7 +89,8 @@ class RunOptions(ListOptions):
     """what ray and slurm reserve for a run: cpu=2,gpu=0.25,memory=8,minutes=240 (memory in GiB; minutes and whole GPUs
     for slurm); default: a core a thread, and a GPU with --device cuda"""
     for_: str | None = None
-    """time such as 2h, 90m or 45s: no run is started that would not end in it, by an estimate from trial steps"""
+    """time such as 2h, 90m or 45s: no run is started that would not end in it, by an estimate from trial steps; what is
+    measured then, and the report, come after it"""
     part: str | None = None
     """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
     prepare: bool = False

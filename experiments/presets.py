@@ -37,9 +37,14 @@ class Preset:
         return replace(self.config, **own | dict(settings))
 
 
+def size_of(name: str) -> str:
+    """The preset without the old recipe: "cpu" of "v0", "smoke" of "smoke,v0", any other as it is."""
+    return "cpu" if name == OLD else name.removesuffix(f",{OLD}")
+
+
 def get_preset(name: str, study: Study | None = None) -> Preset:
     """The preset of a study, or the general one. Raises ValueError that lists those there are."""
-    size = "cpu" if name == OLD else name.removesuffix(f",{OLD}")
+    size = size_of(name)
     own = (study.presets if study else None) or {each: {} for each in PRESETS}
     if size not in own:
         who = f"which {study.name} does not have; " if study else "and there is none; "

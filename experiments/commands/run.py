@@ -4,6 +4,7 @@ from experiments.config import Config, check_range
 from experiments.console import program, say_that_it_loads
 from experiments.launch.parts import parse_part
 from experiments.launch.registry import check_resources
+from experiments.launch.time_limit import TimeLimit
 from experiments.options import ALL, BENCHMARK, RunOptions, parse
 from experiments.presets import get_preset
 from experiments.studies.registry import STUDIES
@@ -13,8 +14,8 @@ from experiments.variants import parse_variants
 MOST_SEEDS, MOST_WORKERS, MOST_PROCESSES = 1000, 4096, 4096
 
 
-def run(options: RunOptions) -> int:
-    """Run a study, or all of them. Returns the exit status.
+def run(options: RunOptions, limit: TimeLimit | None = None) -> int:
+    """Run a study, or all of them. Returns the exit status. ``limit`` is that of several comparisons together.
 
     Raises ValueError for wrong use, when nothing was written, and RunFailed if it began and could not go on.
     """
@@ -67,7 +68,9 @@ def run(options: RunOptions) -> int:
     if (of_data := get_preset(options.preset, STUDIES[options.study]).of_data) and "data" not in options.settings:
         from experiments.commands.run_data_sets import run_data_sets
 
-        return run_data_sets(options, of_data, lambda words: run(parse("run", RunOptions, words, program())))
+        return run_data_sets(
+            options, of_data, lambda words, limit: run(parse("run", RunOptions, words, program()), limit)
+        )
     # From here on, because these load PyTorch.
     from experiments.commands.run_measurements import run_measurements
     from experiments.commands.run_training import run_training
@@ -79,7 +82,9 @@ def run(options: RunOptions) -> int:
     study = STUDIES[options.study]
     if options.prepare and not study.variants:
         raise ValueError(f"--prepare is for studies that train, which {options.study} does not; leave it out")
-    return run_training(study, options, config) if study.variants else run_measurements(study, options)
+    if not study.variants:
+        return run_measurements(study, options)
+    return run_training(study, options, config, limit=limit)
 
 
 def resolved_config(options: RunOptions) -> Config:

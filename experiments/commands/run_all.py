@@ -13,6 +13,7 @@ from experiments.commands.run_measurements import OPTIONS as MEASURED
 from experiments.console import make_console, printable, program
 from experiments.errors import EXIT_FAILED, RunFailed
 from experiments.options import BENCHMARK, RunOptions, as_words, given_options
+from experiments.presets import size_of
 from experiments.studies.registry import STUDIES
 
 EVERYWHERE = (
@@ -76,6 +77,6 @@ def run_all(options: RunOptions, run_one: Callable[[list[str]], int]) -> int:
 def _own_command(name: str, preset: str) -> list[str]:
     """The words that run a study at a preset, beside the others of ``run all``."""
     words = ["run", name, "--out", str(RUNS / preset / name)]
-    if "initial_weights" in (STUDIES[name].presets or {}).get(preset, {}):
+    if "initial_weights" in (STUDIES[name].presets or {}).get(size_of(preset), {}):
         words += ["--initial-weights", str(RUNS / preset / "mlm")]
     return words

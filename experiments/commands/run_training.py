@@ -273,12 +273,19 @@ class _Trainer:
         if not (self.limit and self.limit.reached):
             return
         training, failed = self.training(self.root, comparison), {run for _, run in failures}
-        runs = [Run(*run) for run in comparison.runs if Run(*run) not in failed and not training.is_finished(Run(*run))]
-        self._estimate(self.limit, training, runs)
+        trials = tuning.trials_left(self.root, comparison)
+        # The first seeds of a variant that waits for its rate are trained as trials.
+        of_trials = {Run(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
+        runs = [run for run in _runs_by_seed(comparison) if run not in failed | of_trials]
+        runs = [run for run in runs if not training.is_finished(run)]
+        self._estimate(self.limit, training, [*runs, *of_trials])
         seconds = sum(self.limit.seconds(training.job(run)) for run in runs)
+        seconds += sum(number * self.limit.of_run[name] for name, number in trials.items())
+        number, least = len(runs) + sum(trials.values()), " or more" * bool(trials)
+        told = f", {sum(trials.values())} of them trials of learning rates" * bool(trials)
         self.console.print(
-            f"{len(runs)} runs are left that there was no time for (--for), about {duration(seconds)} one at a time; "
-            "the same command goes on",
+            f"{number} runs{least} are left that there was no time for (--for){told}, about {duration(seconds)} one at "
+            "a time; the same command goes on",
             soft_wrap=True,
         )
 

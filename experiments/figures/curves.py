@@ -62,7 +62,6 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     scale_from = SCALE_FROM if shown.better == "lower" else 0
     low, high = _vertical_range(runs, finished_seeds(summary), scale_from)
     floors = shown_floors(comparison, shown.metric, split, (low, high))
-    best = comparison.best_floor(shown.metric, split)
     if floors:
         margin = 0.05 * (high - low)
         low, high = min(low, floors[0].value - margin), max(high, floors[0].value + margin)
@@ -71,8 +70,7 @@ def curve_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
         note += f" Each point: mean of {width} records."
     if any(curve.max() > high for seeds in runs.values() for curve in seeds.values()):
         note += f"\nThe vertical axis is cut at {high:.2f}: the losses of the first steps lie above it."
-    if best is not None and best not in floors:
-        note += f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
+    note += beyond_the_axis(comparison, shown.metric, split, floors)
     return _panels(runs, summary, comparison, (low, high), shown.quantity, note, floors=floors)
 
 
@@ -141,6 +139,12 @@ def shown_floors(comparison: Comparison, metric: str, split: str, vertical_range
         return []
     trigrams = (each for each in equal if each.name == "trigram" and low < each.value < high)
     return [best, *(each for each in trigrams if abs(each.value - best.value) > height / 15)]
+
+
+def beyond_the_axis(comparison: Comparison, metric: str, split: str, floors: Sequence[Floor]) -> str:
+    """A line of a note on the best floor, if it is not among those that are shown."""
+    best = comparison.best_floor(metric, split)
+    return "" if best is None or best in floors else f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
 
 
 def mark_floors(axes: Axes, floors: Sequence[Floor]) -> None:

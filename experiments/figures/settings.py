@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.figures.curves import failures, finished_seeds
+from experiments.figures.curves import beyond_the_axis, failures, finished_seeds, mark_floors, shown_floors
 from experiments.figures.panels import (
     grid_of,
     head,
@@ -125,7 +125,7 @@ def curves_by_setting(
     start: float = 0.0,
     logarithmic: bool = False,
 ) -> Figure:
-    """A metric of the validation split against steps, from the share ``start`` of the run on.
+    """A metric of the validation split against steps, from the share ``start`` of the run on, with floors.
 
     A ``logarithmic`` axis is linear between -1 and 1, so that it can show values of both signs.
     """
@@ -146,6 +146,9 @@ def curves_by_setting(
         axes.set_xlabel("optimiser step")
         if not is_narrow():
             axes.label_outer()
+    floors = shown_floors(comparison, metric, "validation", figure.axes[0].get_ylim())  # the axes share it
+    for axes, _ in panels:
+        mark_floors(axes, floors)
     if len({text for axes, _ in panels for text in axes.get_legend_handles_labels()[1]}) <= len(LOOKS):
         legend_below(figure, figure.axes, 3, handlelength=3)  # one, as a look means the same in each
     else:
@@ -155,7 +158,8 @@ def curves_by_setting(
         figure.axes[0].set_yscale("symlog", linthresh=1)  # the axes share it
         label_powers_of_ten(figure.axes[0])
     name_vertical(figure, quantity)
-    head(figure, comparison, "validation split. Thin: each seed. Thick: mean of the finished seeds.")
+    note = "validation split. Thin: each seed. Thick: mean of the finished seeds."
+    head(figure, comparison, note + beyond_the_axis(comparison, metric, "validation", floors))
     return figure
 
 

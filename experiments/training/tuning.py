@@ -227,6 +227,17 @@ def missing(root: Path, comparison: Comparison) -> list[tuple[str, int]]:
     ]
 
 
+def trials_left(root: Path, comparison: Comparison) -> dict[str, int]:
+    """By variant whose rate is still to be found, how many trials are still to be made, at the least."""
+    left = {}
+    for variant in untuned(comparison):
+        found = search_of(root, comparison, variant.name)
+        made = sum(map(len, found.seeds.values())) - len(found.missing)
+        by_rule = fewest_trials(len(comparison.learning_rates), comparison.rate_seeds) if comparison.rate_seeds else 0
+        left[variant.name] = max(len(found.missing), by_rule - made)
+    return left
+
+
 def check_trials(root: Path, comparison: Comparison) -> None:
     """Raises ValueError if a trial was made with something else than the comparison; see ``check_runs``."""
     if comparison.learning_rates:

@@ -15,6 +15,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from experiments.analysis.runs import NotRecorded
+from experiments.presets import size_of
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
@@ -91,7 +92,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
 
 def planned_draws(comparison: Comparison, part: Part, **_: Any) -> int:
     """How many draws a part of random.csv has; the smoke preset has few."""
-    if comparison.preset == "smoke":
+    if size_of(comparison.preset) == "smoke":
         return SMOKE_DRAWS
     return FEW_DRAWS if part == "few features" else DRAWS
 

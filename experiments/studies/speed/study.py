@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from experiments.presets import size_of
 from experiments.records.schema import Number, Positive
 from experiments.study import read_study, read_toml
 from experiments.variants import Variant, get_variant
@@ -104,10 +105,14 @@ class SpeedConfig:
 
 
 def settings(preset: str, device: str) -> SpeedConfig:
-    """The sizes of a preset on a device. On a GPU the preset for two processor cores is that for a GPU."""
-    name = "gpu" if (preset, device) == ("cpu", "cuda") else preset
+    """The sizes of a preset on a device, whatever its recipe. On a GPU that for two processor cores is that for a GPU.
+
+    Raises ValueError that lists those there are.
+    """
+    size = size_of(preset)
+    name = "gpu" if (size, device) == ("cpu", "cuda") else size
     if name not in PRESETS:
-        raise ValueError(f"--preset is {name}, which speed does not have; choose from {', '.join(PRESETS)}")
+        raise ValueError(f"--preset is {preset}, which speed does not have; choose from {', '.join(PRESETS)}")
     sizes = PRESETS["cpu"] | (PRESETS["gpu"] if name == "paper" else {}) | PRESETS[name]
     config = msgspec.convert(sizes, SpeedConfig)
     return replace(config, precision="bfloat16", device="cuda") if device == "cuda" else config

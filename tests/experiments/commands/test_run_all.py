@@ -9,7 +9,9 @@ from experiments.cli import main
 from experiments.commands.run_all import run_all
 from experiments.errors import RunFailed
 from experiments.options import RunOptions, parse
+from experiments.presets import get_preset, size_of
 from experiments.studies.registry import STUDIES
+from experiments.study import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +66,20 @@ def test_another_preset_runs_every_study_with_its_own_variants():
     assert all("--variants" not in words and "--preset=smoke" in words for words in ran)
     (glue,) = (words for words in collected(["--preset", "gpu"])[1] if words[1] == "glue")
     assert glue[glue.index("--initial-weights") + 1] == "results/runs/gpu/mlm"
+
+
+@pytest.mark.parametrize("preset", ["v0", "smoke,v0"])
+def test_the_old_recipe_is_a_preset_of_every_study_those_that_train_nothing_too(preset):
+    _, ran = collected(["--preset", preset, "--dry-run"])
+    settings = {"speed": resolve(STUDIES["speed"].settings)}
+    for words in ran:
+        name = words[1]
+        assert f"--preset={preset}" in words
+        if name in settings:
+            assert settings.pop(name)(preset, "cpu") == resolve(STUDIES[name].settings)(size_of(preset), "cpu")
+        else:
+            assert get_preset(preset, STUDIES[name]).config.optimizer == "adamw"
+    assert not settings, "and speed is one of them"
 
 
 @pytest.mark.parametrize("error", [ValueError("no data"), RunFailed("disk full")])

@@ -6,8 +6,11 @@ import pytest
 
 from experiments import compare
 from experiments.cli import main
+from experiments.commands import run_data_sets, run_training
 from experiments.data.corpus import DataSet
 from experiments.data.registry import DATA_SETS
+from experiments.launch import time_limit
+from experiments.launch.launcher import Job, Run
 from experiments.studies.registry import STUDIES
 
 SMALL = {"data": "stdlib", "steps": 4, "evaluate_every": 2}
@@ -44,6 +47,34 @@ def test_each_data_set_that_can_be_had_has_a_comparison(several, tmp_path, capsy
     # The same command finds all done.
     assert main([*words, "--out", str(tmp_path / "all")]) == 0
     assert capsys.readouterr().out.count("1 of 1 runs are done already") == 2
+
+
+def test_the_time_is_that_of_all_data_sets_together(several, tmp_path, capsys, monkeypatch):
+    """A run takes two hours of the first data set and one of the other, and training only moves the clock."""
+    clock, trained = [0.0], []
+    monkeypatch.setattr(time_limit.TimeLimit.__init__, "__defaults__", (lambda: clock[0],))
+    of_data = {"stdlib": {}, "parity-64": {"context": 64}, "copying-32": {}}
+    study = replace(STUDIES["several"], presets={"smoke": SMALL | {"of_data": of_data}})
+    monkeypatch.setitem(STUDIES._items, "several", study)
+
+    def train(study, options, config, rates=None, limit=None):
+        hours = 2 if config.data == "stdlib" else 1
+        limit.of_run = {"softmax-none": hours * 3600.0} | limit.of_run
+        if limit.allows(Job(Run("softmax-none", 0), options.directory / "softmax-none" / "seed0")):
+            trained.append(config.data)
+            clock[0] += hours * 3600.0
+        return 0
+
+    monkeypatch.setattr(run_training, "run_training", train)
+    monkeypatch.setattr(run_data_sets, "write_overview", lambda *_: "")
+    words = ["run", "several", "--preset", "smoke", "--variants", "softmax-none", "--out", str(tmp_path / "all")]
+    assert main([*words, "--for", "3h"]) == 0
+    assert trained == ["stdlib", "parity-64"]
+    assert "the time is up (--for); the same command goes on" in capsys.readouterr().out
+    trained.clear()
+    assert main([*words, "--for", "90m"]) == 0
+    assert trained == [], "what is next does not fit, and nothing later is begun"
+    assert "2 of 3" not in capsys.readouterr().out
 
 
 def test_settings_of_a_data_set_count_unless_they_are_given(several, tmp_path, capsys):

@@ -29,6 +29,7 @@ from experiments.training.tuning import (
     search_of,
     trial_name,
     trials,
+    trials_left,
     untuned,
 )
 from experiments.variants import get_variant
@@ -505,6 +506,25 @@ def test_a_variant_all_of_whose_trials_diverged_keeps_the_comparison_s_rate_for_
     assert rates_table(root, read_comparison(root)).to_dict("records") == [row]
     assert tuned_run(root, rates="1e29,1e30") == 0, "what is on record is whole, and nothing is tried again"
     assert run_config(root, VARIANT, 1).config["learning_rate"] == rate
+
+
+@pytest.mark.usefixtures("_without_report")
+def test_what_there_was_no_time_for_counts_the_trials(tmp_path, capsys, monkeypatch):
+    hour = 3600.0
+    monkeypatch.setattr(run_training, "estimated_seconds", lambda variants, *_: {each.name: hour for each in variants})
+    variants = f"{VARIANT},{VARIANT}@learning_rate=0.1"
+    assert tuned_run(tmp_path / "out", "--for", "30m", variants=variants, rates="0.001,0.002") == 0
+    told = capsys.readouterr().out
+    # Of two rates and one beyond them with two seeds each; and two runs at the rate that is known.
+    assert "8 runs or more are left that there was no time for (--for), 6 of them trials of learning rates" in told
+    assert "about 8.0 h one at a time" in told
+
+
+def test_trials_that_were_made_are_not_left(made_up):
+    root, comparison = made_up([3.0, 2.5], rate_seeds=3)
+    assert trials_left(root, comparison) == {VARIANT: 7}, "nine, less these two"
+    assert trials_left(root, replace(comparison, rate_seeds=1)) == {VARIANT: 1}
+    assert trials_left(root, replace(comparison, rate_seeds=0)) == {VARIANT: 0}
 
 
 def test_parts_are_refused_where_rates_are_searched(tmp_path, capsys):
