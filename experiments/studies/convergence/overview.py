@@ -7,10 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
-from experiments.figures.colours import colour
 from experiments.figures.curves import finished_seeds, plotted, shown_floors
 from experiments.figures.panels import head
-from experiments.figures.style import MUTED, label
+from experiments.figures.style import MUTED, label, variant_colour
 from experiments.records.schema import Comparison, VariantRecord
 
 SOFTMAX = ("softmax-none", "softmax-rope")
@@ -73,7 +72,7 @@ def overview_figure(curves: pd.DataFrame, summary: pd.DataFrame, comparison: Com
     ends = []
     for variant in variants:
         table = tables[variant.name]
-        ink = colour(variant.kernel, variant.position)
+        ink = variant_colour(variant)
         axes.plot(table["step"], table["mean"], color=ink, linewidth=2.2)
         axes.fill_between(table["step"], table["low"], table["high"], color=ink, alpha=0.2, linewidth=0)
         ends.append((float(table["mean"].iloc[-1]), f"{label(variant.name)}  {table['mean'].iloc[-1]:.2f}", ink))

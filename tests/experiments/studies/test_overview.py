@@ -1,5 +1,7 @@
 """The figure of a few lines: which variants it shows, and what stands at the lines' ends."""
 
+from typing import ClassVar
+
 import pandas as pd
 import pytest
 
@@ -23,6 +25,8 @@ BEST = ["softmax-none", "relu-rope-after", "elu+1-rope-after", "favor+-rope-befo
 
 
 class Variant:
+    settings: ClassVar[dict[str, str]] = {}
+
     def __init__(self, name: str) -> None:
         self.name, (self.kernel, _, self.position) = name, name.partition("-")
 
