@@ -1,7 +1,7 @@
 """Muon (Jordan et al. 2024; Liu et al. 2025, arXiv 2502.16982): steps of orthogonal matrices.
 
-As torch.optim.Muon with ``match_rms_adamw``, which computes in bfloat16 everywhere. A processor without instructions for
-that took 13 to 21 times as long for it, and others round otherwise; so on a CPU it is float32.
+As torch.optim.Muon with ``match_rms_adamw``, which computes in bfloat16 everywhere. A processor without instructions
+for that took 13 to 21 times as long for it, and others round otherwise; so on a CPU it is float32.
 """
 
 from collections.abc import Iterable
