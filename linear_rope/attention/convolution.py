@@ -24,28 +24,45 @@ class ShortConvolution(nn.Module):
         self.causal = causal
         self.weight = nn.Parameter(torch.zeros(channels, width if causal else 2 * width - 1))
 
-    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None, before: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        before: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """(B, N, C) → (B, N, C).
 
         Args:
             x: zero at padding.
             key_padding_mask: (B, N) bool, True at padding: neighbours are the nearest tokens that are none.
             before: (B, width − 1, C) the tokens before the first; default zeros.
+            segments: (B, N) int64, tokens of other segments are no neighbours; without ``before``.
         """
         if key_padding_mask is not None:
-            order = key_padding_mask.to(torch.int8).argsort(dim=-1, stable=True).unsqueeze(-1).expand_as(x)
-            together = self._convolved(x.gather(1, order), before)
+            at = key_padding_mask.to(torch.int8).argsort(dim=-1, stable=True)
+            order = at.unsqueeze(-1).expand_as(x)
+            together = self._convolved(x.gather(1, order), before, None if segments is None else segments.gather(1, at))
             return torch.zeros_like(x).scatter(1, order, together).masked_fill(key_padding_mask.unsqueeze(-1), 0)
-        return self._convolved(x, before)
+        return self._convolved(x, before, segments)
 
-    def _convolved(self, x: Tensor, before: Tensor | None) -> Tensor:
+    def _convolved(self, x: Tensor, before: Tensor | None, segments: Tensor | None) -> Tensor:
         past = self.width - 1
         weight = self.weight.to(x.dtype)
+        if segments is not None:
+            return sum(self._tap(x, segments, weight[:, at], at - past) for at in range(weight.shape[1]))
         if before is not None:
             padded = torch.cat((before.to(x.dtype), x), dim=1).mT
         else:
             padded = F.pad(x.mT, (past, 0 if self.causal else past))
         return F.conv1d(padded, weight.unsqueeze(1), groups=x.shape[-1]).mT
+
+    def _tap(self, x: Tensor, segments: Tensor, weight: Tensor, ahead: int) -> Tensor:
+        """What the tokens so many places ahead give those of their own segment."""
+        shifted, there = (torch.roll(each, -ahead, dims=1) for each in (x, segments))
+        places = torch.arange(x.shape[1], device=x.device) + ahead
+        is_near = (there == segments) & (places >= 0) & (places < x.shape[1])
+        return shifted.masked_fill(~is_near.unsqueeze(-1), 0) * weight
 
     def window(self, x: Tensor, key_padding_mask: Tensor | None, before: Tensor | None = None) -> Tensor:
         """(B, width − 1, C), the last tokens of ``x`` that are no padding, zeros where there are fewer."""

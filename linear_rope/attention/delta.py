@@ -86,10 +86,15 @@ class GatedDelta(RoPEAttention):
         self._rotate_by(rope_angles, rope, self.head_dim)
 
     def project(
-        self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
+        self,
+        x: Tensor,
+        source: Tensor,
+        key_padding_mask: Tensor | None = None,
+        before: Carried | None = None,
+        segments: Tensor | None = None,
     ) -> Projected:
-        rate = self.rate(x).sigmoid().mT
-        return super().project(x, source, key_padding_mask, before)._replace(rate=rate)
+        projected = super().project(x, source, key_padding_mask, before, segments)
+        return projected._replace(rate=self.rate(x).sigmoid().mT)
 
     def _sum(
         self,

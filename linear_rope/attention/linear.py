@@ -140,8 +140,11 @@ class LinearRoPEAttention(RoPEAttention):
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         with full_precision(projected.q.device):
+            if not self.causal and self.decay is None:
+                # The segments are sums of their own.
+                projected = projected._replace(log_decay=None)
             inputs = self._inputs(projected, key_padding_mask, positions)
-            y = attend(inputs.call()).output if self.causal else both_ways(inputs)
+            y = attend(inputs.call()).output if self.causal else both_ways(inputs, segments=projected.segments)
         return y.to(projected.v.dtype)
 
     def _inputs(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Inputs:

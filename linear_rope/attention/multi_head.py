@@ -11,6 +11,7 @@ from linear_rope.checks import check_base, check_padding_mask, check_sequences
 from linear_rope.functional.arguments import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling
+from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
 from linear_rope.precision import full_precision
@@ -42,6 +43,7 @@ class Projected(NamedTuple):
         angles: (B, H, N, width / 2), or None for those of the positions.
         local: (B, N, H·D), added to the output of the heads; or None.
         carried: after the last token.
+        segments: (B, N) int64, what crosses no boundary; or None.
         rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
     """
 
@@ -52,6 +54,7 @@ class Projected(NamedTuple):
     angles: Tensor | None
     local: Tensor | None
     carried: Carried
+    segments: Tensor | None = None
     rate: Tensor | None = None
 
 
@@ -159,6 +162,9 @@ class RoPEAttention(nn.Module):
         context: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         positions: Positions | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """Attend from every token to the tokens of ``context``, or of ``x`` itself.
 
@@ -167,18 +173,27 @@ class RoPEAttention(nn.Module):
             context: (B, K, dim), or None for self-attention.
             key_padding_mask: (B, K) bool, True at padding, which has no influence whatever it holds.
             positions: (N,) or (B, N), counted from 0, or a pair of these for queries and keys. Default: the count of
-                unpadded tokens before each one. Selective angles, decays and convolutions do not read them.
+                unpadded tokens before each one, in its segment. Selective angles, decays and convolutions do not read
+                them.
+            segment_ids: (B, N) integers, equal within a segment: sequences that are packed one behind the other. No
+                state, decay, convolution or position crosses from one to the next. For self-attention.
+            cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
 
         Returns:
             (B, N, dim); zeros (plus the output bias) for a token that sees no key.
 
         Raises:
-            ValueError: shapes that do not fit, or a context for a causal attention.
+            ValueError: shapes that do not fit, a context for a causal attention or with segments, or a segment that
+                comes back.
         """
         self.check_inputs(x, context, key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, (x.shape[0], x.shape[1]), key_padding_mask, context=context)
         self._begin()
         source = x if context is None else context
-        projected = self.project(*without_padding(x, context, key_padding_mask), key_padding_mask)
+        tokens = without_padding(x, context, key_padding_mask)
+        projected = self.project(*tokens, key_padding_mask, segments=segments)
+        if positions is None and segments is not None:
+            positions = positions_within(segments, key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
             # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
@@ -271,36 +286,43 @@ class RoPEAttention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def project(
-        self, x: Tensor, source: Tensor, key_padding_mask: Tensor | None = None, before: Carried | None = None
+        self,
+        x: Tensor,
+        source: Tensor,
+        key_padding_mask: Tensor | None = None,
+        before: Carried | None = None,
+        segments: Tensor | None = None,
     ) -> Projected:
         """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.
 
-        Tokens are zero at padding.
+        Tokens are zero at padding. With ``segments`` there is a decay, which cuts them off from each other.
         """
         phase, speeds, short, local = before or Carried()
         q, k, v = self.query(x), self.key(source), self.value(source)
         if self.short is not None:
             together = _unpadded(torch.cat((q, k, v), dim=-1), key_padding_mask)
-            q, k, v = (together + self.short(together, key_padding_mask, short)).chunk(3, dim=-1)
+            q, k, v = (together + self.short(together, key_padding_mask, short, segments)).chunk(3, dim=-1)
             short = self.short.window(together, key_padding_mask, short)
         added = None
         if self.local is not None:
             values = _unpadded(v, key_padding_mask)
-            added = self.local(values, key_padding_mask, local)
+            added = self.local(values, key_padding_mask, local, segments)
             local = self.local.window(values, key_padding_mask, local)
         angles = None
         if self.rotation is not None and self.rotation_convolution is not None:
             with full_precision(x.device):
                 inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
-                convolved = self.rotation_convolution(inputs, key_padding_mask, speeds)
+                convolved = self.rotation_convolution(inputs, key_padding_mask, speeds, segments)
                 speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
                 speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
-                angles, phase = self.rotation(x, speed, key_padding_mask, phase)
+                angles, phase = self.rotation(x, speed, key_padding_mask, phase, segments)
         log_decay = self._log_decay(x)
+        if segments is not None:
+            log_decay = cut(log_decay, segments, self.heads, torch.promote_types(x.dtype, torch.float32))
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
         q, k = self.query_norm(q), self.key_norm(k)
-        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
+        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local), segments)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay is None:

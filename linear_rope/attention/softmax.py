@@ -216,16 +216,18 @@ class SoftmaxRoPEAttention(RoPEAttention):
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
     ) -> Tensor | None:
         """What is added to the scores, broadcastable to (B, H, N, K); −∞ at keys that are not seen."""
-        q, k = projected.q, projected.k
+        bias = None
         if projected.log_decay is not None:
             log_decay = _without_padding(projected.log_decay, key_padding_mask)
-            return fading(log_decay, q.dtype, causal=self.causal)
-        if not self.alibi:
-            return None
-        bias = alibi_bias(*aligned_positions(q, k, positions, key_padding_mask), self.heads, dtype=q.dtype)
-        if not self.causal:
-            return bias
-        return bias.masked_fill(torch.ones(bias.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf)
+            bias = fading(log_decay, projected.q.dtype, causal=self.causal)
+        if self.alibi:
+            at = aligned_positions(projected.q, projected.k, positions, key_padding_mask)
+            slopes = alibi_bias(*at, self.heads, dtype=projected.q.dtype)
+            if self.causal and bias is None:
+                later = torch.ones(slopes.shape[-2:], dtype=torch.bool, device=slopes.device).triu(1)
+                slopes = slopes.masked_fill(later, -torch.inf)
+            bias = slopes if bias is None else bias + slopes
+        return bias
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""

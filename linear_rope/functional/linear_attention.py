@@ -1,6 +1,7 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,9 +19,11 @@ from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
+from linear_rope.functional.rows import per_segment
 from linear_rope.functional.terms import Terms, attention_output
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_of, rotations
+from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
@@ -44,6 +47,8 @@ def linear_attention(
     rope_scaling: RopeScaling | None = None,
     log_decay: Tensor | None = None,
     angles: Tensor | None = None,
+    segment_ids: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     implementation: str = "auto",
 ) -> Tensor:
     """Linear attention, with rotary positions after the feature map (RoFormer, arXiv 2104.09864, eq. 19).
@@ -78,6 +83,9 @@ def linear_attention(
             traces the call: a GPU would have to be waited for.
         angles: (B, H, N, width / 2) radians, by which each pair turns in place of its position times θ_i; any axis but
             the last two may be 1. Needs K = N, and neither positions nor rope_scaling.
+        segment_ids: (B, N) integers, equal within a segment: sequences that are packed one behind the other. No query
+            sees a key of another one, and positions that are not given begin anew in each. Needs K = N.
+        cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
             on a CPU, for every dtype), "recurrent" (a loop over positions with a state of constant size), "fla" (on a
             GPU, causal, by the kernel of :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is
@@ -97,6 +105,14 @@ def linear_attention(
     if implementation != "auto" and implementation not in IMPLEMENTATIONS:
         raise ValueError(f"implementation is {implementation!r}; choose from {', '.join(('auto', *IMPLEMENTATIONS))}")
     check_angles_alone(angles, positions, rope_scaling)
+    segments = _segments(segment_ids, cu_seqlens, q, k, key_padding_mask)
+    if segments is not None:
+        if positions is None and angles is None:
+            positions = positions_within(segments, key_padding_mask)
+        # Without a decay, what sees both ways has a sum a segment.
+        if causal or log_decay is not None or implementation in ("reference", "recurrent", "fla"):
+            _check_decay(log_decay, q, k)
+            log_decay = cut(log_decay, segments, q.shape[1], torch.promote_types(q.dtype, torch.float32))
     with full_precision(q.device):
         inputs = prepare(
             q,
@@ -116,7 +132,7 @@ def linear_attention(
         if implementation in ("auto", "chunked", "native"):
             if causal:
                 return attend(inputs.call(), implementation).output.to(v.dtype)
-            return both_ways(inputs, implementation).to(v.dtype)
+            return both_ways(inputs, implementation, segments).to(v.dtype)
         terms = inputs.terms(causal=causal)
         if implementation == "recurrent" and terms.log_decay is not None and not causal:
             return two_passes(terms, _attend_recurrently).to(v.dtype)
@@ -132,8 +148,12 @@ def with_state(inputs: Inputs, before: State | None = None, implementation: str 
     return result.output, State(result.memory, normaliser, stabiliser)
 
 
-def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
-    """The output where every query sees every key."""
+def both_ways(inputs: Inputs, implementation: str = "auto", segments: Tensor | None = None) -> Tensor:
+    """The output where every query sees every key, of its segment (B, N) if there are any."""
+    if segments is not None and inputs.log_decay is None:
+        if not is_watched():
+            return per_segment(inputs, segments, lambda rows: both_ways(rows, implementation))
+        inputs = replace(inputs, log_decay=cut(None, segments, inputs.q.shape[1], inputs.dtype))
     # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
     is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
     if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
@@ -245,6 +265,16 @@ def _given_rotation(angles: Tensor, q: Tensor, k: Tensor, width: int, dtype: tor
     if not angles.is_floating_point():
         raise ValueError(f"angles has dtype {angles.dtype}; give floating-point radians")
     return rotation_of(angles).to(dtype)
+
+
+def _segments(
+    segment_ids: Tensor | None, cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_padding_mask: Tensor | None
+) -> Tensor | None:
+    if (segment_ids is not None or cu_seqlens is not None) and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
+        )
+    return segments_of(segment_ids, cu_seqlens, (q.shape[0], q.shape[2]), key_padding_mask)
 
 
 def _check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:

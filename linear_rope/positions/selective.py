@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from linear_rope.checks import check_choice
 from linear_rope.positions.rotary import rope_frequencies
+from linear_rope.positions.segments import beginnings
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,12 @@ class SelectiveAngles(nn.Module):
         return convolved * self._gain(weight) if self.is_paper else inputs + convolved
 
     def forward(
-        self, x: Tensor, speed: Tensor, key_padding_mask: Tensor | None, before: Tensor | None
+        self,
+        x: Tensor,
+        speed: Tensor,
+        key_padding_mask: Tensor | None,
+        before: Tensor | None,
+        segments: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The angles (B, H, N, width / 2), reduced to one turn, and Φ after the last token (B, H, width / 2), float64.
 
@@ -110,6 +116,7 @@ class SelectiveAngles(nn.Module):
             speed: (B, N, H·width/2), of :meth:`speeds`.
             key_padding_mask: (B, N) bool, True at padding, which does not turn.
             before: Φ before the first token; default 0.
+            segments: (B, N) int64, Φ begins anew in each; without ``before``.
         """
         if self.bias is not None:
             bias = self.bias.to(speed.dtype)
@@ -126,7 +133,11 @@ class SelectiveAngles(nn.Module):
         if key_padding_mask is not None:
             speed = speed.masked_fill(key_padding_mask[:, None, :, None], 0)
         frequencies = rope_frequencies(self.width, base=self.base, device=x.device)
-        phase = speed.to(frequencies.dtype).cumsum(-2)
+        speed_of = speed.to(frequencies.dtype)
+        phase = speed_of.cumsum(-2)
+        if segments is not None:
+            at = torch.arange(segments.shape[1], device=x.device).masked_fill(~beginnings(segments), 0).cummax(-1).values
+            phase = phase - (phase - speed_of).gather(-2, at[:, None, :, None].expand_as(phase))
         if before is not None:
             phase = phase + before.unsqueeze(-2)
         return torch.remainder(phase * frequencies, 2 * math.pi).to(speed.dtype), phase[:, :, -1]
