@@ -20,6 +20,8 @@ from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.registry import InAttention, find_position, make_positions
 from linear_rope.positions.scores import ScorePositions
+from linear_rope.positions.segments import positions_within, segments_of
+from linear_rope.positions.tokens import token_positions
 
 MakeAttention = Callable[[int], nn.Module]
 
@@ -116,11 +118,13 @@ class Block(nn.Module):
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
+        segment_ids: Tensor | None = None,
         memory: Tensor | None = None,
         memory_padding_mask: Tensor | None = None,
     ) -> Tensor:
         """(B, N, dim) → (B, N, dim); ``memory`` (B, K, dim) is what the cross-attention reads."""
-        x = x + self.attention(self.attention_norm(x), key_padding_mask=key_padding_mask)
+        packed = {} if segment_ids is None else {"segment_ids": segment_ids}
+        x = x + self.attention(self.attention_norm(x), key_padding_mask=key_padding_mask, **packed)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             x = x + self.cross_attention(
                 self.cross_attention_norm(x), context=memory, key_padding_mask=memory_padding_mask
@@ -196,6 +200,24 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(config.dim)
         initialise(self, config)
+
+    def whole(
+        self,
+        embedding: Embedding,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None,
+        segment_ids: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> Tensor:
+        """(B, N) tokens → (B, N, dim), after the last norm."""
+        check_tokens(tokens, "tokens", key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, (tokens.shape[0], tokens.shape[1]), key_padding_mask)
+        if segments is None:
+            positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
+        else:
+            positions = positions_within(segments, key_padding_mask)
+        x = embedding(tokens, positions)
+        return self.norm(self.through_blocks(x, positions, key_padding_mask=key_padding_mask, segment_ids=segments))
 
     def through_blocks(self, x: Tensor, positions: Tensor, **masks: Tensor | None) -> Tensor:
         """(B, N, dim) → (B, N, dim), before the last norm; ``masks`` are those that :class:`Block` takes."""

@@ -33,23 +33,30 @@ class CausalLM(Stack):
         make = attention or partial(attention_of_layer, config, causal=True)
         self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
 
-    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
         """Scores of the next token.
 
         Args:
             tokens: (B, N) int64.
             key_padding_mask: (B, N) bool, True at padding.
+            segment_ids, cu_seqlens: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token
+                of a segment predicts is not the first one of the next.
 
         Returns:
             (B, N, vocab_size) logits.
 
         Raises:
-            ValueError: tokens of another shape or dtype, or more than a learned position table has.
+            ValueError: tokens of another shape or dtype, more than a learned position table has, or a segment that
+                comes back.
         """
-        check_tokens(tokens, "tokens", key_padding_mask)
-        positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
-        x = self.through_blocks(self.embedding(tokens, positions), positions, key_padding_mask=key_padding_mask)
-        return self.embedding.logits(self.norm(x))
+        return self.embedding.logits(self.whole(self.embedding, tokens, key_padding_mask, segment_ids, cu_seqlens))
 
     @torch.no_grad()
     def generate(
@@ -107,16 +114,20 @@ class Encoder(Stack):
         make = partial(attention_of_layer, config, causal=False)
         self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
 
-    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
-        """(B, N) int64 tokens, (B, N) bool mask → (B, N, dim) representations.
+    def forward(
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> Tensor:
+        """(B, N) int64 tokens, (B, N) bool mask → (B, N, dim) representations; the others as in :class:`CausalLM`.
 
         Raises:
-            ValueError: tokens of another shape or dtype, or more than a learned position table has.
+            ValueError: as there.
         """
-        check_tokens(tokens, "tokens", key_padding_mask)
-        positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
-        x = self.through_blocks(self.embedding(tokens, positions), positions, key_padding_mask=key_padding_mask)
-        return self.norm(x)
+        return self.whole(self.embedding, tokens, key_padding_mask, segment_ids, cu_seqlens)
 
 
 class DecoderState(NamedTuple):
