@@ -50,7 +50,8 @@ class ShortConvolution(nn.Module):
         past = self.width - 1
         weight = self.weight.to(x.dtype)
         if segments is not None:
-            return sum(self._tap(x, segments, weight[:, at], at - past) for at in range(weight.shape[1]))
+            taps = (self._tap(x, segments, weight[:, at], at - past) for at in range(weight.shape[1]))
+            return torch.stack([*taps]).sum(0)
         if before is not None:
             padded = torch.cat((before.to(x.dtype), x), dim=1).mT
         else:
@@ -65,14 +66,15 @@ class ShortConvolution(nn.Module):
         return shifted.masked_fill(~is_near.unsqueeze(-1), 0) * weight
 
     def window(self, x: Tensor, key_padding_mask: Tensor | None, before: Tensor | None = None) -> Tensor:
-        """(B, width − 1, C), the last tokens of ``x`` that are no padding, zeros where there are fewer."""
+        """(B, width − 1, C), the last tokens of those ``before`` and of ``x``, zero at padding, that are none."""
         past = self.width - 1
+        before = x.new_zeros(x.shape[0], past, x.shape[2]) if before is None else before.to(x.dtype)
+        together = torch.cat((before, x), dim=1)
         if key_padding_mask is not None:
             # Padding to the front, the rest in order.
-            order = (~key_padding_mask).to(torch.int8).argsort(dim=-1, stable=True)
-            x = x.masked_fill(key_padding_mask.unsqueeze(-1), 0).gather(1, order.unsqueeze(-1).expand_as(x))
-        before = x.new_zeros(x.shape[0], past, x.shape[2]) if before is None else before.to(x.dtype)
-        return torch.cat((before, x), dim=1)[:, -past:]
+            order = F.pad(~key_padding_mask, (past, 0), value=True).to(torch.int8).argsort(dim=-1, stable=True)
+            together = together.gather(1, order.unsqueeze(-1).expand_as(together))
+        return together[:, -past:]
 
     def extra_repr(self) -> str:
         return f"channels={self.weight.shape[0]}, width={self.width}, causal={self.causal}"

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.functional.delta import delta_rule
 from linear_rope.functional.linear_attention import prepare
@@ -53,6 +53,8 @@ class GatedDelta(RoPEAttention):
     Raises:
         ValueError: names the argument, what came, and what would do.
     """
+
+    state_type = DeltaState
 
     def __init__(
         self,
@@ -132,20 +134,12 @@ class GatedDelta(RoPEAttention):
     def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
         return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)
 
-    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, DeltaState]:
-        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`."""
-        self._check_prompt(x, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
-        y, memory = self._sum(projected, key_padding_mask, None)
-        state = DeltaState(memory, next_position(x, key_padding_mask), projected.carried)
-        return self._merge(y, projected.local), state
-
-    def step(self, x: Tensor, state: DeltaState) -> tuple[Tensor, DeltaState]:
-        """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
-        self._check_step(x, state, DeltaState)
-        projected = self.project(x, x, None, state.carried)
-        y, memory = self._sum(projected, None, state.position.unsqueeze(-1), state.memory)
-        return self._merge(y, projected.local), DeltaState(memory, state.position + 1, projected.carried)
+    def _advance(
+        self, x: Tensor, key_padding_mask: Tensor | None, state: DeltaState | None
+    ) -> tuple[Tensor, DeltaState]:
+        projected, positions, following = self._follow(x, key_padding_mask, state)
+        y, memory = self._sum(projected, key_padding_mask, positions, None if state is None else state.memory)
+        return self._merge(y, projected.local), DeltaState(memory, following, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}"

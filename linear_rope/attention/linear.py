@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_choice, check_sequences
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
@@ -73,6 +73,8 @@ class LinearRoPEAttention(RoPEAttention):
     Raises:
         ValueError: names the argument, what came, and what would do.
     """
+
+    state_type = LinearAttentionState
 
     def __init__(
         self,
@@ -163,44 +165,23 @@ class LinearRoPEAttention(RoPEAttention):
             angles=projected.angles,
         )
 
-    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, LinearAttentionState]:
-        """The whole prompt at once.
-
-        Args:
-            x: (B, N, dim).
-            key_padding_mask: (B, N) bool, True at padding.
-
-        Returns:
-            (B, N, dim), and the state that :meth:`step` goes on from.
-        """
-        self._check_prompt(x, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
-        with full_precision(x.device):
-            y, sums = with_state(self._inputs(projected, key_padding_mask, None))
-        y = self._merge(y.to(projected.v.dtype), projected.local)
-        return y, LinearAttentionState(sums, next_position(x, key_padding_mask), projected.carried)
-
-    def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
-        """One token more, in time and memory that do not depend on how many came before.
-
-        Args:
-            x: (B, 1, dim).
-            state: from :meth:`prefill` or the step before.
-
-        Returns:
-            (B, 1, dim), and the state for the next step.
-        """
-        self._check_step(x, state, LinearAttentionState)
+    def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
+        super()._check_state(x, state)
         self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.normaliser)
-        projected = self.project(x, x, None, state.carried)
+
+    def _advance(
+        self, x: Tensor, key_padding_mask: Tensor | None, state: LinearAttentionState | None
+    ) -> tuple[Tensor, LinearAttentionState]:
+        projected, positions, following = self._follow(x, key_padding_mask, state)
         with full_precision(x.device):
-            y, sums = self._next(self._inputs(projected, None, state.position.unsqueeze(-1)), state.sums)
+            inputs = self._inputs(projected, key_padding_mask, positions)
+            y, sums = with_state(inputs) if state is None else self._next(inputs, state.sums)
         y = self._merge(y.to(projected.v.dtype), projected.local)
-        return y, LinearAttentionState(sums, state.position + 1, projected.carried)
+        return y, LinearAttentionState(sums, following, projected.carried)
 
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
-        """The output of one more token, and the state after it."""
-        if native.takes(inputs.dtype, inputs.q.device):
+        """The output of more tokens, and the state after them."""
+        if inputs.q.shape[2] > 1 or native.takes(inputs.dtype, inputs.q.device):
             return with_state(inputs, state)
         terms = inputs.terms()
         state = add_key(state, terms, 0)

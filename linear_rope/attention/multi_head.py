@@ -59,7 +59,10 @@ class Projected(NamedTuple):
 
 
 class RoPEAttention(nn.Module):
-    """Multi-head attention whose ``_attend`` a subclass defines."""
+    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_advance`` a subclass defines."""
+
+    state_type: type[Any]
+    """what it carries from token to token"""
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class RoPEAttention(nn.Module):
                 them.
             segment_ids: (B, N) integers, equal within a segment: sequences that are packed one behind the other. No
                 state, decay, convolution or position crosses from one to the next. For self-attention.
-            cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
+            cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, the last one ends.
 
         Returns:
             (B, N, dim); zeros (plus the output bias) for a token that sees no key.
@@ -238,13 +241,59 @@ class RoPEAttention(nn.Module):
         identity = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:2], -1, -1)
         return self._attend(projected._replace(v=identity), key_padding_mask, positions)
 
-    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """The whole prompt (B, N, dim) at once: its output, and the state that :meth:`step` goes on from."""
-        raise NotImplementedError
+    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None, *, state: Any = None) -> tuple[Tensor, Any]:
+        """The whole prompt at once, or the next piece of it.
+
+        Args:
+            x: (B, N, dim).
+            key_padding_mask: (B, N) bool, True at padding.
+            state: from the piece before; None at the beginning. Pieces of any length give what the whole gives.
+
+        Returns:
+            (B, N, dim), and the state that :meth:`step`, or the next piece, goes on from.
+
+        Raises:
+            ValueError: shapes that do not fit, an attention that is not causal, or a state of another attention.
+        """
+        self._check_causal("prefill")
+        self.check_inputs(x, None, key_padding_mask)
+        if state is not None:
+            self._check_state(x, state)
+        return self._advance(x, key_padding_mask, state)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token (B, 1, dim) more: its output, and the state for the next step."""
+        """One token (B, 1, dim) more: its output, and the state for the next one."""
+        self._check_causal("step")
+        check_sequences("x", x, self.dim, self.dtype)
+        self._check_state(x, state)
+        if x.shape[1] != 1:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; step takes one token a sequence: give ({x.shape[0]}, 1, {self.dim}), "
+                "or more to prefill with this state"
+            )
+        return self._advance(x, None, state)
+
+    def _advance(self, x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """The output of tokens that follow those in ``state``, and the state after them."""
         raise NotImplementedError
+
+    def _follow(
+        self, x: Tensor, key_padding_mask: Tensor | None, state: Any
+    ) -> tuple[Projected, Tensor | None, Tensor]:
+        """What to attend with, the positions (B, N) of tokens after ``state``, and (B,) that of the next one.
+
+        Without a state the positions are None: they are counted from 0.
+        """
+        carried = None if state is None else state.carried
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, carried)
+        if key_padding_mask is None:
+            number = torch.full((x.shape[0],), x.shape[1], device=x.device)
+        else:
+            number = (~key_padding_mask).sum(-1)
+        if state is None:
+            return projected, None, number
+        counted = token_positions(x.shape[1], key_padding_mask, x.device)
+        return projected, state.position.unsqueeze(-1) + counted, state.position + number
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`recall` reads of the tokens of ``context``, computed once.
@@ -339,24 +388,18 @@ class RoPEAttention(nn.Module):
         y = y.transpose(1, 2).flatten(2)
         return self.dropout(self.out(y if local is None else y + local))
 
-    def _check_prompt(self, x: Tensor, key_padding_mask: Tensor | None) -> None:
-        self._check_causal("prefill")
-        self.check_inputs(x, None, key_padding_mask)
-
-    def _check_step(self, x: Tensor, state: Any, kind: type[Any]) -> None:
-        self._check_causal("step")
-        if not isinstance(state, kind):
-            raise ValueError(f"state is of type {type(state).__name__}; give the {kind.__name__} that prefill gave")
-        check_sequences("x", x, self.dim, self.dtype)
+    def _check_state(self, x: Tensor, state: Any) -> None:
+        """Raises ValueError unless this attention can go on with ``x`` from ``state``."""
+        if not isinstance(state, self.state_type):
+            raise ValueError(
+                f"state is of type {type(state).__name__}; give the {self.state_type.__name__} that prefill gave"
+            )
         parts = {"rope_angles": self.rotation, "short_conv": self.short, "local_conv": self.local}
         kept = (state.carried.phase, state.carried.short, state.carried.local)
         for (name, part), what in zip(parts.items(), kept, strict=True):
             self._check_same(name, part, what)
-        batch = state.position.shape[0]
-        if x.shape[:2] != (batch, 1):
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; step takes one token a sequence: give ({batch}, 1, {self.dim})"
-            )
+        if len(state.position) != len(x):
+            raise ValueError(f"x has {len(x)} sequences and state {len(state.position)}; give equally many")
 
     @staticmethod
     def _check_same(name: str, part: object, kept: object) -> None:
@@ -378,13 +421,6 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
     if key_padding_mask is not None:
         source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
     return (source if context is None else x), source
-
-
-def next_position(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """(B,) int64: how many unpadded tokens each sequence has."""
-    if key_padding_mask is None:
-        return torch.full((x.shape[0],), x.shape[1], device=x.device)
-    return (~key_padding_mask).sum(-1)
 
 
 def _unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:

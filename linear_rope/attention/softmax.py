@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_sequences
 from linear_rope.functional.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
@@ -84,6 +84,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         ValueError: names the argument, what came, and what would do.
     """
 
+    state_type = KeyValueCache
+
     def __init__(
         self,
         dim: int,
@@ -149,17 +151,18 @@ class SoftmaxRoPEAttention(RoPEAttention):
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         q, k = self._rotate(projected, key_padding_mask, positions)
-        bias = self._bias(projected, key_padding_mask, positions)
         at = aligned_positions(q, k, positions, key_padding_mask)
+        bias, _ = self._bias(q, projected.log_decay, key_padding_mask, at)
         return self._sum(q, k, projected.v, at, key_padding_mask, bias, causal=self.causal)
 
     def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         if self.score_positions is None:
             return super()._weights(projected, key_padding_mask, positions)
-        bias = self._bias(projected, key_padding_mask, positions)
-        at = aligned_positions(projected.q, projected.k, positions, key_padding_mask)
-        with full_precision(projected.q.device):
-            return self._score_weights(projected.q, projected.k, at, key_padding_mask, bias, causal=self.causal)
+        q, k = projected.q, projected.k
+        at = aligned_positions(q, k, positions, key_padding_mask)
+        bias, _ = self._bias(q, projected.log_decay, key_padding_mask, at)
+        with full_precision(q.device):
+            return self._score_weights(q, k, at, key_padding_mask, bias, causal=self.causal)
 
     def _sum(
         self,
@@ -203,7 +206,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         scores = q @ k.mT * self.score_positions.scale + self.score_positions(q, k, *at)
         visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
         if causal:
-            visible = visible.tril()
+            visible = ~_later(scores.shape[-2], scores.shape[-1], q.device)
         if key_padding_mask is not None:
             visible = visible & ~key_padding_mask[:, None, None, :]
         if bias is not None:
@@ -213,58 +216,58 @@ class SoftmaxRoPEAttention(RoPEAttention):
         return scores.masked_fill(~visible, torch.finfo(dtype).min).softmax(-1) * visible
 
     def _bias(
-        self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None
-    ) -> Tensor | None:
-        """What is added to the scores, broadcastable to (B, H, N, K); −∞ at keys that are not seen."""
-        bias = None
-        if projected.log_decay is not None:
-            log_decay = _without_padding(projected.log_decay, key_padding_mask)
-            bias = fading(log_decay, projected.q.dtype, causal=self.causal)
+        self,
+        q: Tensor,
+        log_decay: Tensor | None,
+        key_padding_mask: Tensor | None,
+        at: tuple[Tensor, Tensor],
+        before: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What is added to the scores, and the sum of ln a up to each key, after those ``before``, as in the cache.
+
+        The first is broadcastable to (B, H, N, K), and −∞ at keys that are not seen. Without either, None.
+        """
+        bias = sums = None
+        if log_decay is not None:
+            if key_padding_mask is not None:  # nothing is forgotten there
+                log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
+            bias = fading(log_decay, q.dtype, causal=self.causal)
+            sums, segment = faded(log_decay)
+            last = sums.masked_fill(segment < segment[..., -1:], torch.inf)
+            if before is not None:
+                between = (sums + before[..., -1:]).unsqueeze(-1) - before.unsqueeze(-2)
+                of_old = between.to(q.dtype).masked_fill(segment.unsqueeze(-1) > 0, -torch.inf)
+                bias = torch.cat((of_old, bias), dim=-1)
+                last = torch.cat(
+                    (before.masked_fill(segment[..., -1:] > 0, torch.inf), last + before[..., -1:]), dim=-1
+                )
+            sums = last
         if self.alibi:
-            at = aligned_positions(projected.q, projected.k, positions, key_padding_mask)
-            slopes = alibi_bias(*at, self.heads, dtype=projected.q.dtype)
-            if self.causal and bias is None:
-                later = torch.ones(slopes.shape[-2:], dtype=torch.bool, device=slopes.device).triu(1)
-                slopes = slopes.masked_fill(later, -torch.inf)
+            slopes = alibi_bias(*at, self.heads, dtype=q.dtype)
+            if self.causal:
+                slopes = slopes.masked_fill(_later(slopes.shape[-2], slopes.shape[-1], q.device), -torch.inf)
             bias = slopes if bias is None else bias + slopes
-        return bias
+        return bias, sums
 
-    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, KeyValueCache]:
-        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`, with a cache that grows."""
-        self._check_prompt(x, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
-        bias = self._bias(projected, key_padding_mask, None)
-        q, k = self._rotate(projected, key_padding_mask, None)
-        at = aligned_positions(q, k, None, key_padding_mask)
-        y = self._sum(q, k, projected.v, at, key_padding_mask, bias, causal=True)
-        sums = None
-        if projected.log_decay is not None:
-            sums, segment = faded(_without_padding(projected.log_decay, key_padding_mask))
-            sums = sums.masked_fill(segment < segment[..., -1:], torch.inf)
-        cache = KeyValueCache(
-            k, projected.v, key_padding_mask, next_position(x, key_padding_mask), sums, projected.carried
-        )
-        return self._merge(y, projected.local), cache
-
-    def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
-        self._check_step(x, state, KeyValueCache)
+    def _check_state(self, x: Tensor, state: KeyValueCache) -> None:
+        super()._check_state(x, state)
         self._check_same("decay", self.decay, state.faded)
-        projected = self.project(x, x, None, state.carried)
-        q, k = self._rotate(projected, None, state.position.unsqueeze(-1))
-        mask = None if state.key_padding_mask is None else F.pad(state.key_padding_mask, (0, 1), value=False)
-        k, v = appended(state.k, k), appended(state.v, projected.v)
-        # Of the keys' positions the new token's own is the last.
-        at = aligned_positions(q, k, (state.position.unsqueeze(-1), token_positions(k.shape[-2], mask, x.device)), None)
-        bias, sums = None, None
-        if projected.log_decay is not None and state.faded is not None:
-            new, reset = faded(projected.log_decay)
-            sums = torch.cat((state.faded.masked_fill(reset > 0, torch.inf), state.faded[..., -1:] + new), dim=-1)
-            bias = (sums[..., -1:] - sums).unsqueeze(-2).to(q.dtype)
-        elif self.alibi:
-            bias = alibi_bias(*at, self.heads, dtype=q.dtype)
-        y = self._sum(q, k, v, at, mask, bias, causal=False)
-        cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
+
+    def _advance(
+        self, x: Tensor, key_padding_mask: Tensor | None, state: KeyValueCache | None
+    ) -> tuple[Tensor, KeyValueCache]:
+        projected, positions, following = self._follow(x, key_padding_mask, state)
+        q, k = self._rotate(projected, key_padding_mask, positions)
+        v, mask, at, before = projected.v, key_padding_mask, None, None
+        if state is not None and positions is not None:
+            if mask is not None or state.key_padding_mask is not None:
+                mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
+            k, v, before = appended(state.k, k), appended(state.v, v), state.faded
+            at = positions, token_positions(k.shape[2], mask, x.device)
+        at = aligned_positions(q, k, at, mask)
+        bias, sums = self._bias(q, projected.log_decay, key_padding_mask, at, before)
+        y = self._sum(q, k, v, at, mask, bias, causal=True)
+        cache = KeyValueCache(k, v, mask, following, sums, projected.carried)
         return self._merge(y, projected.local), cache
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
@@ -312,9 +315,16 @@ def rotated(
     return rotate(q.to(dtype), q_rotation).to(q.dtype), rotate(k.to(dtype), k_rotation).to(k.dtype)
 
 
-def _without_padding(log_decay: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """Nothing is forgotten at padding."""
-    return log_decay if key_padding_mask is None else log_decay.masked_fill(key_padding_mask[:, None], 0)
+def _later(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(N, K) bool, the keys after each query's own; the last query's is the last."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+
+
+def _mask_of(k: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """(B, K) bool, True at padding."""
+    if key_padding_mask is not None:
+        return key_padding_mask
+    return torch.zeros(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
 
 
 def softmax_attention(
@@ -325,20 +335,21 @@ def softmax_attention(
     Args:
         q: (B, H, N, D).
         k, v: (B, H, K, D).
-        causal: query m sees the keys n ≤ m only.
+        causal: a query sees its own key, of which the last query has the last one, and those before it.
         key_padding_mask: (B, K) bool, True at padding, or None.
         bias: added to the scores, −∞ at later keys where ``causal``; broadcastable to (B, H, N, K), of the dtype of
             ``q``.
     """
     if key_padding_mask is None and bias is not None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-    if key_padding_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    padding = key_padding_mask[:, None, :, None]
-    k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
-    visible = ~key_padding_mask[:, None, None, :].expand(-1, 1, q.shape[-2], -1)
-    if causal:
-        visible = visible & torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    queries, keys = q.shape[-2], k.shape[-2]
+    if key_padding_mask is None and (queries in (1, keys) or not causal):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal and queries == keys)
+    visible = ~_later(queries, keys, q.device) if causal else torch.ones_like(q[:1, :1, :, :1], dtype=torch.bool)
+    if key_padding_mask is not None:
+        padding = key_padding_mask[:, None, :, None]
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+        visible = visible & ~padding.mT
     sees_none = ~visible.any(-1, keepdim=True)
     visible = visible | sees_none
     mask = visible if bias is None else bias.masked_fill(~visible, -torch.inf)

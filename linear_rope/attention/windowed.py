@@ -6,15 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
+from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
-from linear_rope.functional.decay import fading
-from linear_rope.functional.linear_attention import prepare
+from linear_rope.functional.linear_attention import after, prepare
 from linear_rope.functional.operator import attend
-from linear_rope.functional.recurrent import State, add_key, read_state
+from linear_rope.functional.recurrent import State
 from linear_rope.functional.rotated_features import Inputs
-from linear_rope.functional.terms import attention_output
 from linear_rope.functional.windowed import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
@@ -64,6 +62,8 @@ class WindowedFavor(RoPEAttention):
         ValueError: names the argument, what came, and what would do.
     """
 
+    state_type = WindowState
+
     def __init__(
         self,
         dim: int,
@@ -106,10 +106,8 @@ class WindowedFavor(RoPEAttention):
     def _begin(self) -> None:
         self.feature_map.maybe_redraw()
 
-    def _sequence(
-        self, projected: Projected, padding: Tensor | None, positions: Positions | None, order: Tensor | None
-    ) -> Sequence:
-        """What is summed, in ``order`` (B, N)."""
+    def _sequence(self, projected: Projected, padding: Tensor | None, positions: Positions | None) -> Sequence:
+        """What is summed."""
         check_positions(positions, projected.q, projected.k)
         q, k = projected.q, projected.k
         if self.rope == "before":
@@ -119,29 +117,28 @@ class WindowedFavor(RoPEAttention):
         if log_decay is not None and padding is not None:
             log_decay = log_decay.masked_fill(padding[:, None], 0)
         q, k, v = q.to(dtype), k.to(dtype), projected.v.to(dtype)
-        if order is None:
-            return Sequence(q, k, v, padding, log_decay)
-        q, k, v = (_in_order(x, order) for x in (q, k, v))
-        if log_decay is not None:
-            log_decay = _in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
-        return Sequence(q, k, v, None if padding is None else padding.gather(1, order), log_decay)
+        return Sequence(q, k, v, padding, log_decay)
 
     def _far(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, log_decay: Tensor | None) -> Inputs:
         feature_map = self.feature_map
         return prepare(q, k, v, feature_map=feature_map, rope="none", key_padding_mask=hidden, log_decay=log_decay)
 
-    def _sum(self, sequence: Sequence) -> tuple[Tensor, State]:
-        """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last."""
+    def _sum(self, sequence: Sequence, before: State | None = None) -> tuple[Tensor, State]:
+        """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last.
+
+        ``before`` are those of keys before the first, which is then the first of a window.
+        """
         q, k, v, padding, log_decay = sequence
         near = in_window(sequence, self.window)
         # Every query as many places earlier as the window is long, where it sees just the keys before its window.
-        length, kept = q.shape[2], max(0, q.shape[2] - self.window)
-        missing = length - kept
-        earlier = F.pad(q[:, :, missing:], (0, 0, 0, missing))
+        kept = max(0, q.shape[2] - self.window)
+        missing, length = q.shape[2] - kept, max(1, kept)
+        earlier, k, v = q[:, :, -length:], k[:, :, :length], v[:, :, :length]
         hidden = (torch.arange(length, device=q.device) >= kept).expand(q.shape[0], -1)
         if padding is not None:
-            hidden = hidden | padding
-        result = attend(self._far(earlier, k, v, hidden, log_decay).call())
+            hidden = hidden | padding[:, :length]
+        early_decay = None if log_decay is None else log_decay[:, :, :length]
+        result = attend(after(before, self._far(earlier, k, v, hidden, early_decay).call()))
         there = result.total > 0
         # The derivative of the total is that of its logarithm's whole scale.
         own_scale = self.feature_map.queries(earlier.detach()).log_scale
@@ -157,63 +154,40 @@ class WindowedFavor(RoPEAttention):
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         # Padding last, so that the tokens of a window are neighbours.
-        order = None if key_padding_mask is None else _order(key_padding_mask)
         with full_precision(projected.q.device):
-            y, _ = self._sum(self._sequence(projected, key_padding_mask, positions, order))
-        return (y if order is None else _in_order(y, order.argsort(dim=-1))).to(projected.v.dtype)
+            sequence = self._sequence(projected, key_padding_mask, positions)
+            if key_padding_mask is None:
+                y, _ = self._sum(sequence)
+            else:
+                order = _order(key_padding_mask)
+                y = _in_order(self._sum(_ordered(sequence, order))[0], order.argsort(dim=-1))
+        return y.to(projected.v.dtype)
 
-    def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, WindowState]:
-        """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`."""
-        self._check_prompt(x, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+    def _check_state(self, x: Tensor, state: WindowState) -> None:
+        super()._check_state(x, state)
+        self._check_same("decay", self.decay, state.log_decay)
+
+    def _advance(
+        self, x: Tensor, key_padding_mask: Tensor | None, state: WindowState | None
+    ) -> tuple[Tensor, WindowState]:
+        projected, positions, following = self._follow(x, key_padding_mask, state)
         padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         padding = padding if key_padding_mask is None else key_padding_mask
-        # Padding first, so that the last tokens are the window.
-        order = _order(~padding)
         with full_precision(x.device):
-            sequence = self._sequence(projected, padding, None, order)
-            y, sums = self._sum(sequence)
-        y = _in_order(y, order.argsort(dim=-1)).to(projected.v.dtype)
-        missing, last = max(0, self.window - x.shape[1]), slice(-self.window, None)
+            sequence = self._sequence(projected, padding, positions)
+            if state is not None:
+                padding = torch.cat((~state.seen, padding), dim=1)
+                sequence = _joined(Sequence(state.k, state.k, state.v, None, state.log_decay), sequence, padding)
+            # Padding first, so that the last tokens are the window.
+            order = _order(~padding)
+            sequence = _ordered(sequence, order)
+            y, sums = self._sum(sequence, None if state is None else state.sums)
+            y = _in_order(y, order.argsort(dim=-1))[:, :, -x.shape[1] :].to(projected.v.dtype)
+        missing, last = max(0, self.window - sequence.k.shape[2]), slice(-self.window, None)
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
-        assert sequence.padding is not None
-        seen = ~F.pad(sequence.padding, (missing, 0), value=True)[:, last]
+        seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
         log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
-        state = WindowState(k, v, seen, log_decay, sums, next_position(x, key_padding_mask), projected.carried)
-        return self._merge(y, projected.local), state
-
-    def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
-        """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
-        self._check_step(x, state, WindowState)
-        self._check_same("decay", self.decay, state.log_decay)
-        projected = self.project(x, x, None, state.carried)
-        with full_precision(x.device):
-            new = self._sequence(projected, None, state.position.unsqueeze(-1), None)
-            leaving = None if state.log_decay is None else state.log_decay[:, :, :1]
-            terms = self._far(new.q, state.k[:, :, :1], state.v[:, :, :1], ~state.seen[:, :1], leaving).terms()
-            sums = add_key(state.sums, terms, 0)
-            k, v = (torch.cat((old[:, :, 1:], one), dim=2) for old, one in ((state.k, new.k), (state.v, new.v)))
-            seen = F.pad(state.seen[:, 1:], (0, 1), value=True)
-            log_decay = None
-            if state.log_decay is not None and new.log_decay is not None:
-                log_decay = torch.cat((state.log_decay[:, :, 1:], new.log_decay), dim=2)
-            scores = new.q @ k.mT * self.head_dim**-0.5
-            if log_decay is not None:
-                scores = scores + fading(log_decay, scores.dtype, causal=True)[:, :, -1:]
-            scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
-            near = Share(scores.softmax(-1) @ v, scores.logsumexp(-1))
-            found = read_state(terms, sums)
-            assert found.denominator is not None
-            assert found.scale is not None
-            assert terms.query_scale is not None
-            there = found.denominator > 0
-            log_total = torch.where(there, found.denominator, 1).log() + found.scale + terms.query_scale
-            if log_decay is not None:
-                log_total = log_total + log_decay.sum(-1, keepdim=True).to(log_total.dtype)
-            far = Share(attention_output(found, None), torch.where(there, log_total, -torch.inf))
-            y = together(near, far).to(projected.v.dtype)
-        after = WindowState(k, v, seen, log_decay, sums, state.position + 1, projected.carried)
-        return self._merge(y, projected.local), after
+        return self._merge(y, projected.local), WindowState(k, v, seen, log_decay, sums, following, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, window={self.window}"
@@ -227,3 +201,22 @@ def _order(last: Tensor) -> Tensor:
 def _in_order(x: Tensor, order: Tensor) -> Tensor:
     """(B, H, N, D) with its positions in another order (B, N)."""
     return x.gather(2, order[:, None, :, None].expand_as(x))
+
+
+def _ordered(sequence: Sequence, order: Tensor) -> Sequence:
+    """The tokens of a sequence with padding in another order (B, N)."""
+    q, k, v, padding, log_decay = sequence
+    assert padding is not None
+    if log_decay is not None:
+        log_decay = _in_order(log_decay.unsqueeze(-1), order).squeeze(-1)
+    q, k, v = (_in_order(x, order) for x in (q, k, v))
+    return Sequence(q, k, v, padding.gather(1, order), log_decay)
+
+
+def _joined(one: Sequence, other: Sequence, padding: Tensor) -> Sequence:
+    """One sequence after the other, with the padding of both."""
+    q, k, v = (torch.cat(pair, dim=2) for pair in ((one.q, other.q), (one.k, other.k), (one.v, other.v)))
+    log_decay = None
+    if one.log_decay is not None and other.log_decay is not None:
+        log_decay = torch.cat((one.log_decay, other.log_decay), dim=2)
+    return Sequence(q, k, v, padding, log_decay)

@@ -142,7 +142,7 @@ def linear_attention(
 
 def with_state(inputs: Inputs, before: State | None = None, implementation: str = "auto") -> tuple[Tensor, State]:
     """The causal output after the state ``before``, and the state after the last position."""
-    result = attend(_after(before, inputs.call()), implementation)
+    result = attend(after(before, inputs.call()), implementation)
     # What there is not is an empty vector; of no sequences all is empty.
     normaliser, stabiliser = (None if x.dim() == 1 else x for x in (result.normaliser, result.stabiliser))
     return result.output, State(result.memory, normaliser, stabiliser)
@@ -168,13 +168,14 @@ def one_pass(denominator: Denominator, before: State | None, implementation: str
     """A causal pass over terms after the state ``before``."""
 
     def run(terms: Terms) -> Attended:
-        result = attend(_after(before, call_of_terms(terms, denominator)), implementation)
+        result = attend(after(before, call_of_terms(terms, denominator)), implementation)
         return Attended(result.output, *(x if x.numel() else None for x in (result.total, result.scale)))
 
     return run
 
 
-def _after(before: State | None, call: Call) -> Call:
+def after(before: State | None, call: Call) -> Call:
+    """The call, after a state."""
     return call if before is None else call._replace(**before._asdict())
 
 

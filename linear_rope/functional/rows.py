@@ -14,7 +14,7 @@ def per_segment(inputs: Inputs, segments: Tensor, attend: Callable[[Inputs], Ten
 
     Rows of one call are filled up to the longest, which is less than twice as long as the shortest.
     """
-    batch, heads, length, _ = inputs.q.shape
+    batch, length = inputs.q.shape[0], inputs.q.shape[2]
     number = segments + torch.cat((segments.new_zeros(1), segments[:-1, -1] + 1)).cumsum(0).unsqueeze(-1)
     counts = number.flatten().bincount()
     ends = counts.cumsum(0)

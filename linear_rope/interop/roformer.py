@@ -36,9 +36,17 @@ class RoFormerEncoder(Encoder):
                 module.eps = norm_eps
 
     def forward(
-        self, tokens: Tensor, key_padding_mask: Tensor | None = None, token_types: Tensor | None = None
+        self,
+        tokens: Tensor,
+        key_padding_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """(B, N) int64 tokens, (B, N) bool mask, (B, N) int64 types, 0 by default → (B, N, dim) representations.
+
+        The others are as in :class:`linear_rope.CausalLM`.
 
         Raises:
             ValueError: tokens of another shape or dtype.
@@ -48,7 +56,8 @@ class RoFormerEncoder(Encoder):
         x = self.dropout(self.embedding_norm(self.embedding.tokens(tokens) + types))
         for block in self.blocks:
             assert isinstance(block, Block)
-            x = block.attention_norm(x + block.attention(x, key_padding_mask=key_padding_mask))
+            y = block.attention(x, key_padding_mask=key_padding_mask, segment_ids=segment_ids, cu_seqlens=cu_seqlens)
+            x = block.attention_norm(x + y)
             x = block.mlp_norm(x + block.mlp(x))
         return x
 

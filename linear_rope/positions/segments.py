@@ -27,7 +27,7 @@ def segments_of(
         context: None, for what reads a context is not packed.
 
     Raises:
-        ValueError: both, a context, another shape or dtype, boundaries that are no boundaries, or a segment that returns. Values
+        ValueError: both, a context, another shape or dtype, boundaries that are none, or a segment that returns. Values
             are checked on a CPU, where nothing traces the call: a GPU would have to be waited for.
     """
     if segment_ids is None and cu_seqlens is None:

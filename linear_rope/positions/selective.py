@@ -136,7 +136,9 @@ class SelectiveAngles(nn.Module):
         speed_of = speed.to(frequencies.dtype)
         phase = speed_of.cumsum(-2)
         if segments is not None:
-            at = torch.arange(segments.shape[1], device=x.device).masked_fill(~beginnings(segments), 0).cummax(-1).values
+            at = (
+                torch.arange(segments.shape[1], device=x.device).masked_fill(~beginnings(segments), 0).cummax(-1).values
+            )
             phase = phase - (phase - speed_of).gather(-2, at[:, None, :, None].expand_as(phase))
         if before is not None:
             phase = phase + before.unsqueeze(-2)
