@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linear_rope.states import mapped
+
 Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (S·K, 1), sequences (S·K,), sources (S,)), all int64, → logits (S·K, V) of the tokens that follow.
 
@@ -26,12 +28,7 @@ def reordered(state: Any, order: Tensor) -> Any:
         state: tensors whose first dimension counts the sequences, None, and tuples (also named ones) of these.
         order: indices of sequences.
     """
-    if state is None:
-        return None
-    if isinstance(state, Tensor):
-        return state.index_select(0, order)
-    parts = [reordered(part, order) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    return mapped(state, lambda _, x: x.index_select(0, order))
 
 
 def length_penalty_of(length: int, alpha: float) -> float:

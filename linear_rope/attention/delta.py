@@ -17,8 +17,10 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+from linear_rope.states import detached, moved, savable
 
 
+@savable
 class DeltaState(NamedTuple):
     """What the delta rule carries from token to token; its size does not grow.
 
@@ -31,6 +33,14 @@ class DeltaState(NamedTuple):
     memory: Tensor
     position: Tensor
     carried: Carried = Carried()
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "DeltaState":
+        """On another device, in another dtype; what has to be exact keeps its own."""
+        return moved(self, device, dtype)
+
+    def detach(self) -> "DeltaState":
+        """Without the graph that made it, to go on from without differentiating what came before."""
+        return detached(self)
 
 
 class GatedDelta(RoPEAttention):
@@ -125,6 +135,7 @@ class GatedDelta(RoPEAttention):
             rate = projected.rate.to(terms.q.dtype)
             if key_padding_mask is not None:
                 rate = rate.masked_fill(key_padding_mask[:, None], 0)
+            memory = None if memory is None else memory.to(terms.q.dtype)
             y, memory = delta_rule(terms.q, terms.k, terms.v, rate, terms.log_decay, memory)
         return y.to(projected.v.dtype), memory
 

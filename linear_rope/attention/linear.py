@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
@@ -22,8 +23,10 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+from linear_rope.states import detached, moved, savable
 
 
+@savable
 class LinearAttentionState(NamedTuple):
     """What a causal linear attention carries from token to token; its size does not grow.
 
@@ -36,6 +39,14 @@ class LinearAttentionState(NamedTuple):
     sums: State
     position: Tensor
     carried: Carried = Carried()
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "LinearAttentionState":
+        """On another device, in another dtype; what has to be exact keeps its own."""
+        return moved(self, device, dtype)
+
+    def detach(self) -> "LinearAttentionState":
+        """Without the graph that made it, to go on from without differentiating what came before."""
+        return detached(self)
 
 
 class LinearRoPEAttention(RoPEAttention):

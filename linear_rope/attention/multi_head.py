@@ -15,8 +15,10 @@ from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
 from linear_rope.precision import full_precision
+from linear_rope.states import savable
 
 
+@savable
 class Carried(NamedTuple):
     """What rotation and convolutions carry from token to token; None where there is none.
 

@@ -20,8 +20,10 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
+from linear_rope.states import detached, moved, savable
 
 
+@savable
 class KeyValueCache(NamedTuple):
     """What a causal softmax attention carries from token to token; it grows by one key and value a token.
 
@@ -39,6 +41,14 @@ class KeyValueCache(NamedTuple):
     position: Tensor
     faded: Tensor | None = None
     carried: Carried = Carried()
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeyValueCache":
+        """On another device, in another dtype; what has to be exact keeps its own."""
+        return moved(self, device, dtype)
+
+    def detach(self) -> "KeyValueCache":
+        """Without the graph that made it, to go on from without differentiating what came before."""
+        return detached(self)
 
 
 class KeysAndValues(NamedTuple):
@@ -262,7 +272,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         if state is not None and positions is not None:
             if mask is not None or state.key_padding_mask is not None:
                 mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
-            k, v, before = appended(state.k, k), appended(state.v, v), state.faded
+            k, v = appended(state.k.to(k.dtype), k), appended(state.v.to(v.dtype), v)
+            before = state.faded
             at = positions, token_positions(k.shape[2], mask, x.device)
         at = aligned_positions(q, k, at, mask)
         bias, sums = self._bias(q, projected.log_decay, key_padding_mask, at, before)

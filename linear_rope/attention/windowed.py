@@ -20,8 +20,10 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+from linear_rope.states import detached, moved, savable
 
 
+@savable
 class WindowState(NamedTuple):
     """What the attention carries from token to token; its size does not grow.
 
@@ -41,6 +43,14 @@ class WindowState(NamedTuple):
     sums: State
     position: Tensor
     carried: Carried = Carried()
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "WindowState":
+        """On another device, in another dtype; what has to be exact keeps its own."""
+        return moved(self, device, dtype)
+
+    def detach(self) -> "WindowState":
+        """Without the graph that made it, to go on from without differentiating what came before."""
+        return detached(self)
 
 
 class WindowedFavor(RoPEAttention):
@@ -176,6 +186,7 @@ class WindowedFavor(RoPEAttention):
         with full_precision(x.device):
             sequence = self._sequence(projected, padding, positions)
             if state is not None:
+                state = state.to(dtype=sequence.q.dtype)
                 padding = torch.cat((~state.seen, padding), dim=1)
                 sequence = _joined(Sequence(state.k, state.k, state.v, None, state.log_decay), sequence, padding)
             # Padding first, so that the last tokens are the window.

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from linear_rope.functional.terms import Sums, Terms
+from linear_rope.states import savable
 
 
+@savable
 class State(NamedTuple):
     """The running sums over the keys seen so far.
 

@@ -1,0 +1,51 @@
+"""What the states of all attentions can do: move to another device or dtype, leave autograd's graph, be saved.
+
+A state is a named tuple of tensors, None, and such tuples. ``torch.save`` writes one and ``torch.load`` reads it, also
+with ``weights_only``.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+S = TypeVar("S")
+
+EXACT = ("phase", "stabiliser", "faded", "log_decay")
+"""what keeps its dtype: sums of angles and logarithms, which are kept wider than what they multiply"""
+
+
+def mapped(state: Any, function: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
+    """The state with ``function(name, tensor)`` in place of each tensor."""
+    if state is None:
+        return None
+    if isinstance(state, Tensor):
+        return function(name, state)
+    if hasattr(state, "_fields"):
+        return type(state)(*(mapped(part, function, field) for field, part in zip(state._fields, state, strict=True)))
+    return type(state)(mapped(part, function, name) for part in state)
+
+
+def moved(state: S, device: torch.device | str | None, dtype: torch.dtype | None) -> S:
+    """The state on another device; keys, values and sums in another dtype. Raises ValueError for one of integers."""
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"dtype is {dtype}; give a floating-point one")
+
+    def move(name: str, x: Tensor) -> Tensor:
+        return x.to(device=device, dtype=dtype if x.is_floating_point() and name not in EXACT else None)
+
+    result: S = mapped(state, move)
+    return result
+
+
+def detached(state: S) -> S:
+    """The state without the graph that made it."""
+    result: S = mapped(state, lambda _, x: x.detach())
+    return result
+
+
+def savable(kind: type[S]) -> type[S]:
+    """Let ``torch.load`` with ``weights_only`` read states of this kind."""
+    torch.serialization.add_safe_globals([kind])
+    return kind
