@@ -124,8 +124,8 @@ class GatedDelta(RoPEAttention):
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         return self._sum(projected, key_padding_mask, positions)[0]
 
-    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)
+    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)
 
     def prefill(self, x: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, DeltaState]:
         """The whole prompt at once; as :meth:`LinearRoPEAttention.prefill`."""
@@ -133,14 +133,14 @@ class GatedDelta(RoPEAttention):
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         y, memory = self._sum(projected, key_padding_mask, None)
         state = DeltaState(memory, next_position(x, key_padding_mask), projected.carried)
-        return self._merge(y, projected.local), state
+        return self._merge(y, projected), state
 
     def step(self, x: Tensor, state: DeltaState) -> tuple[Tensor, DeltaState]:
         """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
         self._check_step(x, state, DeltaState)
         projected = self.project(x, x, None, state.carried)
         y, memory = self._sum(projected, None, state.position.unsqueeze(-1), state.memory)
-        return self._merge(y, projected.local), DeltaState(memory, state.position + 1, projected.carried)
+        return self._merge(y, projected), DeltaState(memory, state.position + 1, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}"

@@ -174,7 +174,7 @@ class LinearRoPEAttention(RoPEAttention):
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
         with full_precision(x.device):
             y, sums = with_state(self._inputs(projected, key_padding_mask, None))
-        y = self._merge(y.to(projected.v.dtype), projected.local)
+        y = self._merge(y.to(projected.v.dtype), projected)
         return y, LinearAttentionState(sums, next_position(x, key_padding_mask), projected.carried)
 
     def step(self, x: Tensor, state: LinearAttentionState) -> tuple[Tensor, LinearAttentionState]:
@@ -192,7 +192,7 @@ class LinearRoPEAttention(RoPEAttention):
         projected = self.project(x, x, None, state.carried)
         with full_precision(x.device):
             y, sums = self._next(self._inputs(projected, None, state.position.unsqueeze(-1)), state.sums)
-        y = self._merge(y.to(projected.v.dtype), projected.local)
+        y = self._merge(y.to(projected.v.dtype), projected)
         return y, LinearAttentionState(sums, state.position + 1, projected.carried)
 
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:

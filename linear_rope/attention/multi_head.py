@@ -43,6 +43,7 @@ class Projected(NamedTuple):
         local: (B, N, H·D), added to the output of the heads; or None.
         carried: after the last token.
         rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
+        padding: (B, N) bool, True at queries that are padding, or None.
     """
 
     q: Tensor
@@ -53,6 +54,7 @@ class Projected(NamedTuple):
     local: Tensor | None
     carried: Carried
     rate: Tensor | None = None
+    padding: Tensor | None = None
 
 
 class RoPEAttention(nn.Module):
@@ -170,7 +172,7 @@ class RoPEAttention(nn.Module):
                 unpadded tokens before each one. Selective angles, decays and convolutions do not read them.
 
         Returns:
-            (B, N, dim); zeros (plus the output bias) for a token that sees no key.
+            (B, N, dim); zeros (plus the output bias) at padding of ``x`` itself, and for a token that sees no key.
 
         Raises:
             ValueError: shapes that do not fit, or a context for a causal attention.
@@ -183,7 +185,7 @@ class RoPEAttention(nn.Module):
             # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
             positions = (token_positions(x.shape[1], None, x.device), k_positions)
-        return self._merge(self._attend(projected, key_padding_mask, positions), projected.local)
+        return self._merge(self._attend(projected, key_padding_mask, positions), projected)
 
     def check_inputs(self, x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> None:
         """Raises ValueError unless they are what :meth:`forward` takes."""
@@ -210,11 +212,11 @@ class RoPEAttention(nn.Module):
 
         A local convolution, and the values that ``score_positions`` may have, are added to that. Quadratic in memory;
         for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
-        RoFormer eq. 19, whose rows need not sum to one.
+        RoFormer eq. 19, whose rows need not sum to one. Rows and columns of padding are zero.
         """
         self.check_inputs(x, None, key_padding_mask)
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
-        return self._weights(projected, key_padding_mask, positions)
+        return zero_at_padding(self._weights(projected, key_padding_mask, positions), projected.padding)
 
     def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         """→ (B, H, N, K), what the values are multiplied by."""
@@ -275,7 +277,7 @@ class RoPEAttention(nn.Module):
     ) -> Projected:
         """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.
 
-        Tokens are zero at padding.
+        Tokens are zero at padding. ``source`` is ``x`` itself, the same object, in self-attention.
         """
         phase, speeds, short, local = before or Carried()
         q, k, v = self.query(x), self.key(source), self.value(source)
@@ -300,7 +302,8 @@ class RoPEAttention(nn.Module):
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
         q, k = self.query_norm(q), self.key_norm(k)
-        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local))
+        padding = key_padding_mask if source is x else None  # that of a context says nothing about the queries
+        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local), padding=padding)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay is None:
@@ -313,8 +316,10 @@ class RoPEAttention(nn.Module):
             check_decay_values(log_decay)
         return log_decay
 
-    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        y = y.transpose(1, 2).flatten(2)
+    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+        """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
+        padding, local = (None, None) if projected is None else (projected.padding, projected.local)
+        y = zero_at_padding(y, padding).transpose(1, 2).flatten(2)
         return self.dropout(self.out(y if local is None else y + local))
 
     def _check_prompt(self, x: Tensor, key_padding_mask: Tensor | None) -> None:
@@ -356,6 +361,11 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
     if key_padding_mask is not None:
         source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
     return (source if context is None else x), source
+
+
+def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
+    """Outputs or weights (B, H, N, ·), zero for queries that are padding, (B, N) bool: kernels differ in what they see."""
+    return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
 
 
 def next_position(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:

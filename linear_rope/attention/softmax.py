@@ -242,7 +242,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         cache = KeyValueCache(
             k, projected.v, key_padding_mask, next_position(x, key_padding_mask), sums, projected.carried
         )
-        return self._merge(y, projected.local), cache
+        return self._merge(y, projected), cache
 
     def step(self, x: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """One token more: (B, 1, dim) → (B, 1, dim), and the longer cache."""
@@ -263,7 +263,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
             bias = alibi_bias(*at, self.heads, dtype=q.dtype)
         y = self._sum(q, k, v, at, mask, bias, causal=False)
         cache = KeyValueCache(k, v, mask, state.position + 1, sums, projected.carried)
-        return self._merge(y, projected.local), cache
+        return self._merge(y, projected), cache
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
         """The keys and values of a context."""

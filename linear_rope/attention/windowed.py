@@ -180,7 +180,7 @@ class WindowedFavor(RoPEAttention):
         seen = ~F.pad(sequence.padding, (missing, 0), value=True)[:, last]
         log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
         state = WindowState(k, v, seen, log_decay, sums, next_position(x, key_padding_mask), projected.carried)
-        return self._merge(y, projected.local), state
+        return self._merge(y, projected), state
 
     def step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
         """One token (B, 1, dim) more, in time and memory that do not depend on how many came before."""
@@ -213,7 +213,7 @@ class WindowedFavor(RoPEAttention):
             far = Share(attention_output(found, None), torch.where(there, log_total, -torch.inf))
             y = together(near, far).to(projected.v.dtype)
         after = WindowState(k, v, seen, log_decay, sums, state.position + 1, projected.carried)
-        return self._merge(y, projected.local), after
+        return self._merge(y, projected), after
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, window={self.window}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding
+from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding, zero_at_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
@@ -127,7 +127,7 @@ def attention_matrices(
             between,
             (lambda q, k: (turned(q, q_positions), turned(k, k_positions))) if after else None,
         )
-        return AttentionMatrices(weights, kernel, softmax, denominator, visible)
+        return AttentionMatrices(zero_at_padding(weights, projected.padding), kernel, softmax, denominator, visible)
 
 
 def _kernel(
