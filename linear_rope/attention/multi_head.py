@@ -364,7 +364,7 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
 
 
 def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
-    """Outputs or weights (B, H, N, ·), zero for queries that are padding, (B, N) bool: kernels differ in what they see."""
+    """Outputs or weights (B, H, N, ·), zero for queries that are padding (B, N): what these see is not defined."""
     return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
 
 

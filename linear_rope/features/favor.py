@@ -115,7 +115,7 @@ class FavorPlus(FeatureMap):
         self._calls += 1
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self._calls)
+        return torch.tensor(self._calls, dtype=torch.int64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         self._calls = int(state)
