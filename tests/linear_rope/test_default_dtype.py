@@ -30,6 +30,8 @@ CONFIGS += [{"attention": "linear", "position": "none", "feature_map": name} for
 CONFIGS += [{"attention": "linear", "position": "none", "decay": name} for name in DECAYS]
 CONFIGS += [{"attention": "softmax", "position": "none", "decay": "gate", "local_conv": 3, "short_conv": 3}]
 CONFIGS += [{"attention": "linear", "position": "rope-after", "qk_norm": True}]
+# Slopes of up to eight heads are powers of two, which every dtype has.
+CONFIGS += [{"attention": attention, "position": "alibi", "dim": 32, "heads": 16} for attention in OF]
 TOKENS = torch.arange(2 * 9).view(2, 9) % 11
 
 
@@ -49,7 +51,7 @@ def under_another(request: pytest.FixtureRequest) -> Iterator[Callable[[Callable
 
 
 def config(**settings: Any) -> ModelConfig:
-    return ModelConfig(vocab_size=11, dim=16, heads=2, layers=1, max_length=32, **settings)
+    return ModelConfig(**{"vocab_size": 11, "dim": 16, "heads": 2, "layers": 1, "max_length": 32} | settings)
 
 
 def outputs(model: nn.Module) -> list[Tensor]:
@@ -99,7 +101,7 @@ def test_of_translation_and_diagnostics(under_another: Callable[..., Any]) -> No
     encoder, distances = Encoder(config(attention="softmax", position="alibi")), torch.arange(9)
     assert under_another(lambda: diagnose_model(encoder, TOKENS)) == diagnose_model(encoder, TOKENS)
     for numbers in (
-        lambda: alibi_slopes(6),
+        lambda: alibi_slopes(16),
         lambda: rope_decay_bound(distances, 8),
         lambda: expected_rope_mask(distances, 8),
     ):
