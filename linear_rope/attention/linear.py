@@ -7,7 +7,6 @@ from torch import Tensor
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
 from linear_rope.checks import check_choice, check_sequences
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
@@ -135,8 +134,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
-        if isinstance(self.feature_map, FavorPlus):
-            self.feature_map.maybe_redraw()
+        self.feature_map.maybe_redraw()
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         with full_precision(projected.q.device):

@@ -43,6 +43,8 @@ class FavorPlus(FeatureMap):
 
     # An estimate's relative error has the mean square (exp|q' + k'|² − 1)/M for independent draws: short is good.
     initial_gain = 0.35
+    of_scores = True
+    estimates_softmax = True
 
     omega: Tensor
 

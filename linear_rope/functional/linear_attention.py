@@ -1,5 +1,6 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -7,7 +8,6 @@ from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
@@ -88,7 +88,8 @@ def linear_attention(
             map in PyTorch.
 
     Returns:
-        (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
+        (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
+        and for a map that needs it, as Taylor's.
 
     Raises:
         ValueError: shapes, masks, positions, decays, angles or names that do not fit; the message says what would.
@@ -185,7 +186,8 @@ def prepare(
     check_scaling(rope_scaling, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    dtype = torch.promote_types(dtype, feature_map.precision)
     q_rotation = k_rotation = None
     if rope != "none":
         width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
@@ -194,9 +196,9 @@ def prepare(
         else:
             settable = "head_dim" if feature_map.num_features is None else "num_features"
             _check_even(width, "the number of features", rope, settable)
-        # A temperature of softmax is for what estimates softmax.
-        tempered = rope == "before" and isinstance(feature_map, FavorPlus)
-        magnitude = rope_scaling.magnitude if rope_scaling and tempered else 1.0
+        magnitude = 1.0
+        if rope == "before" and rope_scaling is not None:  # queries and keys have one each
+            magnitude = math.sqrt(feature_map.score_scale(rope_scaling.magnitude**2))
         if angles is not None:
             q_rotation = k_rotation = _given_rotation(angles, q, k, width, dtype)
         else:
