@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention, next_position, without_padding
@@ -20,6 +21,7 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
+from linear_rope.tracing import has_tangent
 
 
 class KeyValueCache(NamedTuple):
@@ -329,9 +331,9 @@ def softmax_attention(
             ``q``.
     """
     if key_padding_mask is None and bias is not None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return _attention(q, k, v, attn_mask=bias)
     if key_padding_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return _attention(q, k, v, is_causal=causal)
     padding = key_padding_mask[:, None, :, None]
     k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
     visible = ~key_padding_mask[:, None, None, :].expand(-1, 1, q.shape[-2], -1)
@@ -340,5 +342,13 @@ def softmax_attention(
     sees_none = ~visible.any(-1, keepdim=True)
     visible = visible | sees_none
     mask = visible if bias is None else bias.masked_fill(~visible, -torch.inf)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    y = _attention(q, k, v, attn_mask=mask)
     return y.masked_fill(sees_none, 0)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """``F.scaled_dot_product_attention``; its fused kernels have no forward-mode derivative."""
+    if not has_tangent(q, k, v, attn_mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)

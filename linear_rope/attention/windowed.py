@@ -22,6 +22,7 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+from linear_rope.tracing import has_tangent
 
 
 class WindowState(NamedTuple):
@@ -141,12 +142,13 @@ class WindowedFavor(RoPEAttention):
         hidden = (torch.arange(length, device=q.device) >= kept).expand(q.shape[0], -1)
         if padding is not None:
             hidden = hidden | padding
-        result = attend(self._far(earlier, k, v, hidden, log_decay).call())
+        call = self._far(earlier, k, v, hidden, log_decay).call()
+        result = attend(call)
         there = result.total > 0
-        # The derivative of the total is that of its logarithm's whole scale.
-        own_scale = self.feature_map.queries(earlier.detach()).log_scale
+        # By hand the derivative of the total is that of its logarithm's whole scale; in forward mode nothing is.
+        own_scale = self.feature_map.queries(earlier if has_tangent(*call) else earlier.detach()).log_scale
         assert own_scale is not None
-        scale = (result.scale + own_scale.squeeze(-1)).detach().to(q.dtype)
+        scale = (result.scale + own_scale.squeeze(-1)).to(q.dtype)
         log_total = torch.where(there, torch.where(there, result.total, 1).log() + scale, -torch.inf)[:, :, :kept]
         if log_decay is not None:
             log_total = log_total + fading_over(log_decay, self.window)

@@ -24,7 +24,7 @@ from linear_rope.positions.rotary import rotation_of, rotations
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import has_tangent, is_watched
 
 IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
 
@@ -83,9 +83,10 @@ def linear_attention(
             GPU, causal, by the kernel of :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is
             "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal,
             keep nothing as wide as the features of the built-in maps for their backward pass and can be differentiated
-            once, in reverse, as "fla"; the others as often as one likes. Without causal, "native" leaves to "chunked"
-            what compilers and function transforms follow, and computes each of the two directions of a decay after a
-            map in PyTorch.
+            once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
+            ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "fla" are refused. Without
+            causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow, and
+            computes each of the two directions of a decay after a map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
@@ -137,6 +138,7 @@ def both_ways(inputs: Inputs, implementation: str = "auto") -> Tensor:
     """The output where every query sees every key."""
     # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
     is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
+    is_plain = is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
     if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
         return attend(inputs.call()._replace(causal=False), implementation).output
     terms = inputs.terms(causal=False)
