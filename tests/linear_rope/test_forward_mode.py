@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from torch import Tensor, nn
+from torch import Tensor
 
 from linear_rope import CausalLM, LinearRoPEAttention, ModelConfig, SoftmaxRoPEAttention, apply_rope, linear_attention
 from linear_rope.attention import GatedDelta, Retention, RoPEAttention, WindowedFavor
