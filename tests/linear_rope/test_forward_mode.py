@@ -89,7 +89,7 @@ def test_of_every_map_and_implementation(name: str, form: str) -> None:
                 of |= {"implementation": form, "positions": torch.arange(11) / 100}
                 options = {"decays": decays, "of": of}
                 expected = by_differences(lambda *x, o=options: attended(*x, options=o), inputs, tangents)
-                for way in WAYS:
+                for way in WAYS if form == "auto" else WAYS[:1]:
                     found = way(lambda *x, o=options: attended(*x, options=o), inputs, tangents)
                     assert_near(found, expected, 10 * TOLERANCE)
 
