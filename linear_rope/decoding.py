@@ -83,8 +83,9 @@ def beam_search(
     kept = left  # of the sources of the step before, those that are left
     tokens = torch.full((sources, 1, 1), begin, device=device)
     sequences = left
-    scores = torch.zeros(sources, 1, device=device)
-    best, ended = torch.full((sources,), -torch.inf, device=device), torch.zeros_like(left)
+    scores = torch.zeros(sources, 1, dtype=torch.float32, device=device)
+    best = torch.full((sources,), -torch.inf, dtype=torch.float32, device=device)
+    ended = torch.zeros_like(left)
     for length in range(1, longest + 1):
         logits = step(tokens[:, :, -1].reshape(-1, 1), sequences, kept)
         log_probabilities = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))

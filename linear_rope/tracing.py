@@ -1,6 +1,8 @@
 """What is asked of PyTorch by names that are not public."""
 
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def in_backward_pass() -> bool:
@@ -16,3 +18,12 @@ def is_watched() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
     )
+
+
+def has_tangent(*tensors: object) -> bool:
+    """Whether forward-mode differentiation follows one of these, or may: what transforms wrap cannot be seen."""
+    if forward_ad._current_level < 0:
+        return False
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors)

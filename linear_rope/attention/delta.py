@@ -142,15 +142,15 @@ class GatedDelta(RoPEAttention):
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         return self._sum(projected, key_padding_mask, positions)[0]
 
-    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)
+    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)
 
     def _advance(
         self, x: Tensor, key_padding_mask: Tensor | None, state: DeltaState | None
     ) -> tuple[Tensor, DeltaState]:
         projected, positions, following = self._follow(x, key_padding_mask, state)
         y, memory = self._sum(projected, key_padding_mask, positions, None if state is None else state.memory)
-        return self._merge(y, projected.local), DeltaState(memory, following, projected.carried)
+        return self._merge(y, projected), DeltaState(memory, following, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}"

@@ -8,7 +8,6 @@ from torch import Tensor
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_choice, check_sequences
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
@@ -148,8 +147,7 @@ class LinearRoPEAttention(RoPEAttention):
         self._rotate_by(rope_angles, rope, features if rope == "after" else self.head_dim)
 
     def _begin(self) -> None:
-        if isinstance(self.feature_map, FavorPlus):
-            self.feature_map.maybe_redraw()
+        self.feature_map.maybe_redraw()
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         with full_precision(projected.q.device):
@@ -187,7 +185,7 @@ class LinearRoPEAttention(RoPEAttention):
         with full_precision(x.device):
             inputs = self._inputs(projected, key_padding_mask, positions)
             y, sums = with_state(inputs) if state is None else self._next(inputs, state.sums)
-        y = self._merge(y.to(projected.v.dtype), projected.local)
+        y = self._merge(y.to(projected.v.dtype), projected)
         return y, LinearAttentionState(sums, following, projected.carried)
 
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:

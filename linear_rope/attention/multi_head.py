@@ -47,6 +47,7 @@ class Projected(NamedTuple):
         carried: after the last token.
         segments: (B, N) int64, what crosses no boundary; or None.
         rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
+        padding: (B, N) bool, True at queries that are padding, or None.
     """
 
     q: Tensor
@@ -58,6 +59,7 @@ class Projected(NamedTuple):
     carried: Carried
     segments: Tensor | None = None
     rate: Tensor | None = None
+    padding: Tensor | None = None
 
 
 class RoPEAttention(nn.Module):
@@ -185,7 +187,7 @@ class RoPEAttention(nn.Module):
             cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, the last one ends.
 
         Returns:
-            (B, N, dim); zeros (plus the output bias) for a token that sees no key.
+            (B, N, dim); zeros (plus the output bias) at padding of ``x`` itself, and for a token that sees no key.
 
         Raises:
             ValueError: shapes that do not fit, a context for a causal attention or with segments, or a segment that
@@ -203,7 +205,7 @@ class RoPEAttention(nn.Module):
             # The padding is that of the keys; it says nothing about the queries.
             k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
             positions = (token_positions(x.shape[1], None, x.device), k_positions)
-        return self._merge(self._attend(projected, key_padding_mask, positions), projected.local)
+        return self._merge(self._attend(projected, key_padding_mask, positions), projected)
 
     def check_inputs(self, x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> None:
         """Raises ValueError unless they are what :meth:`forward` takes."""
@@ -230,11 +232,11 @@ class RoPEAttention(nn.Module):
 
         A local convolution, and the values that ``score_positions`` may have, are added to that. Quadratic in memory;
         for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
-        RoFormer eq. 19, whose rows need not sum to one.
+        RoFormer eq. 19, whose rows need not sum to one. Rows and columns of padding are zero.
         """
         self.check_inputs(x, None, key_padding_mask)
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
-        return self._weights(projected, key_padding_mask, positions)
+        return zero_at_padding(self._weights(projected, key_padding_mask, positions), projected.padding)
 
     def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         """→ (B, H, N, K), what the values are multiplied by."""
@@ -346,7 +348,8 @@ class RoPEAttention(nn.Module):
     ) -> Projected:
         """What to attend with: from tokens (B, N, dim) to those of ``source``, after what ``before`` carries.
 
-        Tokens are zero at padding. With ``segments`` there is a decay, which cuts them off from each other.
+        Tokens are zero at padding. ``source`` is ``x`` itself, the same object, in self-attention. With ``segments``
+        there is a decay, which cuts them off from each other.
         """
         phase, speeds, short, local = before or Carried()
         q, k, v = self.query(x), self.key(source), self.value(source)
@@ -373,7 +376,9 @@ class RoPEAttention(nn.Module):
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
         q, k = self.query_norm(q), self.key_norm(k)
-        return Projected(q, k, v, log_decay, angles, added, Carried(phase, speeds, short, local), segments)
+        padding = key_padding_mask if source is x else None  # that of a context says nothing about the queries
+        carried = Carried(phase, speeds, short, local)
+        return Projected(q, k, v, log_decay, angles, added, carried, segments, padding=padding)
 
     def _log_decay(self, x: Tensor) -> Tensor | None:
         if self.decay is None:
@@ -386,8 +391,10 @@ class RoPEAttention(nn.Module):
             check_decay_values(log_decay)
         return log_decay
 
-    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        y = y.transpose(1, 2).flatten(2)
+    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+        """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
+        padding, local = (None, None) if projected is None else (projected.padding, projected.local)
+        y = zero_at_padding(y, padding).transpose(1, 2).flatten(2)
         return self.dropout(self.out(y if local is None else y + local))
 
     def _check_state(self, x: Tensor, state: Any) -> None:
@@ -423,6 +430,11 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
     if key_padding_mask is not None:
         source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
     return (source if context is None else x), source
+
+
+def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
+    """Outputs or weights (B, H, N, ·), zero for queries that are padding (B, N): what these see is not defined."""
+    return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
 
 
 def _unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
+from linear_rope.attention.multi_head import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.functional.rotated_features import Rope
@@ -71,5 +72,5 @@ class Retention(LinearRoPEAttention):
             qk_norm=qk_norm,
         )
 
-    def _merge(self, y: Tensor, local: Tensor | None) -> Tensor:
-        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), local)
+    def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
+        return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
@@ -21,6 +22,7 @@ from linear_rope.positions.tokens import Positions, aligned_positions, check_pos
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.states import detached, moved, savable
+from linear_rope.tracing import has_tangent
 
 
 @savable
@@ -279,7 +281,7 @@ class SoftmaxRoPEAttention(RoPEAttention):
         bias, sums = self._bias(q, projected.log_decay, key_padding_mask, at, before)
         y = self._sum(q, k, v, at, mask, bias, causal=True)
         cache = KeyValueCache(k, v, mask, following, sums, projected.carried)
-        return self._merge(y, projected.local), cache
+        return self._merge(y, projected), cache
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
         """The keys and values of a context."""
@@ -352,10 +354,10 @@ def softmax_attention(
             ``q``.
     """
     if key_padding_mask is None and bias is not None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return _attention(q, k, v, attn_mask=bias)
     queries, keys = q.shape[-2], k.shape[-2]
     if key_padding_mask is None and (queries in (1, keys) or not causal):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal and queries == keys)
+        return _attention(q, k, v, is_causal=causal and queries == keys)
     visible = ~_later(queries, keys, q.device) if causal else torch.ones_like(q[:1, :1, :, :1], dtype=torch.bool)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
@@ -364,5 +366,13 @@ def softmax_attention(
     sees_none = ~visible.any(-1, keepdim=True)
     visible = visible | sees_none
     mask = visible if bias is None else bias.masked_fill(~visible, -torch.inf)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    y = _attention(q, k, v, attn_mask=mask)
     return y.masked_fill(sees_none, 0)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """``F.scaled_dot_product_attention``; its fused kernels have no forward-mode derivative."""
+    if not has_tangent(q, k, v, attn_mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)

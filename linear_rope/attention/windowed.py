@@ -21,6 +21,7 @@ from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.states import detached, moved, savable
+from linear_rope.tracing import has_tangent
 
 
 @savable
@@ -148,12 +149,13 @@ class WindowedFavor(RoPEAttention):
         if padding is not None:
             hidden = hidden | padding[:, :length]
         early_decay = None if log_decay is None else log_decay[:, :, :length]
-        result = attend(after(before, self._far(earlier, k, v, hidden, early_decay).call()))
+        call = after(before, self._far(earlier, k, v, hidden, early_decay).call())
+        result = attend(call)
         there = result.total > 0
-        # The derivative of the total is that of its logarithm's whole scale.
-        own_scale = self.feature_map.queries(earlier.detach()).log_scale
+        # By hand the derivative of the total is that of its logarithm's whole scale; in forward mode nothing is.
+        own_scale = self.feature_map.queries(earlier if has_tangent(*call) else earlier.detach()).log_scale
         assert own_scale is not None
-        scale = (result.scale + own_scale.squeeze(-1)).detach().to(q.dtype)
+        scale = (result.scale + own_scale.squeeze(-1)).to(q.dtype)
         log_total = torch.where(there, torch.where(there, result.total, 1).log() + scale, -torch.inf)[:, :, :kept]
         if log_decay is not None:
             log_total = log_total + fading_over(log_decay, self.window)
@@ -198,7 +200,7 @@ class WindowedFavor(RoPEAttention):
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
         seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
         log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
-        return self._merge(y, projected.local), WindowState(k, v, seen, log_decay, sums, following, projected.carried)
+        return self._merge(y, projected), WindowState(k, v, seen, log_decay, sums, following, projected.carried)
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, window={self.window}"

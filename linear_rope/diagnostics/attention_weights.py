@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding
+from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding, zero_at_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
-from linear_rope.features.favor import FavorPlus
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.positions.alibi import alibi_bias
@@ -81,9 +80,10 @@ def attention_matrices(
         at = (align_positions(q_positions, q), align_positions(k_positions, k))
         if attention.rope in ("before", "xpos"):
             q, k = turned(q, q_positions), turned(k, k_positions)
-            tempered = not isinstance(attention, LinearRoPEAttention) or isinstance(attention.feature_map, FavorPlus)
-            if scaling is not None and tempered:
-                q, k = q * scaling.magnitude, k * scaling.magnitude
+            scale = 1.0 if scaling is None else scaling.magnitude**2
+            if isinstance(attention, LinearRoPEAttention):
+                scale = attention.feature_map.score_scale(scale)
+            q, k = q * scale**0.5, k * scale**0.5
         if attention.rope == "xpos":
             q, k = scaled_by_distance(q, k, *at)
         scores = q @ k.mT / attention.head_dim**0.5
@@ -127,7 +127,7 @@ def attention_matrices(
             between,
             (lambda q, k: (turned(q, q_positions), turned(k, k_positions))) if after else None,
         )
-        return AttentionMatrices(weights, kernel, softmax, denominator, visible)
+        return AttentionMatrices(zero_at_padding(weights, projected.padding), kernel, softmax, denominator, visible)
 
 
 def _kernel(

@@ -12,7 +12,6 @@ from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.diagnostics.attention_weights import attention_matrices, check_arguments
 from linear_rope.diagnostics.statistics import AttentionDiagnostics, measure, warn_of_collapse
-from linear_rope.features.favor import FavorPlus
 from linear_rope.positions.tokens import Positions
 
 
@@ -116,8 +115,8 @@ def _diagnose(
     check_arguments(attention, x, key_padding_mask, context)
     with evaluating(attention):
         matrices = attention_matrices(attention, x, key_padding_mask, positions, context)
-    favor = isinstance(attention, LinearRoPEAttention) and isinstance(attention.feature_map, FavorPlus)
-    return measure(matrices, estimates_softmax=favor)
+    feature_map = attention.feature_map if isinstance(attention, LinearRoPEAttention) else None
+    return measure(matrices, estimates_softmax=feature_map is not None and feature_map.estimates_softmax)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from linear_rope.functional.bidirectional import sum_keys
 from linear_rope.functional.decay import faded
 from linear_rope.functional.recurrent import State
 from linear_rope.functional.terms import Terms
+from linear_rope.tracing import has_tangent
 
 Which = Literal["before", "after", "all"]
 """the parts whose states are summed: those before one's own, those after it, or all of them"""
@@ -56,7 +57,17 @@ def part_of(terms: Terms, *, from_the_end: bool = False) -> Part:
 
 
 def received(own: Part, which: Which, group: dist.ProcessGroup | None) -> State:
-    """The sum of the states of other parts, differentiable once with respect to all of them, in every process."""
+    """The sum of the states of other parts, differentiable once, in reverse, with respect to all of them, in every
+    process.
+
+    Raises:
+        ValueError: a tensor has a tangent.
+    """
+    if has_tangent(*own):
+        raise ValueError(
+            "a tensor has a tangent (torch.func.jvp, torch.autograd.forward_ad), and no tangents pass between "
+            "processes; give the whole sequence to linear_rope.linear_attention, or differentiate in reverse"
+        )
     return State(*_Received.apply(group, which, *own))
 
 

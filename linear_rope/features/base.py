@@ -60,9 +60,15 @@ class FeatureMap(nn.Module):
 
     Attributes:
         initial_gain: the root mean square at which queries and keys begin where ``qk_norm`` normalises them.
+        of_scores: whether φ(q)ᵀφ(k) is a function of the score qᵀk / √D, or estimates one; see :meth:`score_scale`.
+        estimates_softmax: whether that is its exponential, so that a kernel far from softmax's is a collapse.
+        precision: the least in which features are computed and summed.
     """
 
     initial_gain = 1.0
+    of_scores = False
+    estimates_softmax = False
+    precision = torch.float32
 
     def __init__(self, head_dim: int | None = None, num_features: int | None = None) -> None:
         super().__init__()
@@ -81,6 +87,14 @@ class FeatureMap(nn.Module):
         """M for vectors of width ``head_dim``."""
         return head_dim if self.num_features is None else self.num_features
 
+    def score_scale(self, wanted: float) -> float:
+        """The factor that scores qᵀk / √D get where a model wants them ``wanted`` times as large, as with YaRN's
+        temperature: that, where the map is one of scores. Other maps take no notice of it, and have 1."""
+        return wanted if self.of_scores else 1.0
+
+    def maybe_redraw(self) -> None:
+        """Called at every forward pass of an attention: what has random features may draw them again."""
+
     def queries(self, q: Tensor) -> Features:
         """Map queries (..., N, D); computed in float32 or better."""
         return self._checked(q)
@@ -96,7 +110,7 @@ class FeatureMap(nn.Module):
 
     def _checked(self, x: Tensor) -> Features:
         self.check_width(x)
-        found = self.features(x.to(torch.promote_types(x.dtype, torch.float32)))
+        found = self.features(x.to(torch.promote_types(x.dtype, self.precision)))
         if found.log_scale is not None and found.log_scale.shape != (*x.shape[:-1], 1):
             raise ValueError(
                 f"{type(self).__name__} gave a log_scale of shape {tuple(found.log_scale.shape)} for vectors of shape "
@@ -105,7 +119,12 @@ class FeatureMap(nn.Module):
         return found
 
     def check_width(self, x: Tensor) -> None:
-        """Raises ValueError unless the last axis of ``x`` is what this map was made for."""
+        """Raises ValueError unless the last axis of ``x`` is what this map was made for, and its device can map it."""
+        if self.precision == torch.float64 and x.device.type == "mps":
+            raise ValueError(
+                f"{type(self).__name__} is computed in float64, which {x.device} has not; choose another feature map, "
+                "or another device"
+            )
         if self.head_dim is not None and x.shape[-1] != self.head_dim:
             raise ValueError(
                 f"{type(self).__name__} was made for head_dim {self.head_dim}, but the last axis of a tensor of shape "

@@ -43,6 +43,8 @@ class FavorPlus(FeatureMap):
 
     # An estimate's relative error has the mean square (exp|q' + k'|² − 1)/M for independent draws: short is good.
     initial_gain = 0.35
+    of_scores = True
+    estimates_softmax = True
 
     omega: Tensor
 
@@ -115,7 +117,7 @@ class FavorPlus(FeatureMap):
         self._calls += 1
 
     def get_extra_state(self) -> Tensor:
-        return torch.tensor(self._calls)
+        return torch.tensor(self._calls, dtype=torch.int64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         self._calls = int(state)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linear_rope.functional.decay import faded, segmented_maximum
 from linear_rope.functional.terms import Sums, Terms
+from linear_rope.tracing import has_tangent
 
 CHUNK_SIZE = 64
 SMALLEST_LOG_KEPT = -40.0
@@ -26,12 +27,17 @@ def fla(terms: Terms, *, causal: bool) -> Sums:
     """The sums of :mod:`linear_rope.functional.terms`, differentiable once.
 
     Raises:
-        ValueError: it is not causal, or the kernel cannot be had for these tensors.
+        ValueError: it is not causal, or in forward mode, or the kernel cannot be had for these tensors.
     """
     if not causal:
         raise ValueError(
             'implementation is "fla", whose kernel is causal, and causal is False; give causal=True, or '
             'implementation="auto"'
+        )
+    if has_tangent(*terms):
+        raise ValueError(
+            'implementation is "fla", whose kernel has no forward-mode derivative, and a tensor has a tangent '
+            '(torch.func.jvp, torch.autograd.forward_ad); choose implementation="chunked"'
         )
     kernel = _kernel(terms.q)
     log_kept, scale, entering = _exponents(terms)

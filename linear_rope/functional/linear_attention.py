@@ -1,5 +1,6 @@
 """The one entrance to linear attention: checks, feature map and rotation, then an implementation."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,7 +9,6 @@ from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
@@ -27,7 +27,7 @@ from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import has_tangent, is_watched
 
 IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
 
@@ -91,12 +91,14 @@ def linear_attention(
             GPU, causal, by the kernel of :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is
             "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal,
             keep nothing as wide as the features of the built-in maps for their backward pass and can be differentiated
-            once, in reverse, as "fla"; the others as often as one likes. Without causal, "native" leaves to "chunked"
-            what compilers and function transforms follow, and computes each of the two directions of a decay after a
-            map in PyTorch.
+            once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
+            ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "fla" are refused. Without
+            causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow, and
+            computes each of the two directions of a decay after a map in PyTorch.
 
     Returns:
-        (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs.
+        (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
+        and for a map that needs it, as Taylor's.
 
     Raises:
         ValueError: shapes, masks, positions, decays, angles or names that do not fit; the message says what would.
@@ -156,6 +158,7 @@ def both_ways(inputs: Inputs, implementation: str = "auto", segments: Tensor | N
         inputs = replace(inputs, log_decay=cut(None, segments, inputs.q.shape[1], inputs.dtype))
     # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
     is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
+    is_plain = is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
     if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
         return attend(inputs.call()._replace(causal=False), implementation).output
     terms = inputs.terms(causal=False)
@@ -206,7 +209,8 @@ def prepare(
     check_scaling(rope_scaling, rotates=rope != "none")
     check_positions(positions, q, k)
     feature_map.check_width(q)
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    dtype = torch.promote_types(dtype, feature_map.precision)
     q_rotation = k_rotation = None
     if rope != "none":
         width = feature_map.count(q.shape[-1]) if rope == "after" else q.shape[-1]
@@ -215,9 +219,9 @@ def prepare(
         else:
             settable = "head_dim" if feature_map.num_features is None else "num_features"
             _check_even(width, "the number of features", rope, settable)
-        # A temperature of softmax is for what estimates softmax.
-        tempered = rope == "before" and isinstance(feature_map, FavorPlus)
-        magnitude = rope_scaling.magnitude if rope_scaling and tempered else 1.0
+        magnitude = 1.0
+        if rope == "before" and rope_scaling is not None:  # queries and keys have one each
+            magnitude = math.sqrt(feature_map.score_scale(rope_scaling.magnitude**2))
         if angles is not None:
             q_rotation = k_rotation = _given_rotation(angles, q, k, width, dtype)
         else:

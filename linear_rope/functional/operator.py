@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from linear_rope.functional import blockwise, native
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import has_tangent, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
@@ -22,11 +22,16 @@ TENSORS = Call._fields[: Call._fields.index("numbers")]
 def attend(call: Call, implementation: str = "auto") -> Result:
     """What ``call`` asks for, differentiable once with respect to the fields of :class:`Gradients`.
 
+    In forward mode it is computed in PyTorch, which differentiates it.
+
     Raises:
         ValueError: the implementation is "native" and cannot be had for this call.
     """
     # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
     call = Call(*tuple(call)[:-1], implementation)  # type: ignore[arg-type, call-arg]
+    if has_tangent(*call):
+        _check_forward_mode(call)
+        return blockwise.attend(call, keep=False)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     if not keep and not is_watched() and type(call.q) in (Tensor, nn.Parameter):
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
@@ -34,6 +39,15 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     apply = _forward if traced else _Forward.apply
     return Result(*apply(*call, keep))
+
+
+def _check_forward_mode(call: Call) -> None:
+    if call.implementation == "native" or not call.causal:
+        raise ValueError(
+            f"implementation is {call.implementation!r}, and a tensor has a tangent (torch.func.jvp, "
+            "torch.autograd.forward_ad), which the native kernel does not differentiate; choose "
+            'implementation="chunked"'
+        )
 
 
 def _implementation(call: Call) -> ModuleType:

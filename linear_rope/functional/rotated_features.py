@@ -11,6 +11,7 @@ from linear_rope.features.elementwise import GIVEN
 from linear_rope.functional.call import Call
 from linear_rope.functional.terms import Terms
 from linear_rope.positions.rotary import rotate
+from linear_rope.tracing import has_tangent
 
 Rope = Literal["after", "before", "none"]
 Denominator = Literal["unrotated", "rotated", "none"]
@@ -110,6 +111,8 @@ class Inputs:
             for x in (self.q_rotation, self.k_rotation)
         ):
             return None
+        if has_tangent(self.q, self.k, self.v, self.q_rotation, self.k_rotation, self.log_decay):
+            return None  # what differentiates in forward mode may differentiate that in reverse
         return self.feature_map.formula()
 
     def _turned(self, when: Rope) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.features.base import FeatureMap
-from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.interop.roformer import RoFormerEncoder
@@ -109,8 +108,8 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
             key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         feature_map = get_map(module, query)
         usual = query.shape[-1] ** -0.5
-        if scaling is not None and isinstance(feature_map, FavorPlus) and not math.isclose(scaling, usual):
-            query = query * (scaling / usual)
+        if scaling is not None and not math.isclose(scaling, usual):
+            query = query * feature_map.score_scale(scaling / usual)
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         y = _attend(query, key, value, feature_map, causal=causal, key_padding_mask=padding)
         return y.transpose(1, 2).contiguous(), None

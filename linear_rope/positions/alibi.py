@@ -14,8 +14,8 @@ def alibi_slopes(heads: int, *, device: torch.device | str | None = None) -> Ten
         (H,) float32.
     """
     power = 2 ** (heads.bit_length() - 1)
-    exponents = torch.arange(1, power + 1, device=device) * (-8 / power)
-    between = (2 * torch.arange(heads - power, device=device) + 1) * (-4 / power)
+    exponents = torch.arange(1, power + 1, dtype=torch.float32, device=device) * (-8 / power)
+    between = (2 * torch.arange(heads - power, dtype=torch.float32, device=device) + 1) * (-4 / power)
     return torch.exp2(torch.cat((exponents, between)))
 
 

@@ -61,9 +61,9 @@ class YaRN(RopeScaling):
 
     Pairs that turn ``beta`` times or more within the original length are left alone, those that turn ``alpha``
     times or less are slowed by s, and between them is a ramp, linear in the pair's number as in the authors' code.
-    Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q and k before softmax, or before FAVOR+, which
-    estimates it. Other maps, and RoPE after a map, have no exponential of a score for a temperature to act on:
-    there it is left out.
+    Scores qᵀk are multiplied by (0.1·ln s + 1)²: where RoPE rotates q and k before softmax, or before a map of scores,
+    as FAVOR+ and Taylor's are. Other maps, and RoPE after a map, have no score for a temperature to act on: there it is
+    left out (see ``FeatureMap.score_scale``).
     """
 
     original_length: int

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linear_rope.checks import check_base
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import has_tangent, is_watched
 
 Layout = Literal["interleaved", "half"]
 
@@ -126,8 +126,8 @@ def _table(
 
 def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None) -> Tensor:
     """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
-    are_few = positions.device.type == "cpu" and positions.numel() <= FEW and not positions.requires_grad
-    if not are_few or not _may_keep(positions, scaling):
+    are_few = positions.device.type == "cpu" and positions.numel() <= FEW
+    if not are_few or positions.requires_grad or has_tangent(positions) or not _may_keep(positions, scaling):
         return rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
     numbers = tuple(positions.flatten().tolist())
     return _rotation_at(numbers, width, base=base, dtype=dtype, scaling=scaling).view(*positions.shape, width // 2, 2)

@@ -119,7 +119,8 @@ def test_the_prefix_of_the_output_is_the_output_of_the_prefix(name: str) -> None
 @pytest.mark.parametrize("name", KERNELS)
 def test_outputs_and_gradients_are_finite_at_large_norms(name: str, dtype: torch.dtype) -> None:
     module = make(name).to(dtype)
-    x = (random(2, 70, DIM) * 3e3).to(dtype).requires_grad_()
+    norm = 150 if name == "taylor" else 3e3  # beyond, it is refused: features/test_taylor.py
+    x = (random(2, 70, DIM) * norm).to(dtype).requires_grad_()
     y = module(x)
     assert y.isfinite().all()
     assert all(gradient.isfinite().all() for gradient in gradients(y, [x, *module.parameters()]))
