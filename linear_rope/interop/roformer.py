@@ -40,15 +40,18 @@ class RoFormerEncoder(Encoder):
     ) -> Tensor:
         """(B, N) int64 tokens, (B, N) bool mask, (B, N) int64 types, 0 by default → (B, N, dim) representations.
 
+        A token's position is its place in the row, as in RoFormer, whatever the mask.
+
         Raises:
             ValueError: tokens of another shape or dtype.
         """
         check_tokens(tokens, "tokens", key_padding_mask)
         types = self.token_types.weight[0] if token_types is None else self.token_types(token_types)
         x = self.dropout(self.embedding_norm(self.embedding.tokens(tokens) + types))
+        places = torch.arange(tokens.shape[1], device=tokens.device)
         for block in self.blocks:
             assert isinstance(block, Block)
-            x = block.attention_norm(x + block.attention(x, key_padding_mask=key_padding_mask))
+            x = block.attention_norm(x + block.attention(x, key_padding_mask=key_padding_mask, positions=places))
             x = block.mlp_norm(x + block.mlp(x))
         return x
 
