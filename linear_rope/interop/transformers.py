@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linear_rope.checks import check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.favor import FavorPlus
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
@@ -106,6 +107,7 @@ def convert(
     made = []
     for number, module in enumerate(attentions):
         if isinstance(feature_map, FeatureMap):
+            check_weights_are_known(feature_map)
             new = copy.deepcopy(feature_map)
         else:
             layer = getattr(module, "layer_idx", None)
