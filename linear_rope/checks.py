@@ -57,6 +57,6 @@ def check_weights_are_known(module: nn.Module) -> None:
                 if any(isinstance(weight, nn.Parameter) and id(weight) not in known for weight in weights):
                     raise ValueError(
                         f"{type(part).__name__}{f' ({name})' if name else ''} keeps weights in {attribute}, a "
-                        f"{type(value).__name__}, where nothing trains or saves them; give it a torch.nn.ParameterList, "
-                        "ParameterDict, ModuleList or ModuleDict"
+                        f"{type(value).__name__}, where nothing trains or saves them; make it a "
+                        "torch.nn.ParameterList, ParameterDict, ModuleList or ModuleDict"
                     )
