@@ -77,6 +77,7 @@ def register(
     )
 
 
+@torch.inference_mode(False)
 def convert(
     model: Model, feature_map: str | FeatureMap = "favor+", *, num_features: int | None = None, seed: int = 0
 ) -> Model:
@@ -99,7 +100,8 @@ def convert(
         ValueError: an unknown feature map, or a model without such attentions; then nothing has changed.
     """
     attentions = [module for module in model.modules() if _asks_for_attention(module)]
-    if not attentions or not hasattr(model, "set_attn_implementation"):
+    choose: Any = getattr(model, "set_attn_implementation", None)
+    if not attentions or choose is None:
         raise ValueError(
             f"model is a {type(model).__name__} without an attention that another can take the place of; give a model "
             "of transformers that takes attn_implementation"
@@ -117,7 +119,7 @@ def convert(
     _register(CONVERTED, _own)
     for module, new in zip(attentions, made, strict=True):
         module.feature_map = new
-    model.set_attn_implementation(CONVERTED)
+    choose(CONVERTED)
     return model
 
 
