@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.attention.registry import find_attention, make_attention
-from linear_rope.checks import check_padding_mask
+from linear_rope.checks import check_padding_mask, check_weights_are_known
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
 from linear_rope.positions.blocks import BlockPositions
@@ -199,6 +199,7 @@ class Stack(nn.Module):
         self.block_positions = positions_of(config, BlockPositions)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(config.dim)
+        check_weights_are_known(self)
         initialise(self, config)
 
     def whole(

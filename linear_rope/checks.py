@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -41,3 +41,22 @@ def check_padding_mask(key_padding_mask: Tensor | None, batch: int, keys: int) -
             f"key_padding_mask has dtype {key_padding_mask.dtype} and shape {tuple(key_padding_mask.shape)}; give "
             f"torch.bool and ({batch}, {keys}), True at padding"
         )
+
+
+def check_weights_are_known(module: nn.Module) -> None:
+    """Raises ValueError where a module keeps weights in a list, tuple or dict, in which PyTorch does not look for them:
+    no optimiser would train them, and no state dict hold them.
+    """
+    known = {id(weight) for weight in module.parameters()}
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if attribute in ("_parameters", "_modules") or not isinstance(value, (list, tuple, dict)):
+                continue
+            for each in value.values() if isinstance(value, dict) else value:
+                weights = [*each.parameters()] if isinstance(each, nn.Module) else [each]
+                if any(isinstance(weight, nn.Parameter) and id(weight) not in known for weight in weights):
+                    raise ValueError(
+                        f"{type(part).__name__}{f' ({name})' if name else ''} keeps weights in {attribute}, a "
+                        f"{type(value).__name__}, where nothing trains or saves them; make it a "
+                        "torch.nn.ParameterList, ParameterDict, ModuleList or ModuleDict"
+                    )

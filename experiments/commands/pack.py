@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 from msgspec import to_builtins
 from msgspec.structs import replace
-from safetensors.torch import save
+from torch import Tensor
 
 from experiments.launch.launcher import Run
 from experiments.options import PackOptions
@@ -44,6 +44,7 @@ from experiments.records.store import (
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.subwords import FILE as TOKENIZER
 from experiments.training.trained_models import PACKED_SEED, packed_weights
+from experiments.training.weights import weights_as_bytes
 
 REBUILT = ("curves", "summary")
 """tables that ``report`` makes"""
@@ -195,6 +196,9 @@ def _weights(directory: Path, out: Path, comparison: Comparison) -> dict[Path, b
         target = packed_weights(out, variant.name)
         if path.exists() and not target.exists() and is_finished(directory, *run, steps):
             weights = read_checkpoint(path).model
-            half = {name: value.bfloat16() if value.is_floating_point() else value for name, value in weights.items()}
-            files[target] = save(half)
+            half = {
+                name: value.bfloat16() if isinstance(value, Tensor) and value.is_floating_point() else value
+                for name, value in weights.items()
+            }
+            files[target] = weights_as_bytes(half)
     return files

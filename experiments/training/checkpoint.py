@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 from msgspec import Struct
-from safetensors.torch import load, save
 from torch import nn
 
 from experiments.records.files import LARGEST_CHECKPOINT, read_file, sync_directory, write_atomically
 from experiments.records.record import read_record, write_record
+from experiments.training.weights import shapes, weights_as_bytes, weights_from_bytes
 
 KEPT = 2
 """the newest, and the one before it in case it is damaged"""
@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint that was read and matched its checksums."""
 
     step: int
-    model: dict[str, torch.Tensor]
+    model: dict[str, Any]
     optimizer: dict[str, Any]
     weights_sha256: str
     """of the file of ``model``"""
@@ -68,8 +68,7 @@ def save_checkpoint(
         shutil.rmtree(leftover)
     buffer = io.BytesIO()
     torch.save(optimizer, buffer)
-    weights = save({name: tensor.contiguous() for name, tensor in model.items()})
-    contents = {WEIGHTS: weights, OPTIMIZER: buffer.getvalue()}
+    contents = {WEIGHTS: weights_as_bytes(model), OPTIMIZER: buffer.getvalue()}
     manifest = _Manifest(step, {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()})
     final, temporary = checkpoint_path(directory, step), directory / f".step{step:08d}.tmp"
     try:
@@ -109,7 +108,8 @@ def load_newest_checkpoint(
             continue
         try:
             checkpoint = read_checkpoint(path)
-            differing = sorted({name for name, *_ in _shapes(model.state_dict()) ^ _shapes(checkpoint.model)})
+            here, there = shapes(model.state_dict()).items(), shapes(checkpoint.model).items()
+            differing = sorted({name for name, _ in here ^ there})
             if not differing:
                 return checkpoint, notes
             problem = f"its weights are of another model ({differing[0]} and {len(differing) - 1} more differ)"
@@ -126,7 +126,7 @@ def averaged_steps(steps: int, every: int, count: int) -> list[int]:
 
 def averaged_weights(
     directory: Path, model: nn.Module, *, steps: int, every: int, count: int
-) -> tuple[dict[str, torch.Tensor], int]:
+) -> tuple[dict[str, Any], int]:
     """The mean of each parameter over the last checkpoints of a run (Vaswani et al. 2017, section 6.1).
 
     Args:
@@ -144,7 +144,7 @@ def averaged_weights(
     """
     *wanted, _ = averaged_steps(steps, every, count)
     newest = read_checkpoint(checkpoint_path(directory, steps)).model
-    names = dict(model.named_parameters())
+    names = dict(model.named_parameters(remove_duplicate=False))
     sums = {name: newest[name].double() for name in names}
     found = 1
     for step in wanted:
@@ -166,13 +166,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError(f"{name} does not match its checksum")
     try:
         optimizer = torch.load(io.BytesIO(contents[OPTIMIZER]), map_location="cpu", weights_only=True)
-        return Checkpoint(manifest.step, load(contents[WEIGHTS]), optimizer, manifest.sha256[WEIGHTS])
+        return Checkpoint(manifest.step, weights_from_bytes(contents[WEIGHTS]), optimizer, manifest.sha256[WEIGHTS])
     except Exception as error:  # the parsers of these formats have no common one for bytes that are none of theirs
         raise ValueError(f"its content cannot be read ({type(error).__name__})") from None
-
-
-def _shapes(weights: dict[str, torch.Tensor]) -> set[tuple[str, torch.Size, torch.dtype]]:
-    return {(name, tensor.shape, tensor.dtype) for name, tensor in weights.items()}
 
 
 def _checkpoints(directory: Path) -> list[Path]:

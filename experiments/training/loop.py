@@ -27,6 +27,7 @@ from experiments.training.optimizers import make_optimizer
 from experiments.training.prefetch import Batches
 from experiments.training.processes import ALONE, Processes
 from experiments.training.schedule import fall_begins, last_constant_step, learning_rate_at
+from experiments.training.weights import as_tensors
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
 from linear_rope.diagnostics import diagnose_model
@@ -90,6 +91,7 @@ def train_run(
     """
     torch.set_num_threads(config.threads)
     model = build_model(variant, config, seed, objective)
+    as_tensors(model.state_dict())  # an error now rather than at the first checkpoint
     objective.prepare(model, variant, seed)
     model = model.to(device)
     # What is evaluated and saved is the model itself, which has the same parameters.

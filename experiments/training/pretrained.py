@@ -74,8 +74,10 @@ class Pretrained:
             for name, tensor in self._final(variant, seed).model.items()
             if name.startswith(PREFIX)
         }
-        here = {name: tensor.shape for name, tensor in encoder.state_dict().items()}
-        there = {name: tensor.shape for name, tensor in weights.items()}
+        here, there = (
+            {name: getattr(value, "shape", ()) for name, value in each.items()}  # extra state may be no tensor
+            for each in (encoder.state_dict(), weights)
+        )
         if here != there:
             other = next(name for name in here | there if here.get(name) != there.get(name))
             sizes = " and here ".join(

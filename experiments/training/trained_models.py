@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load
 
 from experiments.config import Config
 from experiments.console import counted
@@ -15,6 +14,7 @@ from experiments.records.record import run_directory, run_status
 from experiments.records.schema import Comparison
 from experiments.training.checkpoint import load_newest_checkpoint
 from experiments.training.models import Trained, build_model
+from experiments.training.weights import weights_from_bytes
 from experiments.variants import get_variant
 
 PACKED_SEED = 0
@@ -51,7 +51,7 @@ def packed_model(root: Path, comparison: Comparison, variant: str, seed: int, ob
     remedy = "take it from where it was packed"
     content = read_file(path, remedy, LARGEST_CHECKPOINT)
     try:
-        model.load_state_dict(load(content))
+        model.load_state_dict(weights_from_bytes(content))
     except Exception as error:  # the libraries have no common one for what is no such file, or of another model
         raise wrong_file(str(path), f"holds no weights of this model ({type(error).__name__})", remedy) from None
     return model.eval()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
-from linear_rope.checks import check_choice, check_sequences
+from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
@@ -127,6 +127,7 @@ class LinearRoPEAttention(RoPEAttention):
                     f"feature_map was made for head_dim {feature_map.head_dim}, but the heads have {self.head_dim}; "
                     f"make it with head_dim={self.head_dim}"
                 )
+            check_weights_are_known(feature_map)
             self.feature_map = feature_map
         else:
             self.feature_map = make_feature_map(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
-from linear_rope.tracing import in_backward_pass
+from linear_rope.tracing import in_backward_pass, is_watched
 
 
 class FavorPlus(FeatureMap):
@@ -125,9 +125,10 @@ class FavorPlus(FeatureMap):
     def _draw(self, draw: int) -> Tensor:
         assert self.head_dim is not None
         assert self.num_features is not None
-        generator = torch.Generator().manual_seed(_mix(self.seed, draw))
         rows = self.num_features // 2 if self.hyperbolic or self.paired else self.num_features
-        return gaussian_rows(rows, self.head_dim, orthogonal=self.orthogonal, generator=generator).float()
+        # Tracers follow an operator, not a generator.
+        make = drawn_operator if is_watched() else drawn
+        return make(rows, self.head_dim, self.orthogonal, _mix(self.seed, draw), torch.device("cpu"))
 
 
 def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = False, paired: bool = False) -> Features:
@@ -211,6 +212,20 @@ def gaussian_rows(rows: int, columns: int, *, orthogonal: bool, generator: torch
         # The signs make the decomposition unique, and the directions uniformly distributed.
         blocks.append((directions * upper.diagonal().sign()).T)
     return torch.cat(blocks)[:rows] * draw(rows, columns).norm(dim=1, keepdim=True)
+
+
+def drawn(rows: int, columns: int, orthogonal: bool, seed: int, device: torch.device) -> Tensor:
+    """:func:`gaussian_rows` in float32 from a generator of its own, made where they are the same everywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    return gaussian_rows(rows, columns, orthogonal=orthogonal, generator=generator).float().to(device)
+
+
+drawn_operator = torch.library.custom_op("linear_rope::drawn", drawn, mutates_args=())
+
+
+@drawn_operator.register_fake
+def _(rows: int, columns: int, orthogonal: bool, seed: int, device: torch.device) -> Tensor:
+    return torch.empty(rows, columns, device=device)
 
 
 def _mix(*numbers: int) -> int:

@@ -6,6 +6,7 @@ from inspect import signature
 
 import torch
 
+from linear_rope.checks import check_weights_are_known
 from linear_rope.entry_points import find_by_name
 from linear_rope.features.base import FeatureMap, Formula, FormulaCall
 from linear_rope.features.elementwise import EluFormula, EluPlusOne, GivenFormula, ReluFeatures, ReluFormula
@@ -74,7 +75,7 @@ def make_feature_map(
 
     Raises:
         ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it, or an entry
-            point that makes something else.
+            point that makes something else, or a map with weights in a plain list.
     """
     make = find_feature_map(name, otherwise=", or give a FeatureMap")
     settings = {"num_features": num_features, "redraw_every": redraw_every, "seed": seed}
@@ -82,6 +83,7 @@ def make_feature_map(
     feature_map = make(head_dim, **{setting: value for setting, value in settings.items() if setting in taken})
     if not isinstance(feature_map, FeatureMap):
         raise ValueError(f"feature_map {name!r} made a {type(feature_map).__name__}; it must make a FeatureMap")
+    check_weights_are_known(feature_map)
     if "num_features" not in taken and num_features not in (None, feature_map.num_features):
         raise ValueError(
             f"num_features is {num_features}, but {name} has {feature_map.num_features} features for head dimension "

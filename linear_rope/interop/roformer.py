@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from linear_rope.blocks import Block, check_tokens
 from linear_rope.model import Encoder
 from linear_rope.model_config import ModelConfig
+from linear_rope.positions.segments import positions_within, segments_of
 
 PROJECTIONS = ("query", "key", "value", "out")
 
@@ -46,7 +47,8 @@ class RoFormerEncoder(Encoder):
     ) -> Tensor:
         """(B, N) int64 tokens, (B, N) bool mask, (B, N) int64 types, 0 by default → (B, N, dim) representations.
 
-        The others are as in :class:`linear_rope.CausalLM`.
+        A token's position is its place in the row, or in its segment, as in RoFormer, whatever the mask. The other
+        arguments are those of :class:`linear_rope.CausalLM`.
 
         Raises:
             ValueError: tokens of another shape or dtype.
@@ -54,9 +56,12 @@ class RoFormerEncoder(Encoder):
         check_tokens(tokens, "tokens", key_padding_mask)
         types = self.token_types.weight[0] if token_types is None else self.token_types(token_types)
         x = self.dropout(self.embedding_norm(self.embedding.tokens(tokens) + types))
+        segments = segments_of(segment_ids, cu_seqlens, (tokens.shape[0], tokens.shape[1]), key_padding_mask)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        places = places if segments is None else positions_within(segments, None)
         for block in self.blocks:
             assert isinstance(block, Block)
-            y = block.attention(x, key_padding_mask=key_padding_mask, segment_ids=segment_ids, cu_seqlens=cu_seqlens)
+            y = block.attention(x, key_padding_mask=key_padding_mask, positions=places, segment_ids=segments)
             x = block.attention_norm(x + y)
             x = block.mlp_norm(x + block.mlp(x))
         return x

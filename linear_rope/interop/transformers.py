@@ -1,21 +1,28 @@
 """Linear attention in models of Hugging Face's ``transformers``, as ``attn_implementation="linear_rope"``."""
 
+import copy
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linear_rope.checks import check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.interop.roformer import RoFormerEncoder
+from linear_rope.positions.segments import last_token
+from linear_rope.tracing import is_watched
 
-__all__ = ["RoFormerEncoder", "register"]
+__all__ = ["RoFormerEncoder", "convert", "register"]
 
 NAME = "linear_rope"
+CONVERTED = "linear_rope_converted"
+"""the ``attn_implementation`` of models whose attentions hold their maps"""
 
 # What some models add to softmax, and what it would need to be a sum over keys.
 NOT_LINEAR = {
@@ -24,6 +31,12 @@ NOT_LINEAR = {
     "s_aux": "adds sinks to the softmax",
     "sliding_window": "sees a window only",
 }
+UNPACK = "give each sequence a row of its own, padded, with an attention_mask"
+WIDTHS = ("qk_head_dim", "head_dim", "attention_head_size")
+"""what attentions of transformers call the width of their heads' queries"""
+
+Model = TypeVar("Model", bound=nn.Module)
+MakeMap = Callable[[nn.Module, Tensor], FeatureMap]
 
 
 def register(
@@ -38,43 +51,128 @@ def register(
     Dropout of attention weights is left out, because no weights are ever there; ``output_attentions`` gives None.
 
     Args:
-        feature_map: a name as in :class:`linear_rope.LinearRoPEAttention`; every layer draws random features of its
-            own, which are functions of ``seed`` and the layer's number and no part of the state dict. Or a
-            :class:`FeatureMap` that all layers share; what it learns is yours to save.
+        feature_map: a name as in :class:`linear_rope.LinearRoPEAttention`, of a map without weights; every layer
+            draws random features of its own, which are functions of ``seed`` and the layer's number and no part of the
+            state dict. Or a :class:`FeatureMap` that all layers share; what it learns is yours to train and to save.
+            :func:`convert` puts maps with weights into a model.
         num_features: M of the random maps; default the even number next to D·ln D.
         seed: of the random features.
         name: the ``attn_implementation``; a name each lets several settings be compared.
 
     Raises:
         ImportError: transformers is not installed, or is older than its interface of attention masks.
-        ValueError: an unknown feature map.
+        ValueError: an unknown feature map, or one with weights.
     """
+    if isinstance(feature_map, str):
+        # An error now rather than in a model.
+        example = make_feature_map(feature_map, 4, num_features=num_features)
+        if feature_map not in RANDOM_MAPS and example.state_dict():
+            raise ValueError(
+                f"feature_map is {feature_map!r}, which has weights, and no model would know them; give the model to "
+                f"linear_rope.interop.transformers.convert(model, {feature_map!r})"
+            )
+    _register(
+        name, _shared(feature_map) if isinstance(feature_map, FeatureMap) else _drawn(feature_map, num_features, seed)
+    )
+
+
+@torch.inference_mode(False)
+def convert(
+    model: Model, feature_map: str | FeatureMap = "favor+", *, num_features: int | None = None, seed: int = 0
+) -> Model:
+    """Put linear attention into a model of transformers, in place, with the feature maps as parts of it.
+
+    What :func:`register` says holds, but every attention module has a ``feature_map``, of the dtype and on the device
+    of its weights: an optimiser made afterwards trains it, and the state dict holds it. So ``from_pretrained`` comes
+    first, then this, then ``load_state_dict`` of what was saved after this.
+
+    Args:
+        model: its attentions are asked for through transformers' ``AttentionInterface``.
+        feature_map: a name, or a :class:`FeatureMap` of which each attention gets a copy.
+        num_features, seed: as of :func:`register`.
+
+    Returns:
+        ``model``.
+
+    Raises:
+        ImportError: as :func:`register`.
+        ValueError: an unknown feature map, or a model without such attentions; then nothing has changed.
+    """
+    attentions = [module for module in model.modules() if _asks_for_attention(module)]
+    choose: Any = getattr(model, "set_attn_implementation", None)
+    if not attentions or choose is None:
+        raise ValueError(
+            f"model is a {type(model).__name__} without an attention that another can take the place of; give a model "
+            "of transformers that takes attn_implementation"
+        )
+    made = []
+    for number, module in enumerate(attentions):
+        if isinstance(feature_map, FeatureMap):
+            check_weights_are_known(feature_map)
+            new = copy.deepcopy(feature_map)
+        else:
+            layer = getattr(module, "layer_idx", None)
+            layer_seed = 1000 * seed + (number if layer is None else layer)
+            new = make_feature_map(feature_map, _head_width(module), num_features=num_features, seed=layer_seed)
+        made.append(new.to(next(x for x in module.parameters() if x.is_floating_point())))
+    _register(CONVERTED, _own)
+    for module, new in zip(attentions, made, strict=True):
+        module.feature_map = new
+    choose(CONVERTED)
+    return model
+
+
+def _register(name: str, get_map: MakeMap) -> None:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise ImportError(f"transformers cannot be imported ({error}); pip install 'transformers>=5.0'") from error
-    if isinstance(feature_map, str):
-        make_feature_map(feature_map, 4, num_features=num_features)  # an error now rather than in a model
-    AttentionInterface.register(name, _forward(_maps(feature_map, num_features, seed)))
+    AttentionInterface.register(name, _forward(get_map))
     AttentionMaskInterface.register(name, _padding_mask)
 
 
-MakeMap = Callable[[nn.Module, Tensor], FeatureMap]
+def _asks_for_attention(module: nn.Module) -> bool:
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
-def _maps(feature_map: str | FeatureMap, num_features: int | None, seed: int) -> MakeMap:
-    """What gives each attention module its map, on the device of its queries."""
+def _head_width(module: nn.Module) -> int:
+    for name in WIDTHS:
+        if isinstance(width := getattr(module, name, None), int):
+            return width
+    raise ValueError(
+        f"model has a {type(module).__name__}, which does not say how wide its heads are ({', '.join(WIDTHS)}); give "
+        "feature_map a FeatureMap made for that width"
+    )
+
+
+def _own(module: nn.Module, q: Tensor) -> FeatureMap:
+    feature_map = getattr(module, "feature_map", None)
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(
+            f"attn_implementation is {CONVERTED!r}, but a {type(module).__name__} has no feature map; give the model "
+            "to linear_rope.interop.transformers.convert"
+        )
+    return feature_map
+
+
+def _shared(feature_map: FeatureMap) -> MakeMap:
+    return lambda module, q: feature_map
+
+
+def _drawn(name: str, num_features: int | None, seed: int) -> MakeMap:
+    """What gives each attention module the map of its layer, on the device of its queries."""
     made: dict[tuple[int, int, torch.device], FeatureMap] = {}
 
     def get(module: nn.Module, q: Tensor) -> FeatureMap:
-        if isinstance(feature_map, FeatureMap):
-            return feature_map
-        layer = getattr(module, "layer_idx", None) or 0
-        key = (layer if feature_map in RANDOM_MAPS else 0, q.shape[-1], q.device)
-        if key not in made:
-            new = make_feature_map(feature_map, q.shape[-1], num_features=num_features, seed=1000 * seed + layer)
-            made[key] = new.to(q.device)
-        return made[key]
+        layer = (getattr(module, "layer_idx", None) or 0) if name in RANDOM_MAPS else 0
+        key = (layer, q.shape[-1], q.device)
+        if key in made:
+            return made[key]
+        # Not a tensor of the inference mode that the first call may be in, nor one of a tracer's.
+        with torch.inference_mode(False):
+            new = make_feature_map(name, q.shape[-1], num_features=num_features, seed=1000 * seed + layer).to(q.device)
+        return new if is_watched() else made.setdefault(key, new)
 
     return get
 
@@ -91,13 +189,19 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
         is_causal: bool | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Queries (B, H, N, D), keys and values (B, H or fewer, K, D), a mask (B, up to K), True where not padding."""
+        """Queries (B, H, N, D), keys and values (B, H or fewer, K, D), and what :func:`_padding_mask` gave: a mask,
+        (B, up to K) bool, or segments, (B, N) int64.
+        """
         for argument, what in NOT_LINEAR.items():
             if kwargs.get(argument) is not None:
                 raise ValueError(
                     f"{argument} was given: the model {what}, which linear attention cannot; choose another "
                     "attn_implementation for this model"
                 )
+        segments = None
+        if attention_mask is not None and attention_mask.dtype == torch.int64:
+            segments, attention_mask = attention_mask, None
+        packed = _packed(query, key, attention_mask, segments, **kwargs)
         padding = None
         if attention_mask is not None:
             _check_mask(attention_mask)
@@ -111,14 +215,22 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
         if scaling is not None and not math.isclose(scaling, usual):
             query = query * feature_map.score_scale(scaling / usual)
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-        y = _attend(query, key, value, feature_map, causal=causal, key_padding_mask=padding)
+        y = _attend(query, key, value, feature_map, causal=causal, key_padding_mask=padding, **packed)
         return y.transpose(1, 2).contiguous(), None
 
     return linear_rope_attention_forward
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, feature_map: FeatureMap, *, causal: bool, key_padding_mask: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    feature_map: FeatureMap,
+    *,
+    causal: bool,
+    key_padding_mask: Tensor | None,
+    segment_ids: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention of the last N of K positions, (B, H, N, D); RoPE is in the queries and keys already."""
     queries, keys = q.shape[2], k.shape[2]
@@ -133,8 +245,59 @@ def _attend(
         rope="none",
         causal=causal and queries > 1,  # the last token sees all
         key_padding_mask=key_padding_mask,
+        segment_ids=segment_ids,
+        cu_seqlens=cu_seqlens,
     )
     return y[:, :, -queries:]
+
+
+def _packed(
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    segments: Tensor | None,
+    position_ids: Any = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **unused: Any,
+) -> dict[str, Tensor]:
+    """How sequences are packed behind each other in a row, as :func:`linear_attention` takes it; nothing if not.
+
+    Args:
+        query, key: (B, H, N, D) and (B, ., K, D); keys of a cache would be of nobody knows which sequence.
+        attention_mask: (B, K) bool, True where not padding, or None.
+        segments: (B, N) int64, those that the mask of packed sequences told; or None.
+        position_ids: (B or 1, N) of the last N keys; anything else is not looked at.
+        cu_seq_lens_q, seq_idx: as transformers has them, boundaries and numbers of sequences.
+    """
+    given = {"cu_seqlens": cu_seq_lens_q, "segment_ids": seq_idx if segments is None else segments}
+    found = {name: x for name, x in given.items() if x is not None}
+    if not found and isinstance(position_ids, Tensor) and position_ids.dim() == 2 and position_ids.shape[1] > 1:
+        places = position_ids
+        if attention_mask is not None:
+            padding = ~attention_mask[:, -places.shape[1] :]
+            places = places.expand(len(padding), -1).gather(1, last_token(padding))
+            repeats = padding[:, 1:] | padding[:, :-1].logical_not().cumsum(-1).eq(0)
+        begins = places[:, 1:] <= places[:, :-1]
+        if attention_mask is not None:
+            begins = begins & ~repeats
+        if is_watched():  # it costs a graph the time of a decay to be ready for what is rare
+            _require(~begins, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
+        elif begins.any():
+            found = {"segment_ids": F.pad(begins, (1, 0)).cumsum(-1)}
+    if found and query.shape[2] != key.shape[2]:
+        raise ValueError(f"packed sequences ({', '.join(found)}) go on after a cache; {UNPACK}")
+    if "segment_ids" in found:
+        found["segment_ids"] = found["segment_ids"].expand(len(query), -1)
+    return found
+
+
+def _require(holds: Tensor, otherwise: str) -> None:
+    """Raises ValueError unless all of it is True; in a graph, what runs it does."""
+    if is_watched():
+        torch._assert_async(holds.all(), otherwise)
+    elif not holds.all():
+        raise ValueError(otherwise)
 
 
 def _check_mask(attention_mask: Any) -> None:
@@ -155,20 +318,31 @@ def _padding_mask(
     mask_function: Any = None,
     attention_mask: Tensor | None = None,
     device: Any = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
     **unused: Any,
 ) -> Tensor | None:
-    """The mask that the attention gets: (B, keys there are) bool, True where not padding, or None for all True.
+    """The mask that the attention gets: (B, keys there are) bool, True where not padding, or None for all True; of
+    packed sequences the number of each token's, (B, N) int64.
 
     Raises:
-        ValueError: a pattern other than causal or none.
+        ValueError: a pattern other than causal, none or that of packed sequences.
     """
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
     if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset:
-        raise ValueError(
-            "the model asks for a mask that is neither causal nor of padding alone (a sliding window, chunks, or "
-            "sequences packed by position_ids), which linear attention cannot; choose another attn_implementation"
-        )
+        # Causal and of one sequence. A tracer, which cannot see whether there are several, gets that mask too.
+        may_be_packed = getattr(mask_function, "__name__", "") == "and_mask"
+        if not may_be_packed or attention_mask is not None or local_size is not None or use_vmap:
+            raise ValueError(
+                "the model asks for a mask that is neither causal nor of padding or packed sequences alone (a sliding "
+                "window, or chunks), which linear attention cannot; choose another attn_implementation"
+            )
+        follows = _sees_neighbours(mask_function, batch_size, q_length, device)
+        if is_watched():
+            _require(follows, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
+            return None
+        return F.pad(~follows, (1, 0)).cumsum(-1)
     there_are = kv_length
     if mask_function is causal_mask_function:
         there_are = min(kv_length, int(q_offset) + q_length)
@@ -181,4 +355,11 @@ def _padding_mask(
             "in the cache too"
         )
     mask = attention_mask[:, :there_are].bool()
-    return None if there_are == kv_length and mask.all() else mask
+    return None if there_are == kv_length and not is_watched() and mask.all() else mask
+
+
+def _sees_neighbours(mask_function: Any, batch_size: int, length: int, device: Any) -> Tensor:
+    """Whether each query sees the key before it, (B, N − 1)."""
+    batch, queries = torch.arange(batch_size, device=device)[:, None], torch.arange(1, length, device=device)
+    seen: Tensor = mask_function(batch, batch, queries, queries - 1)
+    return seen

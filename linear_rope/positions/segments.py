@@ -44,7 +44,7 @@ def segments_of(
         raise ValueError(f"segment_ids has shape {tuple(segment_ids.shape)}; give {shape}, one of each token")
     ids = segment_ids.long()
     if key_padding_mask is not None:
-        ids = ids.gather(1, _last_token(key_padding_mask))
+        ids = ids.gather(1, last_token(key_padding_mask))
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
     if ids.device.type == "cpu" and not is_watched():
@@ -75,7 +75,7 @@ def _check_integers(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} has {came}; give a tensor of integers")
 
 
-def _last_token(key_padding_mask: Tensor) -> Tensor:
+def last_token(key_padding_mask: Tensor) -> Tensor:
     """Of every place, the last token up to it that is no padding, or else the first one after it: (B, N) int64."""
     at = torch.arange(key_padding_mask.shape[1], device=key_padding_mask.device).expand_as(key_padding_mask)
     last = at.masked_fill(key_padding_mask, -1).cummax(-1).values

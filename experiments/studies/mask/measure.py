@@ -1,5 +1,6 @@
 """What new draws of a finished model's random features do to its loss, and what claims compare."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def measure(root: Path, comparison: Comparison, objective: NextToken) -> list[st
     @torch.no_grad()
     def losses(variant: str, seed: int, model: CausalLM) -> list[pd.DataFrame]:
         maps = [module for module in model.modules() if isinstance(module, FavorPlus)]
-        own = {key: value.clone() for key, value in model.state_dict().items()}
+        own = copy.deepcopy(model.state_dict())
         found = []
         for draw in range(NEW_DRAWS + 1) if maps else ():
             for feature_map in maps if draw else ():

@@ -20,6 +20,7 @@ from experiments.training.trained_models import finished_runs, trained_models
 from experiments.training.translation import AS_IT_IS, Translation, Translator, corpus_bleu, load_average
 from experiments.training.translation import BEAMS as BEAMS
 from experiments.training.translation import LENGTH_PENALTY as LENGTH_PENALTY
+from experiments.training.weights import as_tensors
 
 AVERAGED = 5
 """checkpoints, in every preset (Vaswani et al. 2017, section 6.1)"""
@@ -92,7 +93,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
 def digest_of(model: nn.Module) -> str:
     """16 hexadecimal digits that tell weights apart."""
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
+    for name, tensor in as_tensors(model.state_dict()).items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -10,11 +10,11 @@ import torch
 
 from experiments.config import Config
 from experiments.training.loop import RunStopped, train_run
-from experiments.variants import get_variant
+from experiments.variants import Variant, get_variant
 from tests.made_up import repeated_rows
 
 
-def check_goes_on(directory: Path, make_objective: Callable[[], Any], variant: str, config: Config) -> None:
+def check_goes_on(directory: Path, make_objective: Callable[[], Any], variant: str | Variant, config: Config) -> None:
     """A run that is stopped twice records what one does that is not; each part has an objective of its own."""
     whole, stopped = directory / "whole", directory / "stopped"
 
@@ -22,7 +22,14 @@ def check_goes_on(directory: Path, make_objective: Callable[[], Any], variant: s
         done: list[int] = []
         to.mkdir(exist_ok=True)
         train_run(
-            *(to, get_variant(variant), 0, config, make_objective(), torch.device("cpu")),
+            *(
+                to,
+                get_variant(variant) if isinstance(variant, str) else variant,
+                0,
+                config,
+                make_objective(),
+                torch.device("cpu"),
+            ),
             progress=lambda step, *_: done.append(step),
             should_stop=lambda: len(done) >= steps,
         )

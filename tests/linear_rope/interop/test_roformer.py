@@ -47,6 +47,9 @@ def test_roformer_s_weights_give_its_outputs() -> None:
     assert (encoder(tokens) - model(tokens).last_hidden_state).abs().max() < 1e-5
     expected = model(tokens, attention_mask=mask.long(), token_type_ids=types).last_hidden_state
     assert (encoder(tokens, ~mask, types) - expected)[mask].abs().max() < 1e-5
+    with_holes = torch.rand(2, LENGTH, generator=torch.Generator().manual_seed(1)) < 0.6
+    expected = model(tokens, attention_mask=with_holes.long()).last_hidden_state
+    assert (encoder(tokens, ~with_holes) - expected)[with_holes].abs().max() < 1e-5
     again = RoFormerEncoder(encoder.config, token_types=3).eval()
     again.load_state_dict(encoder.state_dict(), strict=True)
     assert_identical(again(tokens), encoder(tokens))

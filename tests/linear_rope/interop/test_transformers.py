@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope import EluPlusOne, FavorPlus, linear_attention
-from linear_rope.features import GivenFeatures
-from linear_rope.interop.transformers import register
+from linear_rope.features import FeatureMap, GivenFeatures
+from linear_rope.interop.transformers import convert, register
 from tests.linear_rope.tensors import assert_identical, assert_near, assert_refused
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -186,13 +186,116 @@ def test_layers_draw_their_own_features_and_seeds_decide() -> None:
     assert model_of("llama", "given")(tokens).logits.shape == (2, LENGTH, TOKENS)
 
 
+# Tracing takes seconds, so not every combination.
+TRACED = pytest.mark.parametrize(
+    ("kind", "how", "masked"),
+    [("llama", "register", False), ("llama", "convert", True), ("gpt2", "convert", False), ("bert", "register", True)],
+)
+HOW = pytest.mark.parametrize("how", ["register", "convert"])
+
+
+def model_made(kind: str, how: str) -> Any:
+    return model_of(kind) if how == "register" else convert(model_of(kind, "eager"))
+
+
+@EVERY
+@HOW
+def test_inference_mode_leaves_a_model_that_can_be_trained(kind: str, how: str) -> None:
+    model, tokens = model_made(kind, how), text()
+    with torch.inference_mode():
+        expected = model(tokens).logits
+    assert_near(model(tokens).logits, expected, ROUNDING)
+    model.train()(tokens, labels=tokens).loss.backward()
+
+
+@TRACED
+def test_export_is_the_model_and_leaves_nothing_in_it(kind: str, how: str, masked: bool) -> None:
+    """With cached keys a decoder gets another mask than without."""
+    model, tokens = model_made(kind, how), text()
+    options = {"attention_mask": torch.ones_like(tokens)} if masked else {}
+    options |= {} if kind == "bert" else {"use_cache": False}
+    exported = torch.export.export(model, (tokens,), options).module()
+    found = model(tokens, **options).logits
+    assert type(found) is Tensor
+    assert_near(exported(tokens, **options).logits, found, ROUNDING)
+
+
+@TRACED
+def test_one_graph_is_compiled_and_equal(kind: str, how: str, masked: bool) -> None:
+    torch.compiler.reset()
+    model, tokens = model_made(kind, how), text()
+    options = {"attention_mask": (torch.arange(LENGTH) > 3).expand(2, -1).long()} if masked else {}
+    options |= {} if kind == "bert" else {"use_cache": False}
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(tokens, **options).logits
+    compiled[:, 4:].sum().backward()
+    assert_near(compiled[:, 4:], model(tokens, **options).logits[:, 4:], ROUNDING)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
+    model, tokens = model_of(kind).double(), text()[:1]
+    ends = torch.tensor([0, 10, 11, LENGTH], dtype=torch.int32)
+    places = torch.cat([torch.arange(length) for length in ends.diff().tolist()])[None]
+    number = torch.repeat_interleave(torch.arange(3), ends.diff())[None]
+    pairs = zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
+    alone = torch.cat([model(tokens[:, begin:end]).logits for begin, end in pairs], dim=1)
+    packings: list[dict[str, Any]] = [{}, {"use_cache": False}, {"attention_mask": torch.ones_like(tokens)}]
+    packings += [{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}, {"seq_idx": number.int()}]
+    for packing in packings:
+        assert_near(model(tokens, position_ids=places, **packing).logits, alone, 1e-12)
+    # Both rows are packed alike by one row of places.
+    both = model(text(), position_ids=places).logits
+    assert_near(both[:1], alone, 1e-12)
+    padded = torch.cat((tokens[:, :3], tokens), dim=1)
+    mask = (torch.arange(LENGTH + 3) > 2)[None].long()
+    shifted = model(padded, attention_mask=mask, position_ids=F.pad(places, (3, 0), value=1)).logits
+    assert_near(shifted[:, 3:], alone, 1e-12)
+
+
+def test_compiled_packed_sequences_are_refused_by_what_runs() -> None:
+    torch.compiler.reset()
+    model, tokens, packed = model_of("llama"), text(), torch.arange(LENGTH)[None] % 10
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for options in ({}, {"attention_mask": torch.ones_like(tokens)}):
+        with pytest.raises((RuntimeError, ValueError), match="position_ids begin anew"):
+            compiled(tokens, position_ids=packed, use_cache=False, **options)
+
+
+@EVERY
+def test_an_optimiser_that_was_made_before_the_first_call_trains_what_a_map_learns(kind: str) -> None:
+    model, tokens = convert(model_of(kind, "eager"), "hedgehog"), text()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    maps = [module for module in model.modules() if isinstance(module, FeatureMap)]
+    assert len(maps) == 2
+    model(tokens, labels=tokens).loss.backward()
+    optimiser.step()
+    assert all(each.weight.any() for each in maps)
+    again = convert(model_of(kind, "eager"), "hedgehog")
+    again.load_state_dict(model.state_dict(), strict=True)
+    assert_identical(again(tokens).logits, model(tokens).logits)
+
+
+@EVERY
+def test_a_converted_model_has_maps_of_its_dtype_with_the_draws_of_a_registered_one(kind: str, tmp_path: Any) -> None:
+    register(seed=3)
+    expected, tokens = model_of(kind)(text()).logits, text()
+    model = model_of(kind, "eager")
+    model.save_pretrained(tmp_path)
+    model = type(model).from_pretrained(tmp_path)
+    assert convert(model, seed=3) is model
+    assert_near(model(tokens).logits, expected, ROUNDING)
+    low = convert(model_of(kind, "eager").bfloat16(), seed=3)
+    assert {x.dtype for x in low.buffers() if x.is_floating_point() and x.shape[-1] == DIM // HEADS} == {torch.bfloat16}
+    model.save_pretrained(tmp_path)
+    assert_near(convert(type(model).from_pretrained(tmp_path), seed=3)(tokens).logits, expected, ROUNDING)
+
+
 REFUSED = [
     (lambda: register("elu+2"), ["feature_map", "elu+2"]),
+    (lambda: register("hedgehog"), ["feature_map", "hedgehog", "convert"]),
+    (lambda: convert(nn.Linear(2, 2)), ["model", "Linear"]),
+    (lambda: model_of("llama", "linear_rope_converted")(text()), ["LlamaAttention", "convert"]),
     (lambda: model_of("llama")(text(), attention_mask=torch.ones(2, 1, LENGTH, LENGTH).bool()), ["attention_mask"]),
-    (
-        lambda: model_of("llama")(text(), position_ids=torch.arange(LENGTH)[None] % 10, use_cache=False),
-        ["packed", "position_ids"],
-    ),
     (lambda: sliding()(text()), ["sliding window"]),
     (lambda: model_of("llama")(text(), softcap=3.0), ["softcap"]),
     (lambda: model_of("llama")(text(), position_bias=torch.zeros(1)), ["position_bias"]),
