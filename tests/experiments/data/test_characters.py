@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from experiments.config import Config
-from experiments.data import cail2019_scm, enwik8, imdb, imdb_sentiment, multi30k, newsgroups, stdlib, wikitext, wmt14
+from experiments.data import (
+    cail2019_scm,
+    enwik8,
+    glue,
+    imdb,
+    imdb_sentiment,
+    multi30k,
+    newsgroups,
+    stdlib,
+    wikitext,
+    wmt14,
+)
 from experiments.data.corpus import corpus_of_text
 from experiments.data.registry import load_corpus
 from experiments.training.chosen_objective import make_objective
@@ -91,23 +102,17 @@ def test_tables(tmp_path):
     lines[1] = f" {TEXT}  \t1"
     lines[2] = f"{TEXT[:-1]}\t1"
     write(tmp_path / "glue/SST-2/train.tsv.gz", "\ufeff" + "\r\n".join(lines))
-    found = glue_texts(tmp_path, task)
+    found = glue.load(task, tmp_path)
     assert {TEXT, TEXT[:-1]} <= set(found.train["text"]) | set(found.validation["text"])
     told = "byte order marks (1), carriage returns at ends of lines (40), spaces around a text (79)."
     assert found.note.endswith(f"Left out of the files: {told}")  # each made-up text has a space behind it
-
-
-def glue_texts(directory, task):
-    from experiments.data import glue
-
-    return glue.load(task, directory)
 
 
 def test_rows_that_are_passed_over_are_told(tmp_path):
     task = place("qqp", tmp_path)
     path = tmp_path / "glue/QQP/train.tsv.gz"
     write(path, content("qqp", task.train) + "broken\n")
-    assert "rows with another number of columns (1)" in glue_texts(tmp_path, task).note
+    assert "rows with another number of columns (1)" in glue.load(task, tmp_path).note
     assert TASKS["qqp"].may_pass_over
 
 
@@ -142,10 +147,7 @@ def test_lines_of_json(tmp_path):
     for split in (found.train, found.validation, found.test):
         assert split.iloc[0].tolist() == [row["A"], row["B"], row["C"], "one"]
     assert found.note.endswith("byte order marks (3), carriage returns at ends of lines (3).")
-    sample = write(
-        tmp_path / "cail2019_scm/input.txt", "".join(f"{json.dumps(row | {'A': str(n)})}\n" for n in range(60))
-    )
+    write(tmp_path / "cail2019_scm/input.txt", "".join(f"{json.dumps(row | {'A': str(n)})}\n" for n in range(60)))
     found = cail2019_scm.load_sample(tmp_path, triplets=60, sha256=None)
     assert {row["B"], row["C"]} == {*found.train["one"], *found.train["other"]}
     assert "Left out" not in found.note
-    assert sample.exists()
