@@ -16,7 +16,8 @@ def run() -> int:
         # The name of a file need not be text; standard error writes what it cannot encode in this way by itself.
         sys.stdout.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
+        # Bytes that are no text are kept, as in arguments, and a carriage return within a line ends none.
+        sys.stdin.reconfigure(errors="surrogateescape", newline="\n")
     try:
         with stop_signals_raise(), ExitStack() as end:
             _give_matplotlib_a_place(end)

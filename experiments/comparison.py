@@ -221,17 +221,23 @@ class TrainedRun:
         tokens: int = 200,
         *,
         temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
         device: str | torch.device = "cpu",
         generator: torch.Generator | None = None,
     ) -> str:
         """What the model continues a prompt with, as text; bytes that are no text become replacement characters.
 
         Args:
-            prompt: at least one character.
+            prompt: at least one character. A surrogate escape (as the command line has them) is the byte it stands for.
             tokens: how many to add.
-            temperature: of the distribution that tokens are drawn from; 0 takes the likeliest.
+            temperature: of the distribution that tokens are drawn from, 1e-6 or more; 0 takes the likeliest.
+            top_k: draw from this many of the likeliest tokens; None from all.
+            top_p: draw from the fewest tokens, the likeliest first, whose probabilities reach this sum.
+            seed: of the draws: equal seeds draw the same.
             device: where to generate.
-            generator: of the draws, on that device; None draws the same ones every time.
+            generator: of the draws, on that device, in place of the seed.
 
         Raises:
             ValueError: an empty prompt, a number out of its range, or more tokens than the model has positions for.
@@ -246,12 +252,22 @@ class TrainedRun:
         place = next(model.parameters()).device
         tokenizer = self.tokenizer()
         assert not isinstance(tokenizer, TextTokenizer)
-        given = np.frombuffer(prompt.encode(errors="replace"), dtype=np.uint8)
+        try:
+            given = np.frombuffer(prompt.encode(errors="surrogateescape"), dtype=np.uint8)
+        except UnicodeEncodeError as error:
+            half = prompt[error.start]
+            raise ValueError(f"prompt has {half!r}, half of a pair of surrogates, which is no text; drop it") from None
         ids = given if tokenizer is None else tokenizer.encode(given)
         read = torch.tensor(ids.astype(np.int64)[None], device=place)
-        draws = torch.Generator(place).manual_seed(0) if generator is None else generator
-        with torch.no_grad():
-            written = model.generate(read, tokens, temperature=temperature, generator=draws)
+        written = model.generate(
+            read,
+            tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed if generator is None else None,
+            generator=generator,
+        )
         added = written[0, read.shape[1] :].tolist()
         said = bytes(added) if tokenizer is None else tokenizer.decode(np.array(added, dtype=np.uint16))
         return said.decode(errors="replace")

@@ -167,7 +167,13 @@ class GenerateOptions(ListOptions):
     tokens: int = 200
     """tokens to add"""
     temperature: float = 1.0
-    """of the distribution that tokens are drawn from; 0 takes the likeliest"""
+    """of the distribution that tokens are drawn from, 0.000001 or more; 0 takes the likeliest"""
+    top_k: int | None = None
+    """draw from this many of the likeliest tokens; default: from all"""
+    top_p: float = 1.0
+    """draw from the fewest tokens, the likeliest first, whose probabilities reach this sum"""
+    sample_seed: int = 0
+    """of the draws: another one draws another text"""
     device: Device = "cpu"
     """where to generate"""
 

@@ -1,8 +1,9 @@
-"""Beam search over any model that goes on token by token, and what it does to the model's states.
+"""What comes next: tokens drawn from a model's scores, and a beam search with what it does to the model's states.
 
-Axis names: S sources, K beams, N tokens, V vocabulary.
+Axis names: B sequences, S sources, K beams, N tokens, V vocabulary.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,84 @@ Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 LARGEST_PENALTY = 10
 """far beyond what is of use; a much larger one is more than a float holds"""
+LOWEST_TEMPERATURE = 1e-6
+"""below that only 0: the token that it would draw is the likeliest in any case"""
+
+
+def check_sampling(temperature: float, top_k: int | None, top_p: float) -> None:
+    """Raises ValueError if :func:`sample` cannot draw like that."""
+    if temperature != 0 and not LOWEST_TEMPERATURE <= temperature < math.inf:
+        raise ValueError(
+            f"temperature is {temperature}; give {LOWEST_TEMPERATURE:g} or more, or 0 for the likeliest token"
+        )
+    if top_k is not None and (not isinstance(top_k, int) or top_k < 0):
+        raise ValueError(f"top_k is {top_k!r}; give a whole number of tokens, or None (or 0) for all of them")
+    if not 0 <= top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; give a share of the probability from 0 to 1, which is all of it")
+
+
+def sampling_probabilities(
+    logits: Tensor, *, temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0
+) -> Tensor:
+    """What :func:`sample` draws from, as in ``transformers``: first the temperature, then ``top_k``, then ``top_p``.
+
+    Args:
+        logits: (..., V), of any floating dtype.
+        temperature: what logits are divided by, 1e-6 or more.
+        top_k: how many of the likeliest tokens are kept, and all that are as likely as the last of them; None (or 0),
+            or more than there are, keeps all.
+        top_p: the fewest tokens are kept, the likeliest first, whose probabilities reach this sum; at least one. The
+            probabilities are those of the tokens that ``top_k`` has kept.
+
+    Returns:
+        (..., V) in float32, or float64 if the logits are: 0 for tokens that are not kept, and a sum of 1.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+    check_sampling(temperature, top_k, top_p)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if top_k and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[..., -1:], -torch.inf)
+    # Differences from the largest: divided by a low temperature, the logits themselves could overflow.
+    probabilities = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
+    if top_p == 1:
+        return probabilities
+    likeliest_first, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    reached = likeliest_first.cumsum(-1) >= top_p
+    kept = likeliest_first.clone()
+    kept[..., 1:] = kept[..., 1:].masked_fill(reached[..., :-1], 0)
+    return torch.empty_like(kept).scatter_(-1, order, kept / kept.sum(-1, keepdim=True))
+
+
+def sample(
+    logits: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """A token for each sequence: the likeliest at a temperature of 0, else one of :func:`sampling_probabilities`.
+
+    Args:
+        logits: (B, V), of any floating dtype.
+        temperature: 0, or 1e-6 or more.
+        top_k: see there.
+        top_p: see there.
+        generator: of the draws, on the logits' device; None is PyTorch's global one.
+
+    Returns:
+        (B, 1) int64.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+    if temperature == 0:
+        check_sampling(temperature, top_k, top_p)
+        return logits.argmax(-1, keepdim=True)
+    probabilities = sampling_probabilities(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    return torch.multinomial(probabilities, 1, generator=generator)
 
 
 def reordered(state: Any, order: Tensor) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linear_rope.blocks import Block, Embedding, MakeAttention, Stack, attention_of_layer, check_tokens
-from linear_rope.decoding import beam_search, reordered
+from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.registry import has_table
 from linear_rope.positions.tokens import token_positions
@@ -60,26 +60,46 @@ class CausalLM(Stack):
 
     @torch.no_grad()
     def generate(
-        self, prompt: Tensor, length: int, *, temperature: float = 1.0, generator: torch.Generator | None = None
+        self,
+        prompt: Tensor,
+        length: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """Continue a prompt token by token; with linear attention each takes the same time and memory.
 
         Args:
             prompt: (B, N) int64, N at least 1.
             length: tokens to add.
-            temperature: of the softmax that is sampled from; 0 takes the likeliest.
-            generator: of the samples; None is PyTorch's global one.
+            temperature: of the softmax that is sampled from, 1e-6 or more; 0 takes the likeliest.
+            top_k: sample from this many of the likeliest tokens; None from all.
+            top_p: sample from the fewest tokens, the likeliest first, whose probabilities reach this sum; see
+                :func:`linear_rope.decoding.sampling_probabilities`, which ``top_k`` and ``top_p`` are defined by.
+            seed: of a generator of the samples, 0 to 2^64 − 1; equal seeds give equal samples.
+            generator: of the samples, in place of a seed; without either it is PyTorch's global one.
 
         Returns:
             (B, N + length) int64.
 
         Raises:
-            ValueError: an empty prompt, a negative length or temperature, more tokens than a learned position table
-                has, attention modules that cannot step, or blocks that something else was put around.
+            ValueError: an empty prompt, a negative length, another number out of its range, a seed and a generator,
+                more tokens than a learned position table has, attention modules that cannot step, or blocks that
+                something else was put around.
         """
         check_tokens(prompt, "prompt", None)
-        if length < 0 or temperature < 0:
-            raise ValueError(f"length is {length} and temperature is {temperature}; give 0 or more of each")
+        check_sampling(temperature, top_k, top_p)
+        if length < 0:
+            raise ValueError(f"length is {length}; give 0 or more")
+        if seed is not None:
+            if generator is not None:
+                raise ValueError(f"seed is {seed} and a generator came too; give one of them")
+            if not 0 <= seed < 2**64:
+                raise ValueError(f"seed is {seed}; give 0 to 2**64 - 1")
+            generator = torch.Generator(prompt.device).manual_seed(seed)
         if has_table(self.config.position) and prompt.shape[1] + length - 1 > self.config.max_length:
             raise ValueError(
                 f"length is {length} after a prompt of {prompt.shape[1]}, but the learned position table ends at "
@@ -92,10 +112,7 @@ class CausalLM(Stack):
             positions = torch.arange(start, tokens.shape[1], device=prompt.device)
             x, states = self.advance(self.embedding(new, positions), positions, states)
             logits = self.embedding.logits(self.norm(x[:, -1]))
-            if temperature == 0:
-                new = logits.argmax(-1, keepdim=True)
-            else:
-                new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            new = sample(logits, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
             tokens = torch.cat((tokens, new), dim=1)
         return tokens
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.console import make_console, say_that_it_loads
+from experiments.console import say_that_it_loads
 from experiments.options import GenerateOptions
 from experiments.records.record import read_comparison
 
@@ -17,6 +17,14 @@ def generate(options: GenerateOptions) -> int:
     from experiments.comparison import load
 
     run = load(options.directory).run(options.variant, options.seed)
-    text = run.generate(options.prompt, tokens=options.tokens, temperature=options.temperature, device=options.device)
-    make_console().print(options.prompt + text, soft_wrap=True)
+    text = run.generate(
+        options.prompt,
+        tokens=options.tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.sample_seed,
+        device=options.device,
+    )
+    print(options.prompt + text)  # as it is: rich would leave control characters out
     return 0

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.console import make_console, say_that_it_loads
+from experiments.console import say_that_it_loads
 from experiments.options import TranslateOptions
 from experiments.records.record import read_comparison
 
@@ -19,9 +19,10 @@ def translate(options: TranslateOptions) -> int:
     run = load(options.directory).run(options.variant, options.seed)
     if options.text is None and sys.stdin.isatty():
         print("translate: each line that you write is translated when the input ends (Ctrl-D)", file=sys.stderr)
-    texts = [line.removesuffix("\n") for line in sys.stdin] if options.text is None else [options.text]
-    penalty = options.length_penalty
-    console = make_console()
-    for text in run.translate(texts, beams=options.beams, length_penalty=penalty, device=options.device):
-        console.print(text, soft_wrap=True)
+    lines = (line.removesuffix("\n").removesuffix("\r") for line in sys.stdin)
+    texts = list(lines) if options.text is None else [options.text]
+    if count := sum("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        print(f"translate: bytes that are not UTF-8 are read as question marks ({count:,})", file=sys.stderr)
+    for text in run.translate(texts, beams=options.beams, length_penalty=options.length_penalty, device=options.device):
+        print(text)  # as it is: rich would leave control characters out
     return 0

@@ -11,7 +11,7 @@ import msgspec
 from experiments.data.corpus import DataSet
 from experiments.data.examples import NEARER, Examples, cut, examples_of, fraction, mixed
 from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory, where
-from experiments.data.tables import Table
+from experiments.data.tables import Table, told
 from experiments.errors import why
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def load(data_dir: Path | None, _: object = None, *, triplets: dict[str, int] = 
     tables = [Table(files[split], "--data cail2019-scm") for split in FILES]
     frames = [read(table, triplets[split], labelled=True) for split, table in zip(FILES, tables, strict=True)]
     source = in_data_directory(data_dir, files.values())
-    note = "CAIL2019-SCM with its official splits."
+    note = "CAIL2019-SCM with its official splits." + told(table.left_out for table in tables)
     return examples_of("cail2019-scm", [mixed(frame) for frame in frames], source, note, classes=NEARER)
 
 
@@ -128,7 +128,7 @@ def load_sample(
         "A sample of CAIL2019-SCM: 500 triplets without labels, in which B is taken for the nearer "
         "text and exchanged with C in half of them; split 80/10/10 by the sha256 of A. Many texts are B or C in "
         "another split. Figures are not comparable with published ones."
-    )
+    ) + told([table.left_out])
     return examples_of("cail2019-scm-sample", cut(frame, ["text"], PARTS), source, note, classes=NEARER)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, cut, examples_of, mixed
 from experiments.data.files import Download, fetch_all, fetching, find_all, find_file, in_data_directory, where
-from experiments.data.tables import Table
+from experiments.data.tables import Table, told
 
 VALIDATION = 0.1
 """of the training split"""
@@ -292,7 +292,8 @@ def load(task: Task, data_dir: Path | None, _: object = None) -> Examples:
         f"text with what is left of it. {task.note}"
     ).rstrip()
     classes = tuple(task.classes.values()) if task.classes else ()
-    return examples_of(task.name, (training, validation, mixed(read(test, test_rows))), source, note, classes)
+    splits = (training, validation, mixed(read(test, test_rows)))
+    return examples_of(task.name, splits, source, note + told(table.left_out for table in tables), classes)
 
 
 def load_part(part: Part, data_dir: Path | None, _: object = None) -> Examples:
@@ -308,7 +309,7 @@ def load_part(part: Part, data_dir: Path | None, _: object = None) -> Examples:
     note = (
         f"A part: {part.what}, cut into 80, 10 and 10 % by the sha256 of its texts, no text in two splits. Figures are "
         "not comparable with published ones."
-    )
+    ) + told([table.left_out])
     splits, source = cut(frame, _texts(part.columns), PARTS), in_data_directory(data_dir, [path])
     return examples_of(part.name, splits, source, note, classes=tuple(part.classes.values()))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, examples_of
 from experiments.data.files import Download, fetch_all, find_all, where
-from experiments.data.tables import Table, read_parallel
+from experiments.data.tables import Table, read_parallel, told
 
 ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 SHA256 = {
@@ -95,7 +95,8 @@ def load(
     ]
     for table in tables:
         table.check(sha256.get(table.path.name.removesuffix(".gz").removeprefix("multi30k-")))
-    return examples_of(name, frames, source, f"Multi30k, English to German, not tokenised; test is {test}.")
+    note = f"Multi30k, English to German, not tokenised; test is {test}." + told(table.left_out for table in tables)
+    return examples_of(name, frames, source, note)
 
 
 def _data_set(name: str) -> DataSet:

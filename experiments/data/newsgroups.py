@@ -5,6 +5,7 @@ And all posts as one text.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from experiments.data.archives import members_of
 from experiments.data.corpus import Corpus, DataSet, corpus_of_text
 from experiments.data.examples import Examples, cut, examples_of, mixed
 from experiments.data.files import Download, fetching, find_file
+from experiments.data.tables import told
 
 ORIGIN = "--data newsgroups"
 # The sha256 that scikit-learn has for it, which downloads it from another place.
@@ -33,6 +35,8 @@ LONGEST_POST = 2**18
 POSTS = {"train": 11_314, "test": 7_532}
 VALIDATION = 0.1
 """of the training split"""
+SPACES = " \t\n\r\v\f"
+"""white space of ASCII; ``str.strip`` would take control characters of latin-1 too"""
 
 
 def _archive(data_dir: Path | None, download: Download) -> tuple[Path, str]:
@@ -44,13 +48,19 @@ def _archive(data_dir: Path | None, download: Download) -> tuple[Path, str]:
     return archive, source
 
 
-def _posts_in(archive: Path, posts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """The name and the text of every post. Raises ValueError if the archive holds another number of them."""
+def _posts_in(archive: Path, posts: Mapping[str, int], left_out: Counter[str]) -> Iterator[tuple[str, str]]:
+    """The name and the text of every post; ``left_out`` counts what is in none of them.
+
+    Raises ValueError if the archive holds another number of posts.
+    """
     counts = dict.fromkeys(posts, 0)
     for name, content in members_of(archive, POST_NAME, ORIGIN, LONGEST_POST):
+        left_out["carriage returns at ends of lines"] += content.count(b"\r\n")
         _, _, body = content.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
         counts[name.partition("/")[0].rpartition("-")[2]] += 1
-        yield name, body.strip()
+        text = body.strip(SPACES)
+        left_out["white space around a post"] += text != body
+        yield name, text
     if counts != posts:
         raise ValueError(f"{ORIGIN}: {archive} holds {counts} posts, expected {dict(posts)}; replace or remove it")
 
@@ -68,7 +78,8 @@ def load(
     """
     archive, source = _archive(data_dir, download)
     rows: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
-    for name, body in _posts_in(archive, posts):
+    left_out = Counter[str]()
+    for name, body in _posts_in(archive, posts, left_out):
         folder, group, _ = name.split("/")
         rows[folder.rpartition("-")[2]].append((body, group))
 
@@ -77,10 +88,10 @@ def load(
     labelled, test = (pd.DataFrame(rows[split], columns=["text", "label"], dtype=str) for split in ("train", "test"))
     training, validation = cut(labelled, ["text"], (1 - VALIDATION, VALIDATION))
     note = (
-        "20 newsgroups, split by date, without header lines but with signatures and quotations (figures with headers "
-        "are higher); validation is a tenth of the training split, and shares no text with what is left of it. 27 "
-        "posts of the test split, 16 of them empty, are in the original training split too."
-    )
+        "20 newsgroups, read as latin-1, split by date, without header lines but with signatures and quotations "
+        "(figures with headers are higher); validation is a tenth of the training split, and shares no text with what "
+        "is left of it. 27 posts of the test split, 16 of them empty, are in the original training split too."
+    ) + told([left_out])
     return examples_of("newsgroups", (training, validation, mixed(test)), source, note, classes=tuple(GROUPS))
 
 
@@ -92,9 +103,14 @@ def load_text(
     They are sorted by the sha256 of their names, which mixes groups and dates, and joined with a blank line.
     """
     archive, source = _archive(data_dir, download)
-    mixed_posts = sorted(_posts_in(archive, posts), key=lambda post: hashlib.sha256(post[0].encode()).digest())
+    left_out = Counter[str]()
+    found = _posts_in(archive, posts, left_out)
+    mixed_posts = sorted(found, key=lambda post: hashlib.sha256(post[0].encode()).digest())
     content = "\n\n".join(body for _, body in mixed_posts).encode()
-    note = "Posts to 20 newsgroups without header lines, mixed, split 90/5/5 by bytes: a split of our own."
+    note = (
+        "Posts to 20 newsgroups without header lines, mixed, from latin-1 to UTF-8, split 90/5/5 by bytes: a split of "
+        "our own."
+    ) + told([left_out])
     return corpus_of_text("newsgroups-text", content, source, note)
 
 

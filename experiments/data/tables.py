@@ -4,8 +4,9 @@ Rows are numbered as an editor does: from 1, a header included.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from experiments.data.files import read_content
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MARK = "\ufeff"
+"""the byte order mark"""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Table:
     origin: str
     """what messages begin with, as ``--data sst-2``"""
     member: str | None = None
+    left_out: Counter[str] = field(default_factory=Counter, compare=False)
+    """what of the file is in no text, in words, and how often; filled by reading"""
 
     def wrong(self, what: str, row: int | None = None) -> ValueError:
         """An error that names the file, the row and what would do."""
@@ -39,19 +45,22 @@ class Table:
     def lines(self) -> list[str]:
         """Its lines, ended by a line feed alone: texts hold other characters that Python takes for ends of lines.
 
-        A byte order mark and carriage returns at the ends are left out. Raises ValueError if the file cannot be read
-        (see ``read_content``), is empty or not in UTF-8.
+        A byte order mark and carriage returns at the ends are left out, and counted. Raises ValueError if the file
+        cannot be read (see ``read_content``), is empty or not in UTF-8.
         """
         content = read_content(self.path, origin=self.origin, member=self.member)
         try:
-            lines = content.decode("utf-8-sig").split("\n")
+            text = content.decode()
         except UnicodeDecodeError as error:
             row = error.object.count(b"\n", 0, error.start) + 1
             raise self.wrong(f"it is not UTF-8 ({error.reason})", row) from None
+        lines = text.removeprefix(MARK).split("\n")
         if not lines[-1]:
             lines.pop()
         if not lines:
             raise self.wrong("it is empty")
+        self.left_out["byte order marks"] = int(text.startswith(MARK))
+        self.left_out["carriage returns at ends of lines"] = sum(line.endswith("\r") for line in lines)
         return [line.removesuffix("\r") for line in lines]
 
     def read(
@@ -65,9 +74,9 @@ class Table:
         """Some columns of a table whose fields are separated by tabs; a quotation mark is a character like others.
 
         ``columns`` says what they are called there and what they are to be called. The first row is the header, unless
-        ``header`` says what it would have been. White space around a field is left out. ``rows`` is the number of rows
-        that have to be there, and ``may_pass_over`` how many with another number of columns may be passed over. The
-        index is the number of the row.
+        ``header`` says what it would have been. Spaces around a field are left out, and counted; all other characters
+        are kept. ``rows`` is the number of rows that have to be there, and ``may_pass_over`` how many with another
+        number of columns may be passed over, and counted. The index is the number of the row.
 
         Raises ValueError if a column is not there, a row has more or fewer than the header, or rows are missing.
         """
@@ -87,10 +96,14 @@ class Table:
         kept = [(first + number, row) for number, row in enumerate(fields) if len(row) == len(header)]
         if rows not in (None, len(kept)):
             raise self.wrong(f"it has {len(kept):,} rows, expected {rows:,}")
+        self.left_out["rows with another number of columns"] = len(broken)
         places = {called: list(header).index(name) for name, called in columns.items()}
         index = pd.Index([number for number, _ in kept])
         return pd.DataFrame(
-            {called: pd.Series([row[place].strip() for _, row in kept], index, str) for called, place in places.items()}
+            {
+                called: pd.Series(without_spaces([row[place] for _, row in kept], self.left_out), index, str)
+                for called, place in places.items()
+            }
         )
 
     def classes(self, labels: "pd.Series[str]", names: Mapping[str, str]) -> "pd.Series[str]":
@@ -112,10 +125,27 @@ class Table:
         return numbers
 
 
-def read_parallel(source: Table, target: Table, *, rows: int | None = None) -> "pd.DataFrame":
-    """``source`` and ``target`` of two files, a sentence a line; pairs with an empty side are left out.
+def without_spaces(texts: Iterable[str], left_out: Counter[str], spaces: str = " ") -> list[str]:
+    """The texts without ``spaces`` around them, which ``left_out`` counts. Other characters are kept: ``str.strip``
+    would take control characters, line separators and ideographic spaces too.
+    """
+    pairs = [(text, text.strip(spaces)) for text in texts]
+    left_out["spaces around a text"] += sum(text != kept for text, kept in pairs)
+    return [kept for _, kept in pairs]
 
-    Raises ValueError if one has more lines than the other, or not ``rows``.
+
+def told(left_out: Iterable[Counter[str]]) -> str:
+    """A sentence, to stand at the end of a note, that says what reading left out; empty if that is nothing."""
+    counts = sum(left_out, Counter[str]())
+    listed = ", ".join(f"{what} ({count:,})" for what, count in sorted(counts.items()) if count)
+    return f" Left out of the files: {listed}." if listed else ""
+
+
+def read_parallel(source: Table, target: Table, *, rows: int | None = None) -> "pd.DataFrame":
+    """``source`` and ``target`` of two files, a sentence a line without the spaces around it.
+
+    Pairs with an empty side are left out, and counted. Raises ValueError if one has more lines than the other, or not
+    ``rows``.
     """
     import pandas as pd
 
@@ -125,6 +155,8 @@ def read_parallel(source: Table, target: Table, *, rows: int | None = None) -> "
             raise table.wrong(f"it has {len(lines):,} lines, expected {rows:,}")
     if len(sources) != len(targets):
         raise target.wrong(f"it has {len(targets):,} lines, and {source.path} {len(sources):,}; they must be equal")
-    frame = pd.DataFrame({"source": pd.Series(sources, dtype=str), "target": pd.Series(targets, dtype=str)})
-    frame = frame.apply(lambda column: column.str.strip())
-    return frame[(frame["source"] != "") & (frame["target"] != "")]
+    texts = {"source": without_spaces(sources, source.left_out), "target": without_spaces(targets, target.left_out)}
+    frame = pd.DataFrame({name: pd.Series(column, dtype=str) for name, column in texts.items()})
+    whole = frame[(frame["source"] != "") & (frame["target"] != "")]
+    source.left_out["pairs with an empty side"] = len(frame) - len(whole)
+    return whole

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.data.corpus import DataSet
 from experiments.data.examples import Examples, examples_of
 from experiments.data.files import Download, fetch_all, find_all, find_file, in_data_directory, where
-from experiments.data.tables import Table, read_parallel
+from experiments.data.tables import Table, read_parallel, told
 
 SITE = "https://www.statmt.org"
 TRAINING = ("training/europarl-v7.de-en", "commoncrawl.de-en", "training/news-commentary-v9.de-en")
@@ -72,15 +72,16 @@ def load(data_dir: Path | None, _: object = None, *, sentences: dict[str, int] =
         )
     assert data_dir is not None
 
+    tables = {name: Table(path, "--data wmt14") for name, path in files.items()}
+
     def read(name: str) -> "pd.DataFrame":
-        source, target = (Table(files[f"{name}.{language}"], "--data wmt14") for language in ("en", "de"))
-        return read_parallel(source, target, rows=sentences[name])
+        return read_parallel(tables[f"{name}.en"], tables[f"{name}.de"], rows=sentences[name])
 
     frames = (pd.concat([read(name) for name in TRAINING]), read(VALIDATION), read(TEST))
     note = (
         "WMT 2014, English to German: Europarl v7, Common Crawl and News Commentary v9, not tokenised; validation is "
         "newstest2013, test newstest2014 (3,003 pairs)."
-    )
+    ) + told(table.left_out for table in tables.values())
     return examples_of("wmt14", frames, in_data_directory(data_dir, files.values()), note)
 
 
@@ -109,7 +110,7 @@ def load_sample(
     note = (
         "A sample of WMT 2014, English to German: 10,000 pairs, tokenised, its escapes undone; test is 2,737 pairs of "
         "newstest2014. Figures are not comparable with published ones."
-    )
+    ) + told(table.left_out for table in tables)
     return examples_of("wmt14-sample", frames, source, note)
 
 

@@ -1,9 +1,11 @@
 """Which objective data and a configuration ask for."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from experiments.config import Config
-from experiments.data.corpus import Data, text_of
+from experiments.data.corpus import Corpus, Data, text_of
 from experiments.data.examples import Examples
 from experiments.training.classification import Classification
 from experiments.training.masked import MaskedToken, check_text, lines
@@ -12,6 +14,8 @@ from experiments.training.pretrained import Pretrained
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
 from experiments.training.translation import Translation
+
+TextsOrExamples = TypeVar("TextsOrExamples", Corpus, Examples)
 
 
 def make_objective(data: Data, config: Config, directory: Path | None = None) -> Objective:
@@ -58,10 +62,11 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
         if config.objective != "masked":
             raise ValueError("--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe")
         if kept is not None:
-            return MaskedToken(corpus, *sizes, TextTokenizer.read(kept))
-        check_text(corpus)
-        learnt = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
-        return MaskedToken(corpus, *sizes, learnt)
+            pieces = TextTokenizer.read(kept)
+        else:
+            check_text(corpus)
+            pieces = TextTokenizer.train(lines(corpus.train), config.vocabulary_size, "wordpiece")
+        return MaskedToken(_noted(corpus, pieces), *sizes, pieces)
     if kept is not None:
         return NextSubword(corpus, *sizes, SubwordTokenizer.read(kept))
     return NextSubword(corpus, *sizes, SubwordTokenizer.train(corpus.train, config.vocabulary_size))
@@ -103,6 +108,12 @@ def _of_examples(examples: Examples, config: Config, kept: Path | None) -> Objec
             f"--vocabulary-size is {config.vocabulary_size}, but the tokenizer of {examples.name} has {tokenizer.size} "
             "tokens; give that"
         )
+    examples = _noted(examples, tokenizer)
     if is_translation:
         return Translation(examples, config.context, config.batch_size, tokenizer, config.label_smoothing)
     return Classification(examples, config.context, config.batch_size, tokenizer, pretrained)
+
+
+def _noted(data: TextsOrExamples, tokenizer: TextTokenizer) -> TextsOrExamples:
+    """The same, with what the tokenizer does not read as it is in the note of the run."""
+    return replace(data, note=f"{data.note} {tokenizer.note}".strip())

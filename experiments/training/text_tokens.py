@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -37,12 +37,16 @@ class TextTokenizer:
         self.json = json
         self._tokenizer = library().Tokenizer.from_str(json)
         self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five letters
+        # A file of another library may say that texts are to be cut or filled up.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
 
     @classmethod
     def train(cls, texts: Sequence[str], vocabulary_size: int, kind: Literal["wordpiece", "bpe"]) -> "TextTokenizer":
         """The tokenizer of texts. Equal texts give an equal one.
 
-        "wordpiece" is BERT's: lower case without accents, words and signs apart, every Chinese character a word.
+        "wordpiece" is BERT's: lower case without accents, words and signs apart, every Chinese character a word; see
+        ``note`` for what it reads otherwise.
         "bpe" merges bytes as GPT-2's, so that every text comes back as it was.
         """
         learn = _wordpiece if kind == "wordpiece" else _bpe
@@ -70,16 +74,28 @@ class TextTokenizer:
         """Number of ids."""
         return int(self._tokenizer.get_vocab_size())
 
+    @property
+    def note(self) -> str:
+        """What of a text it does not read as it is, as a sentence; empty if it reads all of it."""
+        if not isinstance(self._tokenizer.model, library().models.WordPiece):
+            return ""
+        return (
+            "WordPiece reads lower case without accents and no control characters, and as [UNK] every word of more "
+            f"than {self._tokenizer.model.max_input_chars_per_word} characters or with one that its vocabulary lacks."
+        )
+
     @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text, without those that begin and end it; what is no UTF-8 becomes question marks."""
+        """The ids of each text, without those that begin and end it; halves of surrogate pairs, as what is no UTF-8
+        has on the command line, become question marks.
+        """
         texts = [text.encode(errors="replace").decode() for text in texts]
         parts = (texts[start : start + AT_ONCE] for start in range(0, len(texts), AT_ONCE))
-        found = (each for part in parts for each in self._tokenizer.encode_batch_fast(list(part)))
-        return [np.array(each.ids, dtype=np.uint16) for each in found]
+        encode = partial(self._tokenizer.encode_batch_fast, add_special_tokens=False)
+        return [np.array(each.ids, dtype=np.uint16) for part in parts for each in encode(list(part))]
 
     def encode_once(self, texts: Sequence[str]) -> Ids:
         """All ids in one row; they are kept in the cache directory, if it can be written."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from experiments import compare, load
+from experiments.cli import main
 from experiments.records.record import write_record
 
 PROJECT = Path(__file__).parents[2]
@@ -70,6 +71,26 @@ def test_a_trained_model_writes_the_same_text_twice(made):
     text = run.generate("The ", tokens=12)
     assert 1 <= len(text.encode()) <= 36
     assert run.generate("The ", tokens=12) == text
+    assert run.generate("The ", tokens=12, seed=1) != text
+
+
+def test_a_prompt_is_read_byte_for_byte(made):
+    run = load(made).run("elu+1-rope-after")
+    prompt = bytes(range(256)).decode(errors="surrogateescape")  # as the command line has what is no UTF-8
+    written = run.model().generate(torch.arange(256)[None], 9, temperature=0)[0, 256:]
+    assert run.generate(prompt, tokens=9, temperature=0) == bytes(written.tolist()).decode(errors="replace")
+
+
+def test_the_command_draws_as_the_method_does_and_prints_the_text_as_it_is(made, capsys):
+    words = ["generate", str(made), "--variant", "elu+1-rope-after", "--prompt", "a\x07\x0c\rb", "--tokens", "40"]
+    assert main([*words, "--temperature", "2", "--top-k", "50", "--top-p", "0.9", "--sample-seed", "4"]) == 0
+    said = capsys.readouterr().out
+    run, drawn = load(made).run("elu+1-rope-after"), {"temperature": 2.0, "top_k": 50, "top_p": 0.9, "seed": 4}
+    assert said == "a\x07\x0c\rb" + run.generate("a\x07\x0c\rb", tokens=40, **drawn) + "\n"
+    for option in drawn:
+        assert (
+            run.generate("a\x07\x0c\rb", tokens=40, **{key: drawn[key] for key in drawn if key != option}) not in said
+        )
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -92,6 +113,9 @@ def test_the_same_call_repeats_nothing(made, capsys):
         (lambda made: load(made).run("softmax-rope", 7), "seed is 7; choose from 0, 1"),
         (lambda made: load(made).run("softmax-rope").generate(""), "prompt is empty"),
         (lambda made: load(made).run("softmax-rope").generate("a", tokens=0), "tokens is 0; give 1 or more"),
+        (lambda made: load(made).run("softmax-rope").generate("a", top_p=2.0), "top_p is 2.0; give"),
+        (lambda made: load(made).run("softmax-rope").generate("a", temperature=1e-9), "temperature is 1e-09; give"),
+        (lambda made: load(made).run("softmax-rope").generate("a\ud800"), "prompt has '\\ud800', half of a pair"),
         (lambda made: load(made).run("softmax-rope").model("nowhere"), "device is 'nowhere'; give auto, cpu"),
     ],
 )

@@ -103,11 +103,13 @@ def test_a_trained_model_translates_in_python_and_on_the_command_line(made, caps
     words = ["translate", str(out), "--variant", GATED, "--beams", "1"]
     assert main([*words, "--text", "forty-two"]) == 0
     assert capsys.readouterr().out == f"{alone}\n"  # and nothing else, so that it can go into a file
-    # A vertical tab ends no line, and what is no UTF-8 is read as a question mark; of a blank line nothing is made.
-    monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\n\x0b\udcff\n\nforty-two\n"))
+    # A vertical tab and a carriage return end no line, and what is no UTF-8 is told; of a blank line nothing is made.
+    monkeypatch.setattr("sys.stdin", io.StringIO("forty-two\r\n\x0b\r\udcff\n\nforty-two\n"))
     assert main(words) == 0
-    told = capsys.readouterr().out.splitlines()[-4:]
-    assert (told[0], *told[2:]) == (alone, "", alone)
+    told = capsys.readouterr()
+    lines = told.out.removesuffix("\n").split("\n")
+    assert (lines[0], *lines[2:]) == (alone, "", alone)
+    assert told.err.endswith("translate: bytes that are not UTF-8 are read as question marks (1)\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(words) == 0
     assert capsys.readouterr().out == ""
