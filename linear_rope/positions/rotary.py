@@ -16,6 +16,8 @@ Layout = Literal["interleaved", "half"]
 
 FEW = 64
 """positions whose rotations are kept, at most"""
+STRETCH = 256
+"""positions of a table from whose rows the rotations of few positions are made"""
 
 
 def rope_frequencies(
@@ -138,8 +140,24 @@ def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype,
 def _rotation_at(
     positions: tuple[float, ...], width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
 ) -> Tensor:
-    exact = torch.tensor(positions, dtype=torch.float64, device="cpu")
-    return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
+    if not all(position >= 0 and position == int(position) for position in positions):
+        exact = torch.tensor(positions, dtype=torch.float64, device="cpu")
+        return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
+    # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.
+    fine = _stretch(0, 1, width, base=base, scaling=scaling)
+    turned = []
+    for position in map(int, positions):
+        coarse = _stretch(position // STRETCH**2 * STRETCH**2, STRETCH, width, base=base, scaling=scaling)
+        turned.append(coarse[position // STRETCH % STRETCH] * fine[position % STRETCH])
+    return torch.view_as_real(torch.stack(turned)).to(dtype)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _stretch(first: int, step: int, width: int, *, base: float, scaling: RopeScaling | None) -> Tensor:
+    """The rotations of 256 positions, first, first + step, ..., as (256, width / 2) complex numbers."""
+    positions = torch.arange(first, first + step * STRETCH, step, device="cpu")
+    return torch.view_as_complex(rope_rotation(positions, width, base=base, dtype=torch.float64, scaling=scaling))
 
 
 def rotation_of(angles: Tensor) -> Tensor:
