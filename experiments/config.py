@@ -63,6 +63,8 @@ class Config:
     """random features M per head for the FAVOR+ variants; even (elu+1 and relu have M = dim / heads)"""
     context: Annotated[int, 1, 2**24] = 256
     """sequence length N in tokens"""
+    packing: Literal["none", "documents"] = "none"
+    """documents: in a window of a text no byte sees another document's, and the first byte of each is not scored"""
     batch_size: Annotated[int, 1, 2**20] = 4
     """sequences per optimiser step"""
     steps: Annotated[int, 1, 10**9] = 360
@@ -143,6 +145,8 @@ class Config:
                 f"vocabulary_size is {self.vocabulary_size} with the tokenizer {self.tokenizer}; give 256 for bytes, "
                 "and more, such as 512, for bpe and wordpiece"
             )
+        if self.packing == "documents" and self.tokenizer != "bytes":
+            raise ValueError(f"packing is documents with the tokenizer {self.tokenizer}; give bytes")
         if self.objective == "masked" and self.tokenizer != "wordpiece":
             raise ValueError(f"objective is masked with the tokenizer {self.tokenizer}; give wordpiece")
         if self.budgets != "none" and not all(text.isascii() and text.isdigit() for text in self.budgets.split(",")):

@@ -1,7 +1,7 @@
 """The type of a data set, and of a text: three arrays of bytes and the words that must stand beside its figures."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from experiments.records.schema import DataRecord
 Bytes = npt.NDArray[np.uint8]
 Tokens = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
+BETWEEN = b"\n\n"
+"""what joins documents to a text; it belongs to the one before it"""
 NOT_SCORED = -100
 """stands for a target that does not count; what PyTorch's cross_entropy leaves out"""
 
@@ -62,6 +64,8 @@ class Corpus:
     """what generates it; None for a text"""
     objective: Callable[..., Any] | None = None
     """its data set's"""
+    documents: Callable[[], npt.NDArray[np.int64]] | None = None
+    """where each document of the whole content begins, in order; None for a text that is not made of documents"""
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data. Sizes are in bytes."""
@@ -118,6 +122,7 @@ def corpus_of_text(
     source: str = "made by its own code",
     note: str = "Split 90/5/5: compare figures of equal sha256 only.",
     expected_sha256: str | None = None,
+    documents: Callable[[], npt.NDArray[np.int64]] | None = None,
 ) -> Corpus:
     """``content`` as a corpus: its first 90 %, the next 5 % and the rest, rounded down.
 
@@ -133,4 +138,9 @@ def corpus_of_text(
             "replace or remove it"
         )
     train, validation, test = np.split(array, [len(array) * 90 // 100, len(array) * 95 // 100])
-    return Corpus(name, train, validation, test, sha256, source, note)
+    return Corpus(name, train, validation, test, sha256, source, note, documents=documents)
+
+
+def begin_after(ends: Iterable[int]) -> npt.NDArray[np.int64]:
+    """Where documents begin that end at these places: the first at 0, each other one where the one before it ends."""
+    return np.array([0, *ends][:-1], dtype=np.int64)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.data.archives import members_of
-from experiments.data.corpus import Corpus, DataSet, corpus_of_text
+from experiments.data.corpus import BETWEEN, Corpus, DataSet, begin_after, corpus_of_text
 from experiments.data.files import (
     Download,
     cache_directory,
@@ -62,7 +63,7 @@ def join_reviews(archives: Sequence[Path], expected: Mapping[str, int]) -> bytes
             f"{dict(sorted(expected.items()))}; replace or remove {', '.join(map(str, archives))}"
         )
     mixed = sorted(reviews, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return b"\n\n".join(reviews[name] for name in mixed)
+    return BETWEEN.join(reviews[name] for name in mixed)
 
 
 def archives_in(data_dir: Path | None) -> list[Path]:
@@ -91,7 +92,7 @@ def load(
 
     try:
         if joined.is_file() and joined.stat().st_size and checksum.is_file():
-            corpus = corpus_of_text("imdb", np.memmap(joined, dtype=np.uint8, mode="r"), source, note)
+            corpus = _corpus(joined, source, note)
             if corpus.sha256.encode() == checksum.read_bytes():
                 return corpus
         content = join_reviews(archives, reviews)
@@ -100,7 +101,18 @@ def load(
         write_atomically(checksum, hashlib.sha256(content).hexdigest())
     except OSError as error:
         raise cache_refused(error) from None
-    return corpus_of_text("imdb", np.memmap(joined, dtype=np.uint8, mode="r"), source, note)
+    return _corpus(joined, source, note)
+
+
+def _corpus(joined: Path, source: str, note: str) -> Corpus:
+    content = np.memmap(joined, dtype=np.uint8, mode="r")
+
+    def documents() -> npt.NDArray[np.int64]:
+        """No review has a blank line of its own."""
+        newline = content == BETWEEN[0]
+        return begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
+
+    return corpus_of_text("imdb", content, source, note, documents=documents)
 
 
 def find(data_dir: Path | None) -> str | None:

@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from experiments.data.archives import members_of
-from experiments.data.corpus import Corpus, DataSet, corpus_of_text
+from experiments.data.corpus import BETWEEN, Corpus, DataSet, begin_after, corpus_of_text
 from experiments.data.examples import Examples, cut, examples_of, mixed
 from experiments.data.files import Download, fetching, find_file
 from experiments.data.tables import told
@@ -106,12 +107,14 @@ def load_text(
     left_out = Counter[str]()
     found = _posts_in(archive, posts, left_out)
     mixed_posts = sorted(found, key=lambda post: hashlib.sha256(post[0].encode()).digest())
-    content = "\n\n".join(body for _, body in mixed_posts).encode()
+    bodies = [body.encode() for _, body in mixed_posts]
     note = (
         "Posts to 20 newsgroups without header lines, mixed, from latin-1 to UTF-8, split 90/5/5 by bytes: a split of "
         "our own."
     ) + told([left_out])
-    return corpus_of_text("newsgroups-text", content, source, note)
+    lengths = [len(body) + len(BETWEEN) for body in bodies]
+    content = BETWEEN.join(bodies)
+    return corpus_of_text("newsgroups-text", content, source, note, documents=lambda: begin_after(accumulate(lengths)))
 
 
 DATA_SET = DataSet(

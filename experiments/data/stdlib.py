@@ -3,9 +3,10 @@
 import os
 import platform
 import sysconfig
+from itertools import accumulate
 from pathlib import Path
 
-from experiments.data.corpus import Corpus, DataSet, corpus_of_text
+from experiments.data.corpus import Corpus, DataSet, begin_after, corpus_of_text
 
 SOURCES = Path(sysconfig.get_path("stdlib"))
 # Not part of the library, or different from machine to machine of the same version.
@@ -33,16 +34,17 @@ def load(data_dir: Path | None, data_file: Path | None, *, directory: Path = SOU
         raise ValueError(f"--data stdlib: this Python has no standard library sources in {directory}; {instead}")
     files = source_files(directory)
     try:
-        content = b"".join(path.read_bytes() for path in files)
+        sources = [path.read_bytes() for path in files]
     except OSError as error:
         raise ValueError(f"--data stdlib: {error.filename} cannot be read ({error.strerror}); {instead}") from None
     version = platform.python_version()
     return corpus_of_text(
         "stdlib",
-        content,
+        b"".join(sources),
         source=f"Python {version} standard library, {len(files)} files",
         note=f"Source code of the Python {version} standard library, split 90/5/5: "
         "another Python version has other text, so compare figures of equal sha256 only.",
+        documents=lambda: begin_after(accumulate(map(len, sources))),
     )
 
 

@@ -9,7 +9,7 @@ from experiments.data.corpus import Corpus, Data, text_of
 from experiments.data.examples import Examples
 from experiments.training.classification import Classification
 from experiments.training.masked import MaskedToken, check_text, lines
-from experiments.training.objectives import GeneratedSequences, NextByte, NextSubword, Objective
+from experiments.training.objectives import GeneratedSequences, NextByte, NextByteOfDocuments, NextSubword, Objective
 from experiments.training.pretrained import Pretrained
 from experiments.training.subwords import FILE, SubwordTokenizer
 from experiments.training.text_tokens import TextTokenizer
@@ -30,6 +30,11 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
                 f"{data.name} is neither; give --examples 0, or other --data"
             )
         data = data.first(config.examples)
+    if config.packing == "documents" and (isinstance(data, Examples) or data.documents is None):
+        raise ValueError(
+            f"--packing is documents, but --data {data.name} is no text of documents; give --data imdb, "
+            "newsgroups-text or stdlib, or --packing none"
+        )
     if data.objective is not None:
         own: Objective = data.objective(data, config)
         own.corpus = data
@@ -57,7 +62,7 @@ def make_objective(data: Data, config: Config, directory: Path | None = None) ->
             )
         return GeneratedSequences(corpus, *sizes)
     if config.tokenizer == "bytes":
-        return NextByte(corpus, *sizes)
+        return (NextByte if config.packing == "none" else NextByteOfDocuments)(corpus, *sizes)
     if config.tokenizer == "wordpiece":
         if config.objective != "masked":
             raise ValueError("--tokenizer is wordpiece, but --objective is next; give --objective masked, or bpe")

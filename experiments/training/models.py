@@ -185,6 +185,7 @@ def check_parameters_match(parameters: dict[str, tuple[int, int]]) -> None:
 
 def _peer_attention(config: Config, seed: int) -> MakeAttention:
     lacking = {"redraw_every": "never redraws its features", "dropout": "has none", "qk_norm": "has none"}
+    lacking["packing"] = "tells no documents apart"
     for name, lack in lacking.items():
         value, without = getattr(config, name), getattr(Config, name)
         if value != without:

@@ -193,21 +193,28 @@ class NextToken(Objective):
         train = self.splits["train"]
         last_start = len(train) - (self.length + 1)
         starts = np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
-        return inputs_and_targets(_windows_at(train, starts, self.length))
+        return self.windows_at("train", starts)
 
     def windows(self, split: str, count: int) -> Batch:
         """Evenly spaced windows of the split, see ``evenly_spaced``."""
-        return inputs_and_targets(evenly_spaced(self.splits[split], self.length, count))
+        return self.windows_at(split, evenly_spaced_starts(self.splits[split], self.length, count))
+
+    def windows_at(self, split: str, starts: npt.NDArray[np.int64]) -> Batch:
+        """The windows of a split that begin at ``starts``."""
+        return inputs_and_targets(_windows_at(self.splits[split], starts, self.length))
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What the model predicts of a batch's targets, which are the last of it."""
+        return at_least_single(model(batch[0]))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return mean_loss(at_least_single(model(batch[0])), batch[1])
+        return mean_loss(self.logits(model, batch), batch[-1])
 
     def training_metrics(self, loss: float, batch: Batch) -> dict[str, float]:
         return {"bits_per_byte": bits_per_byte(loss)}
 
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        inputs, targets = batch
-        logits = at_least_single(model(inputs))
+        logits, targets = self.logits(model, batch), batch[-1]
         # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
         windows = (targets != NOT_SCORED).sum().item() / targets.shape[1]
         return {"nats": mean_loss(logits, targets).item() * windows, "windows": windows} | self._count(logits, targets)
@@ -261,6 +268,34 @@ class NextByte(NextToken):
     """Predicting the next byte of a text; a token is a byte."""
 
     name = "next byte"
+
+
+class NextByteOfDocuments(NextByte):
+    """The same where no byte of a window sees another document's; the first byte of each document is not scored.
+
+    A batch is inputs, the segment of each and targets. The floors are those of the text as it is: n-grams see the end
+    of the document before.
+    """
+
+    name = "next byte of documents"
+
+    def __init__(self, corpus: Corpus, context: int, batch_size: int) -> None:
+        super().__init__(corpus, context, batch_size)
+        assert corpus.documents is not None
+        begins, end = corpus.documents(), np.cumsum([len(getattr(corpus, split)) for split in SPLITS])
+        self._begins = {split: begins - (end[at] - len(self.splits[split])) for at, split in enumerate(SPLITS)}
+
+    def windows_at(self, split: str, starts: npt.NDArray[np.int64]) -> Batch:
+        inputs, targets = super().windows_at(split, starts)
+        places = starts[:, None] + np.arange(self.length + 1)
+        number = torch.from_numpy(np.searchsorted(self._begins[split], places, side="right"))
+        return inputs, number[:, :-1], targets.masked_fill(number[:, 1:] != number[:, :-1], NOT_SCORED)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        return at_least_single(model(batch[0], segment_ids=batch[1]))
+
+    def floors(self, config: Config) -> list[Floor]:
+        return NextByte(self.corpus, self.length, self.batch_size).floors(config)
 
 
 class NextSubword(NextToken):
@@ -370,9 +405,14 @@ def evenly_spaced(content: Tokens, length: int, count: int) -> Tensor:
     There are so many at most that no token is predicted twice (the last target of a window may be the first input of
     the next).
     """
+    return _windows_at(content, evenly_spaced_starts(content, length, count), length)
+
+
+def evenly_spaced_starts(content: Tokens, length: int, count: int) -> npt.NDArray[np.int64]:
+    """Where those windows begin."""
     count = min(count, (len(content) - 1) // length)
     last_start = len(content) - (length + 1)
-    return _windows_at(content, np.arange(count) * last_start // max(count - 1, 1), length)
+    return np.arange(count) * last_start // max(count - 1, 1)
 
 
 def _windows_at(content: Tokens, starts: np.ndarray, length: int) -> Tensor:
