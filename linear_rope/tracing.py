@@ -27,3 +27,11 @@ def has_tangent(*tensors: object) -> bool:
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+def require(holds: Tensor, otherwise: str) -> None:
+    """Raises ValueError unless all of it is True; in a graph, what runs it does."""
+    if is_watched():
+        torch._assert_async(holds.all(), otherwise)
+    elif not holds.all():
+        raise ValueError(otherwise)

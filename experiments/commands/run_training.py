@@ -443,7 +443,18 @@ def _parameters(variant: Variant, config: Config, objective: Objective) -> tuple
     # Only what changes the number: of hundreds of variants most differ in something else.
     fewer = variant.kernel in RANDOM_KERNELS and not variant.position.startswith("selective")
     features = 2 if fewer else config.num_features
-    changing = ("dim", "heads", "context", "redraw_every", "dropout", "decay", "local_conv", "short_conv", "qk_norm")
+    changing = (
+        "dim",
+        "heads",
+        "context",
+        "packing",
+        "redraw_every",
+        "dropout",
+        "decay",
+        "local_conv",
+        "short_conv",
+        "qk_norm",
+    )
     kept = {name: getattr(config, name) for name in changing}
     sizes = Config(**kept, num_features=features)
     if models.shares_positions(variant.position):

@@ -408,7 +408,10 @@ class RoPEAttention(nn.Module):
         for (name, part), what in zip(parts.items(), kept, strict=True):
             self._check_same(name, part, what)
         if len(state.position) != len(x):
-            raise ValueError(f"x has {len(x)} sequences and state {len(state.position)}; give equally many")
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}, and the state is that of {len(state.position)} sequences; give "
+                f"({len(state.position)}, {x.shape[1]}, {self.dim})"
+            )
 
     @staticmethod
     def _check_same(name: str, part: object, kept: object) -> None:

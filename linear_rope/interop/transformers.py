@@ -16,7 +16,7 @@ from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.interop.roformer import RoFormerEncoder
 from linear_rope.positions.segments import last_token
-from linear_rope.tracing import is_watched
+from linear_rope.tracing import is_watched, require
 
 __all__ = ["RoFormerEncoder", "convert", "register"]
 
@@ -201,10 +201,11 @@ def _forward(get_map: MakeMap) -> Callable[..., tuple[Tensor, None]]:
         segments = None
         if attention_mask is not None and attention_mask.dtype == torch.int64:
             segments, attention_mask = attention_mask, None
-        packed = _packed(query, key, attention_mask, segments, **kwargs)
         padding = None
         if attention_mask is not None:
             _check_mask(attention_mask)
+        packed = _packed(query, key, attention_mask, segments, **kwargs)
+        if attention_mask is not None:
             # Places of a cache that are still empty are not in the mask.
             key, value = (x[:, :, : attention_mask.shape[1]] for x in (key, value))
             padding = ~attention_mask
@@ -282,7 +283,7 @@ def _packed(
         if attention_mask is not None:
             begins = begins & ~repeats
         if is_watched():  # it costs a graph the time of a decay to be ready for what is rare
-            _require(~begins, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
+            require(~begins, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
         elif begins.any():
             found = {"segment_ids": F.pad(begins, (1, 0)).cumsum(-1)}
     if found and query.shape[2] != key.shape[2]:
@@ -290,14 +291,6 @@ def _packed(
     if "segment_ids" in found:
         found["segment_ids"] = found["segment_ids"].expand(len(query), -1)
     return found
-
-
-def _require(holds: Tensor, otherwise: str) -> None:
-    """Raises ValueError unless all of it is True; in a graph, what runs it does."""
-    if is_watched():
-        torch._assert_async(holds.all(), otherwise)
-    elif not holds.all():
-        raise ValueError(otherwise)
 
 
 def _check_mask(attention_mask: Any) -> None:
@@ -340,7 +333,7 @@ def _padding_mask(
             )
         follows = _sees_neighbours(mask_function, batch_size, q_length, device)
         if is_watched():
-            _require(follows, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
+            require(follows, f"position_ids begin anew within a row; {UNPACK}, or do not compile")
             return None
         return F.pad(~follows, (1, 0)).cumsum(-1)
     there_are = kv_length

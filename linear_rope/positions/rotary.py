@@ -140,7 +140,7 @@ def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype,
 def _rotation_at(
     positions: tuple[float, ...], width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
 ) -> Tensor:
-    if not all(position >= 0 and position == int(position) for position in positions):
+    if not positions or not all(position >= 0 and position == int(position) for position in positions):
         exact = torch.tensor(positions, dtype=torch.float64, device="cpu")
         return rope_rotation(exact, width, base=base, dtype=dtype, scaling=scaling)
     # A product, for the trigonometry of so few numbers wakes a team of threads, which takes longer than all the rest.

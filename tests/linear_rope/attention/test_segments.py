@@ -220,5 +220,5 @@ def test_states_of_other_attentions_are_refused() -> None:
     _, state = make("elu+1, plain").prefill(x)
     assert_refused(lambda: make("softmax, plain").prefill(x, state=state), ["KeyValueCache"])
     assert_refused(lambda: make("elu+1, all else").prefill(x, state=state), ["rope_angles"])
-    assert_refused(lambda: make("elu+1, plain").prefill(x[:1], state=state), ["1 sequences and state 2"])
+    assert_refused(lambda: make("elu+1, plain").prefill(x[:1], state=state), ["(1, 4, 8)", "(2, 4, 8)"])
     assert_refused(lambda: make("elu+1, plain").step(x, state), ["one token"])

@@ -72,23 +72,24 @@ def test_a_map_of_one_s_own_says_whether_it_is_of_scores() -> None:
 @pytest.mark.parametrize("name", ["taylor", "elu+1", "hedgehog"])
 def test_a_model_of_transformers_with_a_scale_of_its_own(name: str) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
-    from linear_rope.interop.transformers import register
+    from linear_rope.interop.transformers import convert
 
     def by_definition(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, **options: Any) -> Any:
         scale = options["scaling"] * math.sqrt(q.shape[-1])
         y = attended(weights(name, make_feature_map(name, q.shape[-1]), q, k, scale).tril(), v.double())
         return y.to(q.dtype).transpose(1, 2), None
 
-    register(name, name=name)
     transformers.AttentionInterface.register("definition", by_definition)
     config = transformers.GPT2Config(
         vocab_size=30, n_embd=16, n_layer=3, n_head=4, n_positions=16, scale_attn_by_inverse_layer_idx=True
     )
     tokens = torch.randint(0, 30, (2, 12), generator=torch.Generator().manual_seed(0))
     outputs = []
-    for implementation in (name, "definition"):
+    for implementation in ("eager", "definition"):
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+        if implementation == "eager":
+            convert(model, name)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 2:
