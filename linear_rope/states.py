@@ -32,8 +32,13 @@ def moved(state: S, device: torch.device | str | None, dtype: torch.dtype | None
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"dtype is {dtype}; give a floating-point one")
 
+    has_wide = device is None or torch.device(device).type != "mps"
+
     def move(name: str, x: Tensor) -> Tensor:
-        return x.to(device=device, dtype=dtype if x.is_floating_point() and name not in EXACT else None)
+        new = dtype if x.is_floating_point() and name not in EXACT else None
+        if not has_wide and x.dtype == torch.float64:
+            new = new or torch.float32
+        return x.to(device=device, dtype=new)
 
     result: S = mapped(state, move)
     return result

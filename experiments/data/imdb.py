@@ -92,7 +92,7 @@ def load(
 
     try:
         if joined.is_file() and joined.stat().st_size and checksum.is_file():
-            corpus = _corpus(joined, source, note)
+            corpus = _corpus(joined, source, note, sum(reviews.values()))
             if corpus.sha256.encode() == checksum.read_bytes():
                 return corpus
         content = join_reviews(archives, reviews)
@@ -101,16 +101,22 @@ def load(
         write_atomically(checksum, hashlib.sha256(content).hexdigest())
     except OSError as error:
         raise cache_refused(error) from None
-    return _corpus(joined, source, note)
+    return _corpus(joined, source, note, sum(reviews.values()))
 
 
-def _corpus(joined: Path, source: str, note: str) -> Corpus:
+def _corpus(joined: Path, source: str, note: str, reviews: int) -> Corpus:
     content = np.memmap(joined, dtype=np.uint8, mode="r")
 
     def documents() -> npt.NDArray[np.int64]:
         """No review has a blank line of its own."""
         newline = content == BETWEEN[0]
-        return begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
+        begins = begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
+        if len(begins) != reviews:
+            raise ValueError(
+                f"--data imdb: blank lines make {len(begins)} documents of {reviews} reviews, so some review has one of "
+                "its own; give --packing none"
+            )
+        return begins
 
     return corpus_of_text("imdb", content, source, note, documents=documents)
 

@@ -215,7 +215,7 @@ class NextToken(Objective):
 
     def tally(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         logits, targets = self.logits(model, batch), batch[-1]
-        # In windows: of a text all targets count, and the weight is the number of windows, without rounding.
+        # In windows: where all targets count, the weight is the number of windows, without rounding.
         windows = (targets != NOT_SCORED).sum().item() / targets.shape[1]
         return {"nats": mean_loss(logits, targets).item() * windows, "windows": windows} | self._count(logits, targets)
 
@@ -270,11 +270,11 @@ class NextByte(NextToken):
     name = "next byte"
 
 
-class NextByteOfDocuments(NextByte):
-    """The same where no byte of a window sees another document's; the first byte of each document is not scored.
+class NextByteOfDocuments(NextToken):
+    """Predicting the next byte where no byte of a window sees another document's; the first of each is not scored.
 
-    A batch is inputs, the segment of each and targets. The floors are those of the text as it is: n-grams see the end
-    of the document before.
+    A batch is inputs, the segment of each and targets. The floors are of the text as it is, and so not on equal ground:
+    n-grams see the end of the document before, and first bytes count. What attention is like is not measured.
     """
 
     name = "next byte of documents"
@@ -295,7 +295,11 @@ class NextByteOfDocuments(NextByte):
         return at_least_single(model(batch[0], segment_ids=batch[1]))
 
     def floors(self, config: Config) -> list[Floor]:
-        return NextByte(self.corpus, self.length, self.batch_size).floors(config)
+        found = NextByte(self.corpus, self.length, self.batch_size).floors(config)
+        return [structs.replace(floor, equal=False) for floor in found]
+
+    def diagnosed(self, split: str, count: int) -> None:
+        return None
 
 
 class NextSubword(NextToken):

@@ -191,6 +191,7 @@ class LinearRoPEAttention(RoPEAttention):
 
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
         """The output of more tokens, and the state after them."""
+        state = moved(state, None, inputs.dtype)
         if inputs.q.shape[2] > 1 or native.takes(inputs.dtype, inputs.q.device):
             return with_state(inputs, state)
         terms = inputs.terms()

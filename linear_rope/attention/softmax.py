@@ -241,6 +241,8 @@ class SoftmaxRoPEAttention(RoPEAttention):
         """
         bias = sums = None
         if log_decay is not None:
+            if self.decay is None:
+                log_decay = log_decay[:, :1]  # the boundaries of segments are those of all heads
             if key_padding_mask is not None:  # nothing is forgotten there
                 log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
             bias = fading(log_decay, q.dtype, causal=self.causal)

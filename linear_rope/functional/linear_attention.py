@@ -153,7 +153,7 @@ def with_state(inputs: Inputs, before: State | None = None, implementation: str 
 def both_ways(inputs: Inputs, implementation: str = "auto", segments: Tensor | None = None) -> Tensor:
     """The output where every query sees every key, of its segment (B, N) if there are any."""
     if segments is not None and inputs.log_decay is None:
-        if not is_watched():
+        if inputs.q.numel() and not inputs.q.is_meta and not is_watched():
             return per_segment(inputs, segments, lambda rows: both_ways(rows, implementation))
         inputs = replace(inputs, log_decay=cut(None, segments, inputs.q.shape[1], inputs.dtype))
     # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.

@@ -136,6 +136,20 @@ def test_models_count_positions_anew(model: type[Any], position: str, attention:
             assert (found[:, begin:end] - alone).abs().max() <= EXACT * alone.abs().max()
 
 
+def test_a_learned_table_need_be_no_longer_than_a_segment() -> None:
+    for model in (CausalLM, Encoder):
+        made = model(ModelConfig(vocab_size=50, dim=16, layers=1, heads=2, max_length=8, position="learned"))
+        tokens = torch.randint(0, 50, (1, 20), generator=torch.Generator().manual_seed(0))
+        made(tokens, cu_seqlens=torch.tensor([0, 8, 16, 20]))
+        assert_refused(partial(made, tokens, cu_seqlens=torch.tensor([0, 9, 20])), ["11 positions", "8", "max_length"])
+
+
+@pytest.mark.parametrize("name", ["elu+1, plain", "softmax, plain", "delta, plain"])
+def test_no_sequences_have_no_segments(name: str) -> None:
+    module, nothing = make(name, causal=name not in BOTH_WAYS), torch.zeros(0, 5, dtype=torch.int64)
+    assert module(torch.zeros(0, 5, DIM).double(), segment_ids=nothing).shape == (0, 5, DIM)
+
+
 def test_compiled_models_see_segments() -> None:
     for model in (CausalLM, Encoder):
         made = model(ModelConfig(vocab_size=50, dim=16, layers=1, heads=2, feature_map="elu+1")).double()

@@ -242,6 +242,7 @@ def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
     alone = torch.cat([model(tokens[:, begin:end]).logits for begin, end in pairs], dim=1)
     packings: list[dict[str, Any]] = [{}, {"use_cache": False}, {"attention_mask": torch.ones_like(tokens)}]
     packings += [{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends}, {"seq_idx": number.int()}]
+    packings += [packing | {"use_cache": False} for packing in packings[3:]]
     for packing in packings:
         assert_near(model(tokens, position_ids=places, **packing).logits, alone, 1e-12)
     # Both rows are packed alike by one row of places.
