@@ -113,8 +113,8 @@ def _corpus(joined: Path, source: str, note: str, reviews: int) -> Corpus:
         begins = begin_after([*np.flatnonzero(newline[:-1] & newline[1:]) + len(BETWEEN), len(content)])
         if len(begins) != reviews:
             raise ValueError(
-                f"--data imdb: blank lines make {len(begins)} documents of {reviews} reviews, so some review has one of "
-                "its own; give --packing none"
+                f"--data imdb: blank lines make {len(begins)} documents of {reviews} reviews, so some review has its "
+                "own; give --packing none"
             )
         return begins
 

@@ -260,7 +260,7 @@ class NextToken(Objective):
             return train[None, :MOST_COUNTED]
         return np.concatenate([_whole(self.batch(0, step)).astype(train.dtype) for step in range(steps)])
 
-    def diagnosed(self, split: str, count: int) -> Tensor:
+    def diagnosed(self, split: str, count: int) -> Tensor | None:
         return self.windows(split, count)[0]
 
 

@@ -271,8 +271,10 @@ def _packed(
         position_ids: (B or 1, N) of the last N keys; anything else is not looked at.
         cu_seq_lens_q, seq_idx: as transformers has them, boundaries and numbers of sequences.
     """
-    given = [("segment_ids", segments), ("segment_ids", seq_idx), ("cu_seqlens", cu_seq_lens_q)]
-    found = dict([pair for pair in given if pair[1] is not None][:1])
+    found: dict[str, Tensor] = {}
+    for name, given in (("segment_ids", segments), ("segment_ids", seq_idx), ("cu_seqlens", cu_seq_lens_q)):
+        if given is not None and not found:
+            found[name] = given
     if not found and isinstance(position_ids, Tensor) and position_ids.dim() == 2 and position_ids.shape[1] > 1:
         places = position_ids
         if attention_mask is not None:
