@@ -11,18 +11,22 @@ from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
+from linear_rope.functional.call import Call
+from linear_rope.functional.decay import with_resets
 from linear_rope.functional.linear_attention import both_ways, prepare, with_state
 from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
+from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_map
 from linear_rope.functional.terms import attention_output
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import rotation_at
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.states import detached, moved, savable
+from linear_rope.tracing import has_tangent, is_watched
 
 
 @savable
@@ -183,15 +187,49 @@ class LinearRoPEAttention(RoPEAttention):
         self, x: Tensor, key_padding_mask: Tensor | None, state: LinearAttentionState | None
     ) -> tuple[Tensor, LinearAttentionState]:
         projected, positions, following = self._follow(x, key_padding_mask, state)
-        with full_precision(x.device):
-            inputs = self._inputs(projected, key_padding_mask, positions)
-            y, sums = with_state(inputs) if state is None else self._next(inputs, state.sums)
+        call = None if state is None else self._one_more(projected, key_padding_mask, positions, state.sums)
+        if call is not None:
+            y, memory, normaliser, stabiliser = native.step(call)
+            sums = State(memory, normaliser, stabiliser)
+        else:
+            with full_precision(x.device):
+                inputs = self._inputs(projected, key_padding_mask, positions)
+                y, sums = with_state(inputs) if state is None else self._next(inputs, state.sums)
         y = self._merge(y.to(projected.v.dtype), projected)
         return y, LinearAttentionState(sums, following, projected.carried)
 
+    def _one_more(
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State
+    ) -> Call | None:
+        """One token after a state as the native kernel takes it; None where more is to be done than it does."""
+        q, k, v = projected.q, projected.k, projected.v
+        formula = self.feature_map.formula()
+        if (
+            formula is None
+            or self.rope == "before"
+            or projected.angles is not None
+            or key_padding_mask is not None
+            or q.shape[2] > 1
+            or not q.numel()
+            or state.memory.dtype != q.dtype
+            or torch.is_grad_enabled()
+            or is_watched()
+            or has_tangent(q, k, v, projected.log_decay, *state)
+            or not native.takes(q.dtype, q.device)
+        ):
+            return None
+        rotation = None
+        if self.rope == "after" and positions is not None:
+            width = self.feature_map.count(self.head_dim)
+            base, scaling = self.rope_base, self.rope_scaling
+            rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=q.dtype, scaling=scaling)
+        log_decay = None if projected.log_decay is None else with_resets(projected.log_decay)
+        return call_of_map(formula, q, k, v, log_decay, None, rotation, rotation, self.denominator, state)
+
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
         """The output of more tokens, and the state after them."""
-        state = moved(state, None, inputs.dtype)
+        if state.memory.dtype != inputs.dtype:
+            state = moved(state, None, inputs.dtype)
         if inputs.q.shape[2] > 1 or native.takes(inputs.dtype, inputs.q.device):
             return with_state(inputs, state)
         terms = inputs.terms()

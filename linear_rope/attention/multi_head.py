@@ -112,8 +112,8 @@ class RoPEAttention(nn.Module):
                 raise ValueError(f"{name} is {window!r}; give a whole number of 2 or more, or 0 for none")
         self.local = ShortConvolution(width, local_conv, causal=causal) if local_conv else None
         self.short = ShortConvolution(3 * width, short_conv, causal=causal) if short_conv else None
-        self.query_norm: nn.Module = nn.Identity()
-        self.key_norm: nn.Module = nn.Identity()
+        self.query_norm: HeadNorm | None = None
+        self.key_norm: HeadNorm | None = None
 
     def _normalise(self, qk_norm: bool, gain: float = 1.0) -> None:
         """Normalise each head's queries and keys, if ``qk_norm``, with gains that begin at ``gain``."""
@@ -290,14 +290,16 @@ class RoPEAttention(nn.Module):
         """
         carried = None if state is None else state.carried
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, carried)
-        if key_padding_mask is None:
-            number = torch.full((x.shape[0],), x.shape[1], device=x.device)
-        else:
-            number = (~key_padding_mask).sum(-1)
         if state is None:
-            return projected, None, number
+            if key_padding_mask is None:
+                return projected, None, torch.full((x.shape[0],), x.shape[1], device=x.device)
+            return projected, None, (~key_padding_mask).sum(-1)
+        first = state.position.unsqueeze(-1)
+        if key_padding_mask is None:
+            at = first if x.shape[1] == 1 else first + token_positions(x.shape[1], None, x.device)
+            return projected, at, state.position + x.shape[1]
         counted = token_positions(x.shape[1], key_padding_mask, x.device)
-        return projected, state.position.unsqueeze(-1) + counted, state.position + number
+        return projected, first + counted, state.position + (~key_padding_mask).sum(-1)
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`recall` reads of the tokens of ``context``, computed once.
@@ -328,12 +330,11 @@ class RoPEAttention(nn.Module):
         check_sequences("context", context, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *context.shape[:2])
         _, source = without_padding(context, None, key_padding_mask)
-        return self.key_norm(self._in_heads(self.key(source))), self._in_heads(self.value(source))
+        return _normed(self._in_heads(self.key(source)), self.key_norm), self._in_heads(self.value(source))
 
     def _queries(self, x: Tensor) -> Tensor:
         """(B, H, N, D), of what reads such a context."""
-        queries: Tensor = self.query_norm(self._in_heads(self.query(x)))
-        return queries
+        return _normed(self._in_heads(self.query(x)), self.query_norm)
 
     def _in_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -375,7 +376,7 @@ class RoPEAttention(nn.Module):
             log_decay = cut(log_decay, segments, self.heads, torch.promote_types(x.dtype, torch.float32))
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
-        q, k = self.query_norm(q), self.key_norm(k)
+        q, k = _normed(q, self.query_norm), _normed(k, self.key_norm)
         padding = key_padding_mask if source is x else None  # that of a context says nothing about the queries
         carried = Carried(phase, speeds, short, local)
         return Projected(q, k, v, log_decay, angles, added, carried, segments, padding=padding)
@@ -395,7 +396,8 @@ class RoPEAttention(nn.Module):
         """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
         padding, local = (None, None) if projected is None else (projected.padding, projected.local)
         y = zero_at_padding(y, padding).transpose(1, 2).flatten(2)
-        return self.dropout(self.out(y if local is None else y + local))
+        y = self.out(y if local is None else y + local)
+        return self.dropout(y) if self.training else y
 
     def _check_state(self, x: Tensor, state: Any) -> None:
         """Raises ValueError unless this attention can go on with ``x`` from ``state``."""
@@ -438,6 +440,11 @@ def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor 
 def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
     """Outputs or weights (B, H, N, ·), zero for queries that are padding (B, N): what these see is not defined."""
     return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
+
+
+def _normed(x: Tensor, norm: HeadNorm | None) -> Tensor:
+    normed: Tensor = x if norm is None else norm(x)
+    return normed
 
 
 def _unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:

@@ -1,6 +1,7 @@
 """What the operator is called with and what it returns, whatever its implementation."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,11 @@ from torch import Tensor
 
 from linear_rope.features.base import Formula, FormulaCall
 from linear_rope.features.registry import make_formula
+
+
+def computed_in(*tensors: Tensor) -> torch.dtype:
+    """float32, or float64 if one of them is."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
 
 
 class Call(NamedTuple):
@@ -54,8 +60,7 @@ class Call(NamedTuple):
     @property
     def dtype(self) -> torch.dtype:
         """What everything is computed in: float32, or float64 for float64 inputs."""
-        dtype = torch.promote_types(self.q.dtype, self.k.dtype)
-        return torch.promote_types(torch.promote_types(dtype, self.v.dtype), torch.float32)
+        return computed_in(self.q, self.k, self.v)
 
     @property
     def features(self) -> int:
@@ -122,20 +127,18 @@ KEPT = Result._fields[Result._fields.index("weights") :]
 def empty_result(call: Call, **kept: Tensor) -> Result:
     """Memory for a result, which is also its shape for compilers; ``kept`` is what the implementation keeps."""
     batch, heads, length, _ = call.q.shape
-    width, features, dtype = call.v.shape[-1], call.features, call.dtype
-
-    def new(*shape: int, exists: bool = True, dtype: torch.dtype = dtype) -> Tensor:
-        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
-
+    width, features, dtype, exact = call.v.shape[-1], call.features, call.dtype, call.exact
+    new, nothing = partial(torch.empty, device=call.q.device), (0,)
+    has_total, has_scale = call.has_total, call.has_scale
     return Result(
         # In this layout merging the heads copies nothing.
-        output=new(batch, length, heads, width).transpose(1, 2),
-        total=new(batch, heads, length, exists=call.has_total),
-        scale=new(batch, heads, length, exists=call.has_scale and call.causal, dtype=call.exact),
-        memory=new(batch, heads, features, width),
-        normaliser=new(batch, heads, features, exists=call.has_total),
-        stabiliser=new(batch, heads, 1, exists=call.has_scale, dtype=call.exact),
-        **{name: new(exists=False) for name in KEPT} | kept,
+        output=new((batch, length, heads, width), dtype=dtype).transpose(1, 2),
+        total=new((batch, heads, length) if has_total else nothing, dtype=dtype),
+        scale=new((batch, heads, length) if has_scale and call.causal else nothing, dtype=exact),
+        memory=new((batch, heads, features, width), dtype=dtype),
+        normaliser=new((batch, heads, features) if has_total else nothing, dtype=dtype),
+        stabiliser=new((batch, heads, 1) if has_scale else nothing, dtype=exact),
+        **{name: new(nothing, dtype=dtype) for name in KEPT} | kept,
     )
 
 

@@ -18,6 +18,12 @@ ROWS = 32
 """of a matrix of differences, made at a time"""
 
 
+def with_resets(log_decay: Tensor) -> Tensor:
+    """ln a_t with −∞ for every reset, as the operator takes it: float64, where the device has it."""
+    log_decay = log_decay.masked_fill(log_decay <= RESET, -torch.inf)
+    return log_decay if log_decay.device.type == "mps" else log_decay.double()
+
+
 class Faded(NamedTuple):
     """Attributes:
     sums: (..., N) float64 (float32 on devices without it), Σ of the ln a_t that are no reset up to each position.

@@ -13,7 +13,7 @@ from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
 from linear_rope.functional.call import Call
-from linear_rope.functional.decay import RESET
+from linear_rope.functional.decay import with_resets
 from linear_rope.functional.fla import fla
 from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, recurrent
@@ -241,14 +241,12 @@ def prepare(
     _check_decay(log_decay, q, k)
     if log_decay is not None and key_padding_mask is not None:
         log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
-    if log_decay is not None:
-        log_decay = log_decay.masked_fill(log_decay <= RESET, -torch.inf)
-        log_decay = log_decay if log_decay.device.type == "mps" else log_decay.double()
     padding = None
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
         # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
         k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    log_decay = None if log_decay is None else with_resets(log_decay)
     return Inputs(q, k, v, feature_map, rope, denominator, dtype, padding, q_rotation, k_rotation, log_decay)
 
 

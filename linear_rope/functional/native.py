@@ -3,7 +3,7 @@
 import ctypes
 import hashlib
 import os
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,45 @@ def _padded(count: int) -> int:
     return (count + PANEL - 1) // PANEL * PANEL
 
 
+@lru_cache(maxsize=64)
+def _without_tensors(
+    batch: int,
+    heads: int,
+    length: int,
+    keys: int,
+    width: int,
+    values: int,
+    features: int,
+    formula: str,
+    numbers: tuple[float, ...],
+    denominator: str,
+    threads: int,
+) -> _Call:
+    """The sizes and settings of a call, which are those of many."""
+    if formula == "favor+":
+        hyperbolic, paired, eps = numbers
+    else:
+        hyperbolic, paired = 0, formula == "elu+1" and numbers[0]
+        eps = numbers[0] if formula == "relu" else 0
+    return _Call(
+        size=ctypes.sizeof(_Call),
+        batch=batch,
+        heads=heads,
+        length=length,
+        keys=keys,
+        width=width,
+        values=values,
+        features=features,
+        formula=FORMULAS.index(formula),
+        denominator=DENOMINATORS.index(denominator),
+        hyperbolic=bool(hyperbolic),
+        paired=bool(paired),
+        eps=eps,
+        threads=threads,
+        parallel=_parallel(),
+    )
+
+
 class _Arguments:
     """A _Call under construction, and the tensors that it points to.
 
@@ -169,30 +208,16 @@ class _Arguments:
 
     def __init__(self, call: Call) -> None:
         _check_partners(call)
-        self.call = call
-        self.c = _Call(size=ctypes.sizeof(_Call))
+        self.call, self.dtype = call, call.dtype
         self.kept: list[Tensor] = []
         batch, heads, length, width = call.q.shape
-        self.queries, self.keys = (batch, heads, length), (batch, heads, length if call.causal else call.k.shape[2])
+        keys = length if call.causal else call.k.shape[2]
+        self.queries, self.keys = (batch, heads, length), (batch, heads, keys)
         self.values, self.features = call.v.shape[-1], call.features
         self.memory = (batch, heads, self.features, self.values)
-        self.set(batch=batch, heads=heads, length=length, keys=self.keys[2], width=width)
-        self.set(values=self.values, features=self.features)
-        numbers = list(call.numbers)
-        if call.formula == "favor+":
-            hyperbolic, paired, eps = numbers
-        else:
-            hyperbolic, paired = 0, call.formula == "elu+1" and numbers[0]
-            eps = numbers[0] if call.formula == "relu" else 0
-        self.set(
-            formula=FORMULAS.index(call.formula),
-            denominator=DENOMINATORS.index(call.denominator),
-            hyperbolic=bool(hyperbolic),
-            paired=bool(paired),
-            eps=eps,
-            threads=torch.get_num_threads(),
-            parallel=_parallel(),
-        )
+        sizes = batch, heads, length, keys, width, self.values, self.features
+        settings = call.formula, tuple(call.numbers), call.denominator, torch.get_num_threads()
+        self.c = _Call.from_buffer_copy(_without_tensors(*sizes, *settings))
         self.rows("q", call.q, *self.queries, width)
         self.rows("k", call.k, *self.keys, width)
         self.rows("v", call.v, *self.keys, self.values)
@@ -207,32 +232,30 @@ class _Arguments:
             rotation = getattr(call, name)
             if rotation is not None:
                 one = rotation.shape[0] == 1
-                self.flat(name, rotation, call.dtype, 1 if one else batch, 1, count, self.features // 2, 2)
-                self.set(**{f"{name}_batch": 0 if one else count * self.features})
+                self.flat(name, rotation, self.dtype, 1 if one else batch, 1, count, self.features // 2, 2)
+                setattr(self.c, f"{name}_batch", 0 if one else count * self.features)
         if call.constant is not None:
-            rows = self.features // (2 if hyperbolic or paired else 1)
-            self.flat("projection", call.constant.to(call.dtype) * width**-0.25, call.dtype, rows, width)
+            rows = self.features // (2 if self.c.hyperbolic or self.c.paired else 1)
+            self.flat("projection", call.constant, self.dtype, rows, width)
 
     def state(self, memory: Tensor | None, normaliser: Tensor | None, stabiliser: Tensor | None) -> None:
         """The sums before the first position, or after the last."""
-        dtype = self.call.dtype
-        self.flat("memory", memory, dtype, *self.memory)
-        self.flat("normaliser", normaliser, dtype, *self.memory[:3])
+        self.flat("memory", memory, self.dtype, *self.memory)
+        self.flat("normaliser", normaliser, self.dtype, *self.memory[:3])
         self.flat("stabiliser", stabiliser, torch.float64, *self.memory[:2], 1)
-
-    def set(self, **values: Any) -> None:
-        for name, value in values.items():
-            setattr(self.c, name, value)
 
     def flat(self, name: str, x: Tensor | None, dtype: torch.dtype, *shape: float) -> None:
         if x is not None:
             _check(name, x, shape)
-            self.out(name, x.to(dtype).contiguous().resolve_neg())
+            if x.dtype != dtype or not x.is_contiguous() or x.is_neg():
+                x = x.to(dtype).contiguous().resolve_neg()
+            self.out(name, x)
 
     def rows(self, name: str, x: Tensor | None, *shape: float) -> None:
         if x is not None:
             _check(name, x, shape)
-            x = x.to(self.call.dtype).resolve_neg()
+            if x.dtype != self.dtype or x.is_neg():
+                x = x.to(self.dtype).resolve_neg()
             self.out_rows(name, x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous())
 
     def out(self, name: str, x: Tensor) -> Tensor:
@@ -251,7 +274,7 @@ class _Arguments:
         native, _ = _loaded()
         way = "" if self.call.causal else "both_ways_"
         assert native is not None
-        status = getattr(native, f"linear_rope_{way}{function}_{TYPES[self.call.dtype]}")(ctypes.byref(self.c))
+        status = getattr(native, f"linear_rope_{way}{function}_{TYPES[self.dtype]}")(ctypes.byref(self.c))
         if status == NO_MEMORY:
             raise MemoryError("the native kernel found no memory for its work; give fewer sequences, heads or features")
         if status:
@@ -276,7 +299,7 @@ def _check_partners(call: Call) -> None:
 
 
 def _check(name: str, x: Tensor, shape: tuple[float, ...]) -> None:
-    if x.shape != shape or x.device.type != "cpu":
+    if x.shape != shape or not x.is_cpu:
         raise ValueError(f"{name} is {tuple(x.shape)} on {x.device}; the native kernel needs {shape} on a CPU")
 
 
@@ -301,6 +324,25 @@ def attend(call: Call, *, keep: bool) -> Result:
     for to, x in exact:
         to.copy_(x)
     return result
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The output of one position, and the memory, normaliser and stabiliser (float64) after it.
+
+    :func:`attend` for decoding, where what is made around the kernel takes longer than the kernel.
+    """
+    arguments, like = _Arguments(call), call.q.new_empty
+    batch, heads, _ = arguments.queries
+    dtype, memory = arguments.dtype, arguments.memory
+    output = arguments.out_rows("output", like((batch, heads, 1, arguments.values), dtype=dtype))
+    new_memory = arguments.out("new_memory", like(memory, dtype=dtype))
+    normaliser = stabiliser = None
+    if call.has_total:
+        normaliser = arguments.out("new_normaliser", like(memory[:3], dtype=dtype))
+    if call.has_scale:
+        stabiliser = arguments.out("new_stabiliser", like((batch, heads, 1), dtype=torch.float64))
+    arguments.run("forward")
+    return output, new_memory, normaliser, stabiliser
 
 
 def differentiate(

@@ -83,26 +83,8 @@ class Inputs:
             return call_of_terms(self.terms(), self.denominator)
         q, k = self._turned("before")
         q_rotation, k_rotation = (self.q_rotation, self.k_rotation) if self.rope == "after" else (None, None)
-        return Call(
-            q=q,
-            k=k,
-            v=self.v,
-            denominator_q=None,
-            denominator_k=None,
-            query_scale=None,
-            key_scale=None,
-            log_decay=self.log_decay,
-            padding=self.padding,
-            q_rotation=_batch_first(q_rotation),
-            k_rotation=_batch_first(k_rotation),
-            memory=None,
-            normaliser=None,
-            stabiliser=None,
-            constant=formula.constant,
-            numbers=formula.numbers,
-            formula=formula.name,
-            denominator=self.denominator,
-        )
+        turns = _batch_first(q_rotation), _batch_first(k_rotation)
+        return call_of_map(formula, q, k, self.v, self.log_decay, self.padding, *turns, self.denominator)
 
     def _formula(self) -> FormulaCall | None:
         """The map's derivative by hand, where all else that has a gradient has one too."""
@@ -119,6 +101,24 @@ class Inputs:
         if self.rope != when:
             return self.q, self.k
         return _rotated(self.q.to(self.dtype), self.q_rotation), _rotated(self.k.to(self.dtype), self.k_rotation)
+
+
+def call_of_map(
+    formula: FormulaCall,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    padding: Tensor | None,
+    q_rotation: Tensor | None,
+    k_rotation: Tensor | None,
+    denominator: Denominator,
+    before: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+) -> Call:
+    """What the operator takes where it maps and rotates; ``before`` is a state's memory, normaliser and stabiliser."""
+    own_features = given_scales = (None, None)
+    own = *own_features, *given_scales, log_decay, padding, q_rotation, k_rotation
+    return Call(q, k, v, *own, *before, formula.constant, formula.numbers, formula.name, denominator)
 
 
 def call_of_terms(terms: Terms, denominator: Denominator) -> Call:

@@ -126,12 +126,14 @@ def _table(
     return rope_table(length, width, base=base, dtype=dtype, device=device, scaling=scaling)
 
 
-def _rotation(positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None) -> Tensor:
+def rotation_at(
+    positions: Tensor, width: int, *, base: float, dtype: torch.dtype, scaling: RopeScaling | None
+) -> Tensor:
     """:func:`rope_rotation`; that of few positions is kept, because all layers of a model decode the same ones."""
     are_few = positions.device.type == "cpu" and positions.numel() <= FEW
     if not are_few or positions.requires_grad or has_tangent(positions) or not _may_keep(positions, scaling):
         return rope_rotation(positions, width, base=base, dtype=dtype, scaling=scaling)
-    numbers = tuple(positions.flatten().tolist())
+    numbers = (positions.item(),) if positions.numel() == 1 else tuple(positions.flatten().tolist())
     return _rotation_at(numbers, width, base=base, dtype=dtype, scaling=scaling).view(*positions.shape, width // 2, 2)
 
 
@@ -219,11 +221,11 @@ def rotations(
     """
     if positions is not None:
         q_positions, k_positions = positions_of_both(positions, q, k)
-        k_rotation = _rotation(k_positions, width, base=base, dtype=dtype, scaling=scaling)
+        k_rotation = rotation_at(k_positions, width, base=base, dtype=dtype, scaling=scaling)
         k_rotation = k_rotation if magnitude == 1 else k_rotation * magnitude
         if q_positions is k_positions:
             return k_rotation, k_rotation
-        q_rotation = _rotation(q_positions, width, base=base, dtype=dtype, scaling=scaling)
+        q_rotation = rotation_at(q_positions, width, base=base, dtype=dtype, scaling=scaling)
         return (q_rotation if magnitude == 1 else q_rotation * magnitude), k_rotation
     queries, keys = q.shape[-2], k.shape[-2]
     make = _table if _may_keep(q, scaling) else rope_table
@@ -270,7 +272,7 @@ def apply_rope(
         raise ValueError(f"x has dtype {x.dtype}; give a floating-point tensor")
     aligned = align_positions(positions, x)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    rotation = _rotation(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
+    rotation = rotation_at(aligned, x.shape[-1], base=base, dtype=dtype, scaling=scaling)
     return rotate(x.to(dtype), rotation, layout=layout).to(x.dtype)
 
 

@@ -4,13 +4,15 @@ A machine's speed drifts by more than the differences that matter. So competitor
 times every one of them once, and what is compared is compared within a round.
 """
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +46,29 @@ def time_in_turn(
                 failures[key] = reason(error)
                 del seconds[key]
     return seconds, failures
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """Within it another process multiplies matrices all the time, on one thread."""
+    context = multiprocessing.get_context("spawn")
+    has_begun = context.Event()
+    process = context.Process(target=_multiply, args=(has_begun,), daemon=True)
+    process.start()
+    try:
+        has_begun.wait()
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _multiply(has_begun: Event) -> None:
+    torch.set_num_threads(1)
+    matrix = torch.ones(512, 512) / 512
+    while True:
+        matrix @ matrix
+        has_begun.set()
 
 
 def reason(error: Exception) -> str:

@@ -18,7 +18,19 @@ from torch.utils._pytree import tree_leaves
 
 from experiments.config import Config
 from experiments.studies.speed import study
-from experiments.studies.speed.study import AFTER, CHUNKED, EQ_19, OURS, PERFORMER, SDPA, SOFTMAX, SpeedConfig, after
+from experiments.studies.speed.study import (
+    AFTER,
+    BUSY,
+    CHUNKED,
+    DECODING,
+    EQ_19,
+    OURS,
+    PERFORMER,
+    SDPA,
+    SOFTMAX,
+    SpeedConfig,
+    after,
+)
 from experiments.training.models import LanguageModel, build_model, check_parameters_match, count_parameters
 from experiments.variants import VARIANTS
 from linear_rope import CausalLM, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
@@ -54,8 +66,9 @@ def competitors(topic: str, length: int, config: SpeedConfig) -> list[str]:
         return [name.replace("-", " ") for name in names if name in VARIANTS]
     if topic == "decays":
         return list(study.DECAYS)
-    if topic == "decoding":
-        return [AFTER, SOFTMAX] + [PERFORMER] * (length in config.performer_contexts)
+    if topic in (DECODING, BUSY):
+        is_there = topic == DECODING and length in config.performer_contexts
+        return [AFTER, study.ELU, SOFTMAX] + [PERFORMER] * is_there
     performer = [PERFORMER] * (performer_gib(topic, length, config) <= config.performer_gib)
     if topic == "training":
         return [AFTER, study.BEFORE, study.NONE, SOFTMAX, *performer]
@@ -77,7 +90,7 @@ def build(topic: str, direction: str, name: str, length: int, config: SpeedConfi
         return _mapped(direction, name, length, config)
     if topic == "module":
         return _module(direction, name, length, config)
-    if topic == "decoding":
+    if topic in (DECODING, BUSY):
         return _decoding(name, length, config)
     model = language_model(name, length, config)
     if topic == "training":

@@ -20,7 +20,19 @@ from experiments.studies.speed import results as cells
 from experiments.studies.speed import study
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import MIB, Crossing, Results, size_crossings
-from experiments.studies.speed.study import AFTER, EQ_19, FORWARD, OURS, SDPA, SOFTMAX, STUDY, TOKEN, after
+from experiments.studies.speed.study import (
+    AFTER,
+    BUSY,
+    DECODING,
+    EQ_19,
+    FORWARD,
+    OURS,
+    SDPA,
+    SOFTMAX,
+    STUDY,
+    TOKEN,
+    after,
+)
 from experiments.studies.speed.targets import SETTING, SHARE_TARGET, Target, targets
 from experiments.study import FigureEntry, TableEntry
 
@@ -78,16 +90,20 @@ def figures(
         column = "rise" if topic == "training" else "extra"
         crossings = size_crossings(in_memory, column, pairs)
         add(f"{topic}-memory", in_memory, memory_figure, cells.memory_cells, column, crossings)
-    positions, decays, decoding = (times[times["topic"] == topic] for topic in ("positions", "decays", "decoding"))
+    positions, decays, decoding, busy = (
+        times[times["topic"] == topic] for topic in ("positions", "decays", DECODING, BUSY)
+    )
     add("positions", positions, additions_figure, cells.addition_cells)
     add("decays", decays, additions_figure, cells.addition_cells)
     parameters, state = (results.fact_table(fact) for fact in ("parameters", "state_bytes"))
     if not parameters.empty:
         entries.append(STUDY.table("parameters", cells.fact_cells(parameters), **texts))
-    crossings = [*results.time_crossings("decoding", pairs), *size_crossings(state, "value", pairs)]
+    crossings = [*results.time_crossings(DECODING, pairs), *size_crossings(state, "value", pairs)]
     add("decoding", decoding, decoding_figure, cells.time_cells, state, crossings)
     if not decoding.empty:
         entries.append(STUDY.table("state", cells.fact_cells(state), **texts))
+    if not busy.empty:
+        entries.append(STUDY.table("decoding-busy", cells.time_cells(busy), **texts))
     return entries
 
 

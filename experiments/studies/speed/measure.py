@@ -1,5 +1,6 @@
 """The measurements of the speed study: which there are, and how each is made and put on record."""
 
+import contextlib
 import gc
 import os
 import uuid
@@ -15,7 +16,19 @@ from experiments.records.schema import Comparison
 from experiments.studies.speed import benchmark, records
 from experiments.studies.speed.cases import build, competitors, left_out
 from experiments.studies.speed.records import MemoryMeasurement, TimeMeasurement, read_records
-from experiments.studies.speed.study import AFTER, CHUNKED, COPY, DIRECTIONS, OURS, SGEMM, SOFTMAX, STEP, SpeedConfig
+from experiments.studies.speed.study import (
+    AFTER,
+    BUSY,
+    CHUNKED,
+    COPY,
+    DECODING,
+    DIRECTIONS,
+    OURS,
+    SGEMM,
+    SOFTMAX,
+    STEP,
+    SpeedConfig,
+)
 from linear_rope.functional.chunked import CHUNK_SIZE
 
 
@@ -29,8 +42,8 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
     limits = [SGEMM, COPY] if config.device == "cuda" else [SGEMM]
     cases = [(name, config.gemm_size) for name in limits] + [(OURS, n) for n in config.lengths]
     yield from times("rate", None, cases)
-    contexts = [(name, n) for n in config.contexts for name in competitors("decoding", n, config)]
-    yield from times("decoding", None, contexts)
+    for topic, contexts in ((DECODING, config.contexts), (BUSY, config.busy_contexts)):
+        yield from times(topic, None, [(name, n) for n in contexts for name in competitors(topic, n, config)])
     for topic in ("operation", "mapped", "module", "training"):
         for n in config.training_lengths if topic == "training" else config.lengths:
             cases = [(name, n) for name in competitors(topic, n, config)]
@@ -89,15 +102,16 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
             calls[name, length] = build(plan.topic, plan.direction, name, length, config)
         except Exception as error:
             failures[name, length] = benchmark.reason(error)
-    is_addition = plan.topic in ("positions", "decays")
-    seconds, failed = benchmark.time_in_turn(
-        {key: call.run for key, call in calls.items()},
-        threads=config.threads,
-        sample_seconds=config.sample_seconds,
-        rounds=config.position_rounds if is_addition else config.rounds,
-        fewest_rounds=config.fewest_rounds,
-        budget=config.position_seconds if is_addition else config.group_seconds,
-    )
+    has_many = plan.topic in ("positions", "decays", DECODING, BUSY)
+    with benchmark.busy_process() if plan.topic == BUSY else contextlib.nullcontext():
+        seconds, failed = benchmark.time_in_turn(
+            {key: call.run for key, call in calls.items()},
+            threads=config.threads,
+            sample_seconds=config.sample_seconds,
+            rounds=config.position_rounds if has_many else config.rounds,
+            fewest_rounds=config.fewest_rounds,
+            budget=config.position_seconds if has_many else config.group_seconds,
+        )
     samples = [records.Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
     return {"samples": samples}, failures | failed
 

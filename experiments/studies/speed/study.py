@@ -30,10 +30,11 @@ SGEMM, COPY = "sgemm", "copy"
 NONE, BEFORE, AFTER, ELU = "favor+ none", "favor+ rope before", "favor+ rope after", "elu+1 rope after"
 SOFTMAX = "softmax rope"
 FORWARD, BACKWARD, STEP, TOKEN = "forward", "forward+backward", "step", "token"
+DECODING, BUSY = "decoding", "decoding beside a busy process"
 DIRECTIONS = {
     **dict.fromkeys(("rate", "operation", "mapped", "module"), (FORWARD, BACKWARD)),
     **dict.fromkeys(("training", "positions", "decays"), (STEP,)),
-    "decoding": (TOKEN,),
+    **dict.fromkeys((DECODING, BUSY), (TOKEN,)),
 }
 """of each topic; memory is measured in the last"""
 
@@ -81,6 +82,7 @@ class SpeedConfig:
     position_rounds: Positive
     position_seconds: Number
     contexts: tuple[Length, ...]
+    busy_contexts: tuple[Length, ...]
     performer_contexts: tuple[Length, ...]
     layers: Positive
     dim: Positive

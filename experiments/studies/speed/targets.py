@@ -1,5 +1,6 @@
 """What the project set out to reach in speed and memory (targets.toml), beside what the speed study measured."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -16,7 +17,10 @@ _FILE = read_toml(FOLDER / "targets.toml")
 SETTING: dict[str, Any] = _FILE["setting"]
 """what the targets were set for; with other settings nothing is met or missed"""
 LINES: list[dict[str, Any]] = [
-    _FILE["quantity"][line["quantity"]] | group | line for group in _FILE["group"] for line in group["targets"]
+    _FILE["quantity"][line["quantity"]] | group | line | dict(zip(group.get("each", {}), choice, strict=True))
+    for group in _FILE["group"]
+    for choice in itertools.product(*group.get("each", {}).values())
+    for line in group["targets"]
 ]
 (SHARE_TARGET,) = (line["bound"] for line in LINES if line["quantity"] == "smallest_share")
 
@@ -40,6 +44,8 @@ def targets(results: Results) -> list[Target]:
     is_judged = all(settings[name] in np.atleast_1d(value) for name, value in SETTING.items())
     rows = []
     for line in LINES:
+        if line.get("only_threads", settings["threads"]) != settings["threads"]:
+            line = line | {"target": ""}
         values = {k: fill(v, settings | line) if isinstance(v, str) else v for k, v in line.items()}
         try:
             measured, is_met = globals()[line["quantity"]](results, SimpleNamespace(**values))

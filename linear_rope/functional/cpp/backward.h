@@ -37,7 +37,7 @@ static void remake_states(Call& c, const Projection& p, const Head& h, BackwardM
   Factors f;
   for (long chunk = first; chunk < last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk), i = chunk - first;
-    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k[i], m.work);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k[i], m.work);
     if (chunk + 1 == last) break;
     State& next = m.states[i + 1];
     std::memcpy(next.memory, m.states[i].memory, h.memory * sizeof(Real));
@@ -89,7 +89,7 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   const long row = h.feature_row, value_row = h.value_row, pair_row = CHUNK + PANEL;
   const State& state = m.states[i];
   Side& keys = m.k[i];
-  load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+  load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, padded(n), m.q, m.work);
   const Real* rotation = h.rotation(c.k_rotation, c.k_rotation_batch, start);
   if (rotation) {
     for (long r = 0; r < n; r++) turn_row<false>(keys.rotated + r * row, keys.mapped + r * row, rotation + r * c.features, h);

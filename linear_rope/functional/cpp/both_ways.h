@@ -11,7 +11,7 @@ static void read_state(Call& c, const Projection& p, const Piece& piece, const R
   m.state.from(all_keys, h);
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
-    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, padded(n), m.q, m.work);
     product(padded(n), h.values, h.features, {m.q.turned, h.feature_row, 1},
             {m.state.memory, PANEL, h.features * PANEL}, {m.out, h.value_row, PANEL}, false);
     const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
@@ -43,7 +43,7 @@ static void query_gradients(Call& c, const Projection& p, const Piece& piece, co
   std::memset(to, 0, h.state * sizeof(Real));
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk), at = h.index * c.length + start;
-    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, padded(n), m.q, m.work);
     Real of_total[CHUNK];
     output_gradients(c, h, m, f, start, n, of_total);
     product(padded(n), h.features, h.values, {m.of_out, h.value_row, 1}, {m.memory_rows, row, PANEL},
@@ -80,7 +80,7 @@ static void key_gradients(Call& c, const Projection& p, const Piece& piece, doub
   Side& keys = m.k[0];
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk), rows = padded(n), at = h.index * c.length + start;
-    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, keys, m.work);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), keys, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     product(rows, h.values, h.features, {keys.turned, row, 1}, {G, PANEL, h.features * PANEL},
             {m.grad_v, h.value_row, PANEL}, false);

@@ -5,14 +5,22 @@ struct Projection {
   long rows = 0, padded_rows = 0, padded_width = 0;
   std::vector<Real> columns;  // panels of the transposed matrix, (width x rows)
   std::vector<Real> by_rows;  // panels of the matrix, (rows x width), of the backward pass
+  const Real* as_given = nullptr;  // where one position is projected, and packing would take longer than that
+  Real factor = 1;
 
   Projection(const Call& call, bool back) {
     if (call.formula != FAVOR) return;
+    factor = Real(std::pow(double(call.width), -0.25));  // queries and keys each carry half of softmax's 1/sqrt(D)
     rows = call.hyperbolic || call.paired ? call.features / 2 : call.features;
     padded_rows = padded(rows);
     padded_width = padded(call.width);
+    if (!back && call.length == 1 && call.keys == 1 && padded_width == call.width) {
+      as_given = call.projection;
+      return;
+    }
     std::vector<Real> matrix(padded_rows * padded_width);
     copy_in(call.projection, call.width, rows, call.width, matrix.data(), padded_width, padded_width);
+    for (Real& x : matrix) x *= factor;
     columns.resize(matrix.size());
     to_panels(padded_rows, padded_width, matrix.data(), padded_width, columns.data());
     if (!back) return;
@@ -22,16 +30,22 @@ struct Projection {
   }
 };
 
-// Features of n rows of x into u, with zeros to their right, and below to a multiple of 16 rows, and the
-// logarithms of their scales, if it has any. `work` holds CHUNK x features.
-static void map_rows(const Head& h, const Projection& p, long n, const Real* x, Real* u, double* log_scale, Real* work) {
+// Features of n rows of x into u, with zeros to their right, and below up to `rows`, and the logarithms of their scales,
+// if it has any. `work` holds CHUNK x features.
+static void map_rows(const Head& h, const Projection& p, long n, long rows, const Real* x, Real* u, double* log_scale,
+                     Real* work) {
   const Call& c = h.call;
   const long row = h.feature_row, x_row = h.width_row;
   if (c.formula == FAVOR) {
     const bool twice = c.hyperbolic || c.paired;
     Real* projected = twice ? work : u;
-    product(n, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
-            {projected, row, PANEL}, false);
+    if (p.as_given) {
+      for (long m = 0; m < p.rows; m++) projected[m] = dot(p.as_given + m * c.width, x, c.width) * p.factor;
+      std::memset(projected + p.rows, 0, (p.padded_rows - p.rows) * sizeof(Real));
+    } else {
+      product(n, p.padded_rows, h.width, {x, x_row, 1}, {p.columns.data(), PANEL, p.padded_width * PANEL},
+              {projected, row, PANEL}, false);
+    }
     const Real eps = Real(c.eps);
     const double constant = std::log(double(c.features)) / 2, half = 0.5 / std::sqrt(double(c.width));
     for (long i = 0; i < n; i++) {
@@ -88,7 +102,7 @@ static void map_rows(const Head& h, const Projection& p, long n, const Real* x, 
       std::memset(to + c.features, 0, (h.features - c.features) * sizeof(Real));
     }
   }
-  std::memset(u + n * row, 0, (padded(n) - n) * row * sizeof(Real));
+  std::memset(u + n * row, 0, (rows - n) * row * sizeof(Real));
 }
 
 // From the gradient of features (overwritten) to that of x, n rows of `width` numbers. `work` holds CHUNK x features.

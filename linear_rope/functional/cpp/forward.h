@@ -19,11 +19,12 @@ struct Side {
   double log_scale[CHUNK] = {};
 };
 
+// n positions from `start` on, and zeros below them up to so many rows.
 static void load_side(const Head& h, const Projection& p, const Rows& x, const double* given_scale, const Real* table,
-               long table_batch, bool keys, long start, long n, Side& side, Real* work) {
+               long table_batch, bool keys, long start, long n, long rows, Side& side, Real* work) {
   const Call& c = h.call;
-  copy_in(h.at(x, start), x.position, n, c.width, side.input, h.width_row, h.width);
-  map_rows(h, p, n, side.input, side.mapped, side.log_scale, work);
+  copy_rows(h.at(x, start), x.position, n, rows, c.width, side.input, h.width_row, h.width);
+  map_rows(h, p, n, rows, side.input, side.mapped, side.log_scale, work);
   if (given_scale) std::memcpy(side.log_scale, given_scale + h.index * c.length + start, n * sizeof(double));
   if (keys && c.padding)
     for (long i = 0; i < n; i++)
@@ -33,7 +34,7 @@ static void load_side(const Head& h, const Projection& p, const Rows& x, const d
   if (!rotation) return;
   for (long i = 0; i < n; i++)
     turn_row<false>(side.rotated + i * h.feature_row, side.mapped + i * h.feature_row, rotation + i * c.features, h);
-  std::memset(side.rotated + n * h.feature_row, 0, (padded(n) - n) * h.feature_row * sizeof(Real));
+  std::memset(side.rotated + n * h.feature_row, 0, (rows - n) * h.feature_row * sizeof(Real));
 }
 
 // What the denominator sums, (CHUNK x features): features of its own, or the mapped, or the rotated ones.
@@ -113,8 +114,8 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
     const long start = chunk * CHUNK, n = h.rows(chunk), rows = padded(n);
     if (c.saved && chunk % SAVED == 0)
       m.state.to(c.saved + (chunk / SAVED * c.batch * c.heads + index) * h.state, h);
-    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
-    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, padded(n), m.q, m.work);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
     Real total[CHUNK] = {};

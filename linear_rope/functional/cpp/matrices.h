@@ -115,13 +115,19 @@ static void from_panels(long rows, long columns, const Real* from, Real* to, lon
       transpose_8x8(from + j / PANEL * rows * PANEL + i * PANEL + j % PANEL, PANEL, to + j * to_row + i, to_row);
 }
 
-// n rows of `width` numbers into a chunk's matrix; zeros to their right, and below to a multiple of 16 rows.
-static void copy_in(const Real* from, long from_row, long n, long width, Real* to, long to_row, long to_width) {
-  for (long i = 0; i < padded(n); i++) {
+// n rows of `width` numbers into a matrix; zeros to their right, and below up to `rows`.
+static void copy_rows(const Real* from, long from_row, long n, long rows, long width, Real* to, long to_row,
+                      long to_width) {
+  for (long i = 0; i < rows; i++) {
     const long there = i < n ? width : 0;
     if (there) std::memcpy(to + i * to_row, from + i * from_row, there * sizeof(Real));
     std::memset(to + i * to_row + there, 0, (to_width - there) * sizeof(Real));
   }
+}
+
+// Likewise into a chunk's matrix, whose products take whole tiles: up to a multiple of 16 rows.
+static void copy_in(const Real* from, long from_row, long n, long width, Real* to, long to_row, long to_width) {
+  copy_rows(from, from_row, n, padded(n), width, to, to_row, to_width);
 }
 
 static void copy_out(const Real* from, long from_row, long n, long width, Real* to, long to_row) {

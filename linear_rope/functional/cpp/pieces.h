@@ -15,7 +15,7 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
   double log_kept = 0;
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk);
-    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, m.k, m.work);
+    load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
     if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.normaliser);
@@ -43,8 +43,8 @@ static double piece_gradient(Call& c, const Projection& p, const Piece& piece, R
   double kept = 1;
   for (long chunk = piece.first; chunk < piece.last; chunk++) {
     const long start = chunk * CHUNK, n = h.rows(chunk);
-    load_side(h, p, c.k, c.key_scale, nullptr, 0, true, start, n, m.k[0], m.work);
-    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, m.q, m.work);
+    load_side(h, p, c.k, c.key_scale, nullptr, 0, true, start, n, padded(n), m.k[0], m.work);
+    load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, start, n, padded(n), m.q, m.work);
     find_factors(h, start, n, m.k[0].log_scale, state.stabiliser, f);
     Real of_total[CHUNK];
     output_gradients(c, h, m, f, start, n, of_total);

@@ -21,7 +21,7 @@ struct Call {
   long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
   const Real *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)
   const double* stabiliser;                           // (batch, heads)
-  const Real* projection;                            // (rows, width)
+  const Real* projection;                            // (rows, width), of unscaled queries and keys
   // Results of the forward pass.
   Rows output;
   Real *total, *new_memory, *new_normaliser, *saved;

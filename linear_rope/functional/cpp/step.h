@@ -40,8 +40,8 @@ static void step(Call& c, const Projection& p, long index) {
   Memory memory(measure.used());
   Arena arena(memory.data);
   StepMemory m(h, arena);
-  load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, 0, 1, m.q, m.work);
-  load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, 0, 1, m.k, m.work);
+  load_side(h, p, c.q, c.query_scale, c.q_rotation, c.q_rotation_batch, false, 0, 1, 1, m.q, m.work);
+  load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, 0, 1, 1, m.k, m.work);
   Factors f;
   find_factors(h, 0, 1, m.k.log_scale, h.has_scale ? (c.stabiliser ? c.stabiliser[index] : SMALLEST) : 0, f);
   const Real kept = f.kept[0], enter = f.enter[0];
@@ -53,7 +53,7 @@ static void step(Call& c, const Projection& p, long index) {
       const Real before = c.normaliser ? c.normaliser[index * c.features + i] * kept : 0;
       total += queries[i] * (c.new_normaliser[index * c.features + i] = before + keys[i] * enter);
     }
-    c.total[index] = total;
+    if (c.total) c.total[index] = total;
   }
   if (c.scale) c.scale[index] = f.scale[0];
   if (c.new_stabiliser) c.new_stabiliser[index] = f.end;
@@ -62,6 +62,8 @@ static void step(Call& c, const Projection& p, long index) {
   const Real *from = c.memory ? c.memory + index * size : nullptr, *v = h.at(c.v, 0);
   Real *to = c.new_memory + index * size, *out = h.at(c.output, 0);
   long d = 0;
+  for (; d + 4 * LANES <= c.values; d += 4 * LANES)
+    step_columns<4 * LANES>(h, from ? from + d : nullptr, m.k.turned, m.q.turned, v + d, kept, enter, gain, to + d, out + d);
   for (; d + 2 * LANES <= c.values; d += 2 * LANES)
     step_columns<2 * LANES>(h, from ? from + d : nullptr, m.k.turned, m.q.turned, v + d, kept, enter, gain, to + d, out + d);
   for (; d < c.values; d++) {

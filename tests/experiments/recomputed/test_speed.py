@@ -11,12 +11,15 @@ import pytest
 FORWARD, BACKWARD = "forward", "forward+backward"
 PERFORMER, SOFTMAX, SDPA = "performer-pytorch", "softmax rope", "softmax (SDPA)"
 OURS, EQ_19, AFTER = "linear-rope", "linear-rope, eq. 19", "favor+ rope after"
-REFERENCES = {"operation": OURS, "mapped": AFTER, "module": f"{AFTER}, M=256", "training": AFTER, "decoding": AFTER}
+DECODING = "decoding", "decoding beside a busy process"
+REFERENCES = {"operation": OURS, "mapped": AFTER, "module": f"{AFTER}, M=256", "training": AFTER}
+REFERENCES |= dict.fromkeys(DECODING, AFTER)
 TITLES = {
     "operation": "The causal operation alone: {}",
     "module": "The attention module: {}",
     "training": "A training step: {}",
     "decoding": "Decoding",
+    "decoding beside a busy process": "Decoding beside a busy process",
 }
 SIX_DIGITS = {"rel": 6e-6}
 MIB = 2**20
@@ -150,8 +153,8 @@ def test_every_cell_of_times_and_memory(speed, measured, topic):
         ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
         expected[direction, length, case] = f"{in_words(statistics.median(seconds))}{ratio}"
     name = f"{title.format('time')}: the numbers"
-    assert cells(speed, name) == expected
-    for row in speed.table(name):
+    assert (cells(speed, name) if times else {}) == expected
+    for row in speed.table(name) if times else []:
         length = int(row["N"].replace(",", ""))
         assert row["rounds"] == str(len(times[row["what"], length, REFERENCES[topic]]))
     memory = {(None, *key[1:]): found for key, found in measured.memory.items() if key[0] == topic}
@@ -249,6 +252,7 @@ def test_every_target(speed, measured):
     sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
     operation, step, token = ("operation", BACKWARD, 1024), ("training", "step", 1024), ("decoding", "token", 1024)
     mapped = "mapped", BACKWARD
+    threads = json.loads((speed.root / "comparison.json").read_text())["config"]["threads"]
     expected = [
         *(
             lambda: at_least(2.3, *operation, EQ_19, f"{EQ_19}, chunked"),
@@ -270,7 +274,12 @@ def test_every_target(speed, measured):
         training_memory_beside_softmax,
         *(partial(adds, "training", case, "favor+ none") for case in (AFTER, "favor+ rope before")),
         lambda: adds("decays", "elu+1 rope after@decay=gate", "elu+1 rope after"),
-        lambda: at_least(2, *token, AFTER, SOFTMAX),
+        *(
+            partial(at_least, bound if threads == 1 else None, topic, "token", length, case, SOFTMAX)
+            for topic in DECODING
+            for case in (AFTER, "elu+1 rope after")
+            for bound, length in ((1.3, 1024), (2, 2048), (4, 8192))
+        ),
         lambda: even(tokens, 0.1),
         lambda: (" to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)), len(sizes) == 1),
         lambda: at_least(None, *token, AFTER, PERFORMER),
@@ -283,6 +292,9 @@ def test_every_target(speed, measured):
             told.append((words, verdicts[is_met]))
         except KeyError:  # a reference from before this was measured
             told.append(("", "not measured"))
+    if threads != 1:  # the targets of decoding are of one thread; others are shown where they were measured
+        first = len(told) - 3 - 12
+        told[first:-3] = [row for row in told[first:-3] if row[0]]
     rows = speed.table("Targets")
     assert [(row["measured"].removesuffix("-"), row["verdict"]) for row in rows] == told
     assert [list(row.values()) for row in speed.read_csv("targets.csv")] == [list(row.values()) for row in rows]
