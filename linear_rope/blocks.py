@@ -213,7 +213,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """(B, N) tokens → (B, N, dim), after the last norm."""
         check_tokens(tokens, "tokens", key_padding_mask)
-        segments = segments_of(segment_ids, cu_seqlens, (tokens.shape[0], tokens.shape[1]), key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, tokens, key_padding_mask)
         if segments is None:
             positions = token_positions(tokens.shape[1], key_padding_mask, tokens.device)
         else:

@@ -1,7 +1,7 @@
 """What the states of all attentions can do: move to another device or dtype, leave autograd's graph, be saved.
 
-A state is a named tuple of tensors, None, and such tuples. ``torch.save`` writes one and ``torch.load`` reads it, also
-with ``weights_only``.
+A state is a named tuple of tensors, None, numbers, and such tuples. ``torch.save`` writes one and ``torch.load`` reads
+it, also with ``weights_only``.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ EXACT = ("phase", "stabiliser", "faded", "log_decay")
 
 def mapped(state: Any, function: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
     """The state with ``function(name, tensor)`` in place of each tensor."""
-    if state is None:
-        return None
     if isinstance(state, Tensor):
         return function(name, state)
+    if not isinstance(state, tuple):
+        return state
     if hasattr(state, "_fields"):
         return type(state)(*(mapped(part, function, field) for field, part in zip(state._fields, state, strict=True)))
     return type(state)(mapped(part, function, name) for part in state)

@@ -63,13 +63,17 @@ def pack(options: PackOptions) -> int:
     check_directory(out)
     packed = _packed(directory, out, options.weights)
     trials = directory / TRIALS
-    also = _packed(trials, out / TRIALS, False).files if (trials / "comparison.json").exists() else {}
-    for path, content in (packed.files | also).items():
+    of_trials = _packed(trials, out / TRIALS, False) if (trials / "comparison.json").exists() else _Packed({}, {})
+    for path, content in (packed.files | of_trials.files).items():
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
-    states = Counter(status.state for status in packed.statuses.values())
-    print(f"{out}: {', '.join(f'{count} runs {state}' for state, count in sorted(states.items())) or 'no runs'}")
+    told = [
+        f"{count} {what} {state}"
+        for what, each in (("runs", packed), ("trials of learning rates", of_trials))
+        for state, count in sorted(Counter(status.state for status in each.statuses.values()).items())
+    ]
+    print(f"{out}: {', '.join(told) or 'no runs'}")
     return 0
 
 

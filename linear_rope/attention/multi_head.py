@@ -194,16 +194,15 @@ class RoPEAttention(nn.Module):
                 comes back.
         """
         self.check_inputs(x, context, key_padding_mask)
-        segments = segments_of(segment_ids, cu_seqlens, (x.shape[0], x.shape[1]), key_padding_mask, context=context)
+        segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask, context)
         self._begin()
-        source = x if context is None else context
         tokens = without_padding(x, context, key_padding_mask)
         projected = self.project(*tokens, key_padding_mask, segments=segments)
         if positions is None and segments is not None:
             positions = positions_within(segments, key_padding_mask)
         if positions is None and context is not None and key_padding_mask is not None:
             # The padding is that of the keys; it says nothing about the queries.
-            k_positions = token_positions(source.shape[1], key_padding_mask, x.device)
+            k_positions = token_positions(context.shape[1], key_padding_mask, x.device)
             positions = (token_positions(x.shape[1], None, x.device), k_positions)
         return self._merge(self._attend(projected, key_padding_mask, positions), projected)
 
@@ -226,16 +225,26 @@ class RoPEAttention(nn.Module):
         check_padding_mask(key_padding_mask, *(x if context is None else context).shape[:2])
 
     def attention_weights(
-        self, x: Tensor, key_padding_mask: Tensor | None = None, positions: Positions | None = None
+        self,
+        x: Tensor,
+        key_padding_mask: Tensor | None = None,
+        positions: Positions | None = None,
+        *,
+        segment_ids: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
     ) -> Tensor:
         """The weight of every value in every output of self-attention, (B, H, N, N): the heads give weights @ v.
 
         A local convolution, and the values that ``score_positions`` may have, are added to that. Quadratic in memory;
         for looking at, not for training. For linear attention with RoPE after the map these are the signed weights of
-        RoFormer eq. 19, whose rows need not sum to one. Rows and columns of padding are zero.
+        RoFormer eq. 19, whose rows need not sum to one. Rows and columns of padding are zero. The arguments are
+        those of :meth:`forward`.
         """
         self.check_inputs(x, None, key_padding_mask)
-        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, x, key_padding_mask)
+        projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, segments=segments)
+        if positions is None and segments is not None:
+            positions = positions_within(segments, key_padding_mask)
         return zero_at_padding(self._weights(projected, key_padding_mask, positions), projected.padding)
 
     def _weights(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:

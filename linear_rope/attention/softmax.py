@@ -53,6 +53,7 @@ class KeyValueCache(NamedTuple):
         return detached(self)
 
 
+@savable
 class KeysAndValues(NamedTuple):
     """A context that softmax attention reads.
 
@@ -64,6 +65,14 @@ class KeysAndValues(NamedTuple):
     k: Tensor
     v: Tensor
     key_padding_mask: Tensor | None
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeysAndValues":
+        """On another device, in another dtype."""
+        return moved(self, device, dtype)
+
+    def detach(self) -> "KeysAndValues":
+        """Without the graph that made it."""
+        return detached(self)
 
 
 class SoftmaxRoPEAttention(RoPEAttention):

@@ -277,7 +277,7 @@ def _segments(
         raise ValueError(
             f"segments were given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are in none together"
         )
-    return segments_of(segment_ids, cu_seqlens, (q.shape[0], q.shape[2]), key_padding_mask)
+    return segments_of(segment_ids, cu_seqlens, q[:, 0], key_padding_mask)
 
 
 def _check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:

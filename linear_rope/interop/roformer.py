@@ -56,7 +56,7 @@ class RoFormerEncoder(Encoder):
         check_tokens(tokens, "tokens", key_padding_mask)
         types = self.token_types.weight[0] if token_types is None else self.token_types(token_types)
         x = self.dropout(self.embedding_norm(self.embedding.tokens(tokens) + types))
-        segments = segments_of(segment_ids, cu_seqlens, (tokens.shape[0], tokens.shape[1]), key_padding_mask)
+        segments = segments_of(segment_ids, cu_seqlens, tokens, key_padding_mask)
         places = torch.arange(tokens.shape[1], device=tokens.device)
         places = places if segments is None else positions_within(segments, None)
         for block in self.blocks:

@@ -13,7 +13,7 @@ from linear_rope.tracing import is_watched
 def segments_of(
     segment_ids: Tensor | None,
     cu_seqlens: Tensor | None,
-    shape: tuple[int, int],
+    tokens: Tensor,
     key_padding_mask: Tensor | None = None,
     context: Tensor | None = None,
 ) -> Tensor | None:
@@ -22,13 +22,13 @@ def segments_of(
     Args:
         segment_ids: (B, N) integers, equal within a segment; a segment does not return. Those at padding are not read.
         cu_seqlens: (K + 1,) int32 or int64, where each segment begins and, last, where the last one ends; for B = 1.
-        shape: (B, N).
+        tokens: (B, N, ...), what they divide.
         key_padding_mask: (B, N) bool, True at padding, which belongs to the segment before it.
         context: None, for what reads a context is not packed.
 
     Raises:
-        ValueError: both, a context, another shape or dtype, boundaries that are none, or a segment that returns. Values
-            are checked on a CPU, where nothing traces the call: a GPU would have to be waited for.
+        ValueError: both, a context, another shape, dtype or device, boundaries that are none, or a segment that
+            returns. Values are checked on a CPU, where nothing traces the call: a GPU would have to be waited for.
     """
     if segment_ids is None and cu_seqlens is None:
         return None
@@ -36,10 +36,12 @@ def segments_of(
         raise ValueError("segment_ids and cu_seqlens were both given; give one of them")
     if context is not None:
         raise ValueError("segments were given with a context, whose tokens are in none; give each sequence its own row")
+    shape = tokens.shape[0], tokens.shape[1]
     if segment_ids is None:
         assert cu_seqlens is not None
+        _check_integers("cu_seqlens", cu_seqlens, tokens.device)
         segment_ids = _from_boundaries(cu_seqlens, shape)
-    _check_integers("segment_ids", segment_ids)
+    _check_integers("segment_ids", segment_ids, tokens.device)
     if segment_ids.shape != shape:
         raise ValueError(f"segment_ids has shape {tuple(segment_ids.shape)}; give {shape}, one of each token")
     ids = segment_ids.long()
@@ -55,7 +57,6 @@ def segments_of(
 
 
 def _from_boundaries(cu_seqlens: Tensor, shape: tuple[int, int]) -> Tensor:
-    _check_integers("cu_seqlens", cu_seqlens)
     batch, length = shape
     if batch != 1:
         raise ValueError(f"cu_seqlens was given with {batch} sequences; give one, (1, length, ...), or segment_ids")
@@ -69,10 +70,12 @@ def _from_boundaries(cu_seqlens: Tensor, shape: tuple[int, int]) -> Tensor:
     return torch.searchsorted(cu_seqlens[1:].contiguous(), at, right=True).unsqueeze(0)
 
 
-def _check_integers(name: str, x: Tensor) -> None:
+def _check_integers(name: str, x: Tensor, device: torch.device) -> None:
     if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         came = f"dtype {x.dtype}" if isinstance(x, Tensor) else f"type {type(x).__name__}"
         raise ValueError(f"{name} has {came}; give a tensor of integers")
+    if x.device != device:
+        raise ValueError(f"{name} is on {x.device}, and the tokens on {device}; give both on one device")
 
 
 def last_token(key_padding_mask: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from linear_rope import (
     CausalLM,
     EluPlusOne,
     Encoder,
+    EncoderDecoder,
     FavorPlus,
     LinearRoPEAttention,
     ModelConfig,
@@ -20,6 +21,7 @@ from linear_rope import (
     linear_attention,
 )
 from linear_rope.attention import GatedDelta, Retention, WindowedFavor
+from linear_rope.model import DecoderState
 from tests.linear_rope.tensors import FORMS, HEADS, SETTINGS, D, assert_refused, random, random_qkv
 
 DIM, LENGTH = HEADS * D, 90
@@ -98,6 +100,19 @@ def test_a_segment_is_as_if_it_were_alone(name: str, causal: bool, padded: bool)
     assert_equal(found, wanted, [x, *module.parameters()], padding)
 
 
+@pytest.mark.parametrize(("name", "causal"), [*((name, True) for name in CASES), ("elu+1, plain", False)])
+def test_the_weights_of_a_segment_are_as_if_it_were_alone(name: str, causal: bool) -> None:
+    module, padding = make(name, causal=causal), some_padding()
+    x = random(2, LENGTH, DIM)
+    with torch.no_grad():
+        found = module.attention_weights(x, padding, segment_ids=IDS)
+        wanted = torch.zeros_like(found)
+        for row, at in segments_alone(IDS):
+            alone = module.attention_weights(x[row : row + 1, at], padding[row : row + 1, at])
+            wanted[row, :, at[:, None], at] = alone[0]
+    assert (found - wanted).abs().max() <= EXACT * wanted.abs().max()
+
+
 @pytest.mark.parametrize("decay", [False, True], ids=["no decay", "decay"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
 @pytest.mark.parametrize(("rope", "denominator"), SETTINGS)
@@ -166,6 +181,7 @@ def test_segments_that_are_none_are_refused() -> None:
         ({"segment_ids": ids[0]}, "shape (6,); give (2, 6)"),
         ({"segment_ids": ids.float()}, "dtype torch.float32"),
         ({"segment_ids": ids > 0}, "dtype torch.bool"),
+        ({"segment_ids": ids.to("meta")}, "on meta, and the tokens on cpu"),
         ({"segment_ids": ids, "cu_seqlens": torch.tensor([0, 6])}, "both"),
         ({"cu_seqlens": torch.tensor([0, 6])}, "2 sequences"),
         ({"segment_ids": ids, "context": x}, "context"),
@@ -227,6 +243,23 @@ def test_states_are_saved_moved_and_detached(kernel: str) -> None:
     assert (module.step(following, small)[0] - wanted).abs().max() < 1e-5 * wanted.abs().max()
     assert module.step(following, state.to("cpu", torch.float64))[0].equal(wanted)
     assert_refused(lambda: state.to(dtype=torch.int32), ["floating-point"])
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_a_decoder_s_state_is_saved_moved_and_detached(attention: str) -> None:
+    config = ModelConfig(vocab_size=20, dim=16, layers=2, heads=2, attention=attention, position="rope-before")
+    model = EncoderDecoder(config).double()
+    source, tokens = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[7], [8]])
+    _, state = model.step(tokens, model.start(source))
+    wanted, _ = model.step(tokens, state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    for same in (torch.load(file, weights_only=True), state.detach(), state.to("cpu", torch.float64)):
+        assert type(same) is DecoderState
+        assert torch.equal(model.step(tokens, same)[0], wanted)
+    memory = state.to(dtype=torch.float32).read[0]
+    assert memory[0].dtype == torch.float32
 
 
 def test_states_of_other_attentions_are_refused() -> None:
