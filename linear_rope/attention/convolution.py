@@ -53,7 +53,10 @@ class ShortConvolution(nn.Module):
             taps = (self._tap(x, segments, weight[:, at], at - past) for at in range(weight.shape[1]))
             return torch.stack([*taps]).sum(0)
         if before is not None:
-            padded = torch.cat((before.to(x.dtype), x), dim=1).mT
+            padded = torch.cat((before.to(x.dtype), x), dim=1)
+            if x.shape[1] == 1:  # a convolution wakes threads, also for one token
+                return (padded * weight.mT).sum(1, keepdim=True)
+            padded = padded.mT
         else:
             padded = F.pad(x.mT, (past, 0 if self.causal else past))
         return F.conv1d(padded, weight.unsqueeze(1), groups=x.shape[-1]).mT

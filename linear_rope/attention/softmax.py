@@ -15,12 +15,13 @@ from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotate, rotation_of, rotations
+from linear_rope.positions.rotary import rotate, rotations
 from linear_rope.positions.scores import ScorePositions
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, aligned_positions, check_positions, token_positions
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
+from linear_rope.small_calls import cosine_and_sine
 from linear_rope.states import detached, moved, savable
 from linear_rope.tracing import has_tangent
 
@@ -323,7 +324,7 @@ def rotated(
     q, k = projected.q, projected.k
     dtype = torch.promote_types(q.dtype, torch.float32)
     if projected.angles is not None:
-        q_rotation = k_rotation = rotation_of(projected.angles).to(dtype)
+        q_rotation = k_rotation = cosine_and_sine(projected.angles).to(dtype)
     else:
         q_rotation, k_rotation = rotations(
             q,

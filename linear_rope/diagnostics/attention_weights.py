@@ -15,10 +15,11 @@ from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.functional.decay import fading
 from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.positions.alibi import alibi_bias
-from linear_rope.positions.rotary import apply_rope, rotate, rotation_of
+from linear_rope.positions.rotary import apply_rope, rotate
 from linear_rope.positions.tokens import Positions, align_positions, token_positions
 from linear_rope.positions.xpos import scaled_by_distance
 from linear_rope.precision import full_precision
+from linear_rope.small_calls import cosine_and_sine
 
 
 class AttentionMatrices(NamedTuple):
@@ -74,7 +75,7 @@ def attention_matrices(
 
         def turned(x: Tensor, at: Tensor) -> Tensor:
             if angles is not None:
-                return rotate(x, rotation_of(angles).to(x.dtype))
+                return rotate(x, cosine_and_sine(angles).to(x.dtype))
             return apply_rope(x, at, base=attention.rope_base, scaling=scaling)
 
         at = (align_positions(q_positions, q), align_positions(k_positions, k))

@@ -3,10 +3,12 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
+from linear_rope.small_calls import exponential
 from linear_rope.tracing import in_backward_pass, is_watched
 
 
@@ -135,12 +137,12 @@ def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = F
     """φ(x) of :class:`FavorPlus` for random features ``omega`` (rows, D), differentiated by autograd."""
     # Queries and keys each carry half of softmax's 1/√D.
     scaled = x * x.shape[-1] ** -0.25
-    projected = scaled @ omega.to(x.dtype).T
+    projected = F.linear(scaled.reshape(-1, x.shape[-1]), omega.to(x.dtype)).view(*x.shape[:-1], -1)
     if hyperbolic:
         projected = torch.cat((projected, -projected), dim=-1)
     largest = projected.amax(-1, keepdim=True)
     half_norm = scaled.square().sum(-1, keepdim=True) / 2
-    values = (projected - largest).exp() + eps
+    values = exponential(projected - largest) + eps
     if paired:
         values = values.repeat_interleave(2, dim=-1)
     return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)

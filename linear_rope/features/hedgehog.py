@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.features.base import FeatureMap, Features
+from linear_rope.small_calls import exponential
 
 
 class Hedgehog(FeatureMap):
@@ -31,4 +32,4 @@ class Hedgehog(FeatureMap):
         projected = x + F.linear(x, self.weight.to(x.dtype))
         exponents = torch.cat((projected, -projected), dim=-1)
         largest = exponents.amax(-1, keepdim=True)
-        return Features((exponents - largest).exp() + self.eps, largest)
+        return Features(exponential(exponents - largest) + self.eps, largest)

@@ -1,5 +1,7 @@
 """The exponential of a score up to its second power (Based: Arora et al. 2024, arXiv 2402.18668)."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -49,7 +51,7 @@ class Taylor(FeatureMap):
         x = x.masked_fill(too_long, torch.nan)
         first, second = torch.triu_indices(width, width, device=x.device)
         # Of s²/2 a pair of two channels has the weight 1, as it comes twice, and a square 1/2.
-        weight = (1 - (first == second).to(x.dtype) / 2).sqrt()
+        weight = 1 - (1 - math.sqrt(0.5)) * (first == second).to(x.dtype)
         parts = [torch.ones_like(x[..., :1]), x, x[..., first] * x[..., second] * weight]
         if (1 + width + len(first)) % 2:
             parts.append(torch.zeros_like(x[..., :1]))

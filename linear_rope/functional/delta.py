@@ -62,7 +62,8 @@ def _chunk(
     overlap = faded_by(k @ k.mT, pairs).masked_fill(~before, 0) * beta
     wanted = v if state is None else v - faded_by(k @ state, from_start)
     learnt = torch.linalg.solve_triangular(overlap, wanted * beta, upper=False, unitriangular=True)
-    weights = faded_by(q @ k.mT, pairs).tril()
+    weights = faded_by(q @ k.mT, pairs)
+    weights = weights.tril() if length > 1 else weights
     output = weights @ learnt
     after = k.mT @ faded_by(learnt, to_end)
     if state is not None:

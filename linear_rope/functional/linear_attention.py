@@ -22,11 +22,12 @@ from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, c
 from linear_rope.functional.rows import per_segment
 from linear_rope.functional.terms import Terms, attention_output
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
-from linear_rope.positions.rotary import rotation_of, rotations
+from linear_rope.positions.rotary import rotations
 from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
+from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import has_tangent, is_watched
 
 IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
@@ -267,7 +268,7 @@ def _given_rotation(angles: Tensor, q: Tensor, k: Tensor, width: int, dtype: tor
         raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
     if not angles.is_floating_point():
         raise ValueError(f"angles has dtype {angles.dtype}; give floating-point radians")
-    return rotation_of(angles).to(dtype)
+    return cosine_and_sine(angles).to(dtype)
 
 
 def _segments(

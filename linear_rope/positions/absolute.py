@@ -2,11 +2,11 @@
 
 import math
 
-import torch
 from torch import Tensor, nn
 
 from linear_rope.positions.rotary import rope_frequencies
 from linear_rope.positions.tables import PositionTable
+from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import is_watched
 
 
@@ -84,7 +84,7 @@ class SinusoidalPositions(EmbeddingPositions):
         """(..., N) → (..., N, dim) float32."""
         frequencies = rope_frequencies(self.dim, device=positions.device)
         angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
+        return cosine_and_sine(angles).flip(-1).flatten(-2).float()
 
     def embed(self, x: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         # A sinusoid has a root mean square of 1/√2; at this scale neither it nor the tokens drown the other.

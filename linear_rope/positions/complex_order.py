@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from linear_rope.positions.absolute import EmbeddingPositions
-from linear_rope.positions.rotary import rope_frequencies, rotate, rotation_of
+from linear_rope.positions.rotary import rope_frequencies, rotate
 from linear_rope.positions.tables import PositionTable
+from linear_rope.small_calls import cosine_and_sine
 
 
 class ComplexOrder(EmbeddingPositions):
@@ -36,4 +37,4 @@ class ComplexOrder(EmbeddingPositions):
         frequencies = self.frequencies(tokens).to(shared.dtype) + shared
         angles = torch.remainder(positions.to(shared.dtype).unsqueeze(-1) * frequencies, 2 * math.pi)
         dtype = torch.promote_types(x.dtype, torch.float32)
-        return rotate(x.to(dtype), rotation_of(angles.to(dtype)), layout="half").to(x.dtype)
+        return rotate(x.to(dtype), cosine_and_sine(angles.to(dtype)), layout="half").to(x.dtype)

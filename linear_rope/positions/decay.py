@@ -81,7 +81,8 @@ class GatedDecay(Decay):
         with full_precision(x.device):
             bias = torch.tensor(self.start, dtype=torch.float64, device=x.device) + self.bias
             logits = F.linear(x.to(dtype), self.weight.to(dtype)) + bias.to(dtype)
-            return F.logsigmoid(logits).mT / self.temperature
+            # logsigmoid wakes a team of threads for any number of logits, in every step of decoding.
+            return -F.softplus(-logits, threshold=40.0).mT / self.temperature
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, temperature={self.temperature}"

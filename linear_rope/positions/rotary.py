@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from linear_rope.checks import check_base
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions, align_positions, positions_of_both, token_positions
+from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import has_tangent, is_watched
 
 Layout = Literal["interleaved", "half"]
@@ -75,7 +76,7 @@ def rope_rotation(
     frequencies = make(width, base=base, device=positions.device, scaling=scaling)
     angles = positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
     angles = torch.remainder(angles, 2 * math.pi).to(dtype)
-    return rotation_of(angles)
+    return cosine_and_sine(angles)
 
 
 def rope_table(
@@ -160,11 +161,6 @@ def _stretch(first: int, step: int, width: int, *, base: float, scaling: RopeSca
     """The rotations of 256 positions, first, first + step, ..., as (256, width / 2) complex numbers."""
     positions = torch.arange(first, first + step * STRETCH, step, device="cpu")
     return torch.view_as_complex(rope_rotation(positions, width, base=base, dtype=torch.float64, scaling=scaling))
-
-
-def rotation_of(angles: Tensor) -> Tensor:
-    """Cosine and sine of angles (...), (..., 2)."""
-    return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
 def rotate(x: Tensor, rotation: Tensor, *, layout: Layout = "interleaved") -> Tensor:
