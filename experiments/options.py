@@ -49,7 +49,9 @@ class RunOptions(ListOptions):
 
     study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
-    preset: Literal["smoke", "cpu", "one-thread", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"] = "cpu"
+    preset: Literal[
+        "smoke", "cpu", "one-thread", "decoding", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"
+    ] = "cpu"
     """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
     learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None

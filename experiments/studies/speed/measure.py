@@ -34,7 +34,10 @@ from linear_rope.functional.chunked import CHUNK_SIZE
 
 def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:
     """Every measurement of a complete run, empty, what it says most about first."""
+    return (each for each in _of_every_topic(config) if config.measures(each.topic))
 
+
+def _of_every_topic(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:
     def times(topic: str, length: int | None, cases: list[tuple[str, int]]) -> Iterator[TimeMeasurement]:
         place: Any = {"topic": topic, "length": length, "cases": tuple(cases), "chunk_size": CHUNK_SIZE}
         return (TimeMeasurement(direction=direction, samples=[], **place) for direction in DIRECTIONS[topic])
@@ -42,8 +45,8 @@ def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement
     limits = [SGEMM, COPY] if config.device == "cuda" else [SGEMM]
     cases = [(name, config.gemm_size) for name in limits] + [(OURS, n) for n in config.lengths]
     yield from times("rate", None, cases)
-    for topic, contexts in ((DECODING, config.contexts), (BUSY, config.busy_contexts)):
-        yield from times(topic, None, [(name, n) for n in contexts for name in competitors(topic, n, config)])
+    for topic in (DECODING, BUSY):
+        yield from times(topic, None, [(name, n) for n in config.contexts for name in competitors(topic, n, config)])
     for topic in ("operation", "mapped", "module", "training"):
         for n in config.training_lengths if topic == "training" else config.lengths:
             cases = [(name, n) for name in competitors(topic, n, config)]

@@ -82,7 +82,6 @@ class SpeedConfig:
     position_rounds: Positive
     position_seconds: Number
     contexts: tuple[Length, ...]
-    busy_contexts: tuple[Length, ...]
     performer_contexts: tuple[Length, ...]
     layers: Positive
     dim: Positive
@@ -94,11 +93,16 @@ class SpeedConfig:
     fewest_rounds: Positive
     group_seconds: Number
     sample_seconds: Number
+    topics: tuple[str, ...] | None = None
+    """what is measured; None for all but decoding beside a busy process"""
     memory_lengths: tuple[Length, ...] | None = None
     """the lengths at which memory is measured; all of them if None"""
     precision: str = "float32"
     """dtype of the inputs; on CUDA bfloat16, which FlashAttention needs"""
     device: str = "cpu"
+
+    def measures(self, topic: str) -> bool:
+        return topic != BUSY if self.topics is None else topic in self.topics
 
     @property
     def takes_flash_attention(self) -> bool:

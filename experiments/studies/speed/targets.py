@@ -44,6 +44,8 @@ def targets(results: Results) -> list[Target]:
     is_judged = all(settings[name] in np.atleast_1d(value) for name, value in SETTING.items())
     rows = []
     for line in LINES:
+        if not results.config.measures(line["topic"]):
+            continue
         if line.get("only_threads", settings["threads"]) != settings["threads"]:
             line = line | {"target": ""}
         values = {k: fill(v, settings | line) if isinstance(v, str) else v for k, v in line.items()}

@@ -94,8 +94,16 @@ class Measurements:
 
 
 @pytest.fixture(scope="module")
-def measured(speed):
+def records(speed):
     return Measurements(speed.root)
+
+
+@pytest.fixture
+def measured(speed, records, request):
+    topics, topic = speed.comparison["config"].get("topics"), getattr(request.node, "callspec", None)
+    if topics and not (topic and topic.params.get("topic") in topics):
+        pytest.skip(f"of {', '.join(topics)} alone")
+    return records
 
 
 def test_times_csv(speed, measured):
@@ -252,7 +260,7 @@ def test_every_target(speed, measured):
     sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
     operation, step, token = ("operation", BACKWARD, 1024), ("training", "step", 1024), ("decoding", "token", 1024)
     mapped = "mapped", BACKWARD
-    threads = json.loads((speed.root / "comparison.json").read_text())["config"]["threads"]
+    threads = speed.comparison["config"]["threads"]
     expected = [
         *(
             lambda: at_least(2.3, *operation, EQ_19, f"{EQ_19}, chunked"),
@@ -275,8 +283,7 @@ def test_every_target(speed, measured):
         *(partial(adds, "training", case, "favor+ none") for case in (AFTER, "favor+ rope before")),
         lambda: adds("decays", "elu+1 rope after@decay=gate", "elu+1 rope after"),
         *(
-            partial(at_least, bound if threads == 1 else None, topic, "token", length, case, SOFTMAX)
-            for topic in DECODING
+            partial(at_least, bound if threads == 1 else None, "decoding", "token", length, case, SOFTMAX)
             for case in (AFTER, "elu+1 rope after")
             for bound, length in ((1.3, 1024), (2, 2048), (4, 8192))
         ),
@@ -293,11 +300,27 @@ def test_every_target(speed, measured):
         except KeyError:  # a reference from before this was measured
             told.append(("", "not measured"))
     if threads != 1:  # the targets of decoding are of one thread; others are shown where they were measured
-        first = len(told) - 3 - 12
+        first = len(told) - 3 - 6
         told[first:-3] = [row for row in told[first:-3] if row[0]]
     rows = speed.table("Targets")
     assert [(row["measured"].removesuffix("-"), row["verdict"]) for row in rows] == told
     assert [list(row.values()) for row in speed.read_csv("targets.csv")] == [list(row.values()) for row in rows]
+
+
+@pytest.mark.parametrize("topic", DECODING)
+def test_targets_of_decoding(speed, measured, topic):
+    verdicts = {row["what"]: (row["measured"], row["verdict"]) for row in speed.table("Targets")}
+    for case in (AFTER, "elu+1 rope after"):
+        for bound, length in ((1.3, 1024), (2, 2048), (4, 8192)):
+            found = verdicts.get(f"{topic}, context {length:,}: {case}: speed against softmax rope")
+            if (topic, "token", length, case) not in measured.seconds:
+                assert found in (None, ("", "not measured"), ("-", "not measured"))
+                continue
+            low, median, high = quartiles(measured.ratio(topic, "token", length, SOFTMAX, case))
+            verdict = "met" if median >= bound else "missed"
+            if speed.comparison["config"]["threads"] != 1:
+                verdict = "no target"
+            assert found == (f"{median:.3g} times [{low:.3g}, {high:.3g}]", verdict)
 
 
 def curves_of(rows):
