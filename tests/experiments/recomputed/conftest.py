@@ -197,8 +197,8 @@ def rebuild_reference(name, directory):
     return rebuild(directory / name)
 
 
-def reference(name):
-    @pytest.fixture(scope="session", name=name)
+def reference(name, fixture=None):
+    @pytest.fixture(scope="session", name=fixture or name)
     def rebuilt(tmp_path_factory):
         return rebuild_reference(name, tmp_path_factory.mktemp("reference"))
 
@@ -206,6 +206,7 @@ def reference(name):
 
 
 convergence, decay, speed = map(reference, ("convergence", "decay", "speed"))
+decoding = reference("speed-decoding", "decoding")
 
 
 @pytest.fixture(scope="session")

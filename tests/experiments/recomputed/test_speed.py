@@ -94,16 +94,8 @@ class Measurements:
 
 
 @pytest.fixture(scope="module")
-def records(speed):
+def measured(speed):
     return Measurements(speed.root)
-
-
-@pytest.fixture
-def measured(speed, records, request):
-    topics, topic = speed.comparison["config"].get("topics"), getattr(request.node, "callspec", None)
-    if topics and not (topic and topic.params.get("topic") in topics):
-        pytest.skip(f"of {', '.join(topics)} alone")
-    return records
 
 
 def test_times_csv(speed, measured):
@@ -152,8 +144,16 @@ def cells(speed, title):
     }
 
 
-@pytest.mark.parametrize("topic", TITLES)
+@pytest.mark.parametrize("topic", list(TITLES)[:-1])
 def test_every_cell_of_times_and_memory(speed, measured, topic):
+    check_times(speed, measured, topic)
+    title = TITLES[topic]
+    memory = {(None, *key[1:]): found for key, found in measured.memory.items() if key[0] == topic}
+    shown = {key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})" for key, (rise, extra) in memory.items()}
+    assert (cells(speed, f"{title.format('memory')}: the numbers") if shown else {}) == shown
+
+
+def check_times(speed, measured, topic):
     times, title = measured.times(topic), TITLES[topic]
     expected = {}
     for (direction, length, case), seconds in times.items():
@@ -161,13 +161,10 @@ def test_every_cell_of_times_and_memory(speed, measured, topic):
         ratio = "" if case == REFERENCES[topic] else f"; {median:.2f} [{low:.2f}, {high:.2f}]"
         expected[direction, length, case] = f"{in_words(statistics.median(seconds))}{ratio}"
     name = f"{title.format('time')}: the numbers"
-    assert (cells(speed, name) if times else {}) == expected
-    for row in speed.table(name) if times else []:
+    assert cells(speed, name) == expected
+    for row in speed.table(name):
         length = int(row["N"].replace(",", ""))
         assert row["rounds"] == str(len(times[row["what"], length, REFERENCES[topic]]))
-    memory = {(None, *key[1:]): found for key, found in measured.memory.items() if key[0] == topic}
-    shown = {key: f"{extra / MIB:,.1f} MiB ({rise / MIB:,.1f})" for key, (rise, extra) in memory.items()}
-    assert (cells(speed, f"{title.format('memory')}: the numbers") if shown else {}) == shown
 
 
 @pytest.mark.parametrize(
@@ -260,7 +257,6 @@ def test_every_target(speed, measured):
     sizes = {size for (fact, _, case), size in measured.facts.items() if (fact, case) == ("state_bytes", AFTER)}
     operation, step, token = ("operation", BACKWARD, 1024), ("training", "step", 1024), ("decoding", "token", 1024)
     mapped = "mapped", BACKWARD
-    threads = speed.comparison["config"]["threads"]
     expected = [
         *(
             lambda: at_least(2.3, *operation, EQ_19, f"{EQ_19}, chunked"),
@@ -283,9 +279,9 @@ def test_every_target(speed, measured):
         *(partial(adds, "training", case, "favor+ none") for case in (AFTER, "favor+ rope before")),
         lambda: adds("decays", "elu+1 rope after@decay=gate", "elu+1 rope after"),
         *(
-            partial(at_least, bound if threads == 1 else None, "decoding", "token", length, case, SOFTMAX)
+            partial(at_least, None, "decoding", "token", length, case, SOFTMAX)
             for case in (AFTER, "elu+1 rope after")
-            for bound, length in ((1.3, 1024), (2, 2048), (4, 8192))
+            for length in (1024, 2048, 8192)
         ),
         lambda: even(tokens, 0.1),
         lambda: (" to ".join(f"{size / 1024:,.0f} KiB" for size in sorted(sizes)), len(sizes) == 1),
@@ -299,28 +295,25 @@ def test_every_target(speed, measured):
             told.append((words, verdicts[is_met]))
         except KeyError:  # a reference from before this was measured
             told.append(("", "not measured"))
-    if threads != 1:  # the targets of decoding are of one thread; others are shown where they were measured
-        first = len(told) - 3 - 6
-        told[first:-3] = [row for row in told[first:-3] if row[0]]
+    # Without a target it is shown where it was measured.
+    told[-9:-3] = [row for row in told[-9:-3] if row[0]]
     rows = speed.table("Targets")
     assert [(row["measured"].removesuffix("-"), row["verdict"]) for row in rows] == told
     assert [list(row.values()) for row in speed.read_csv("targets.csv")] == [list(row.values()) for row in rows]
 
 
-@pytest.mark.parametrize("topic", DECODING)
-def test_targets_of_decoding(speed, measured, topic):
-    verdicts = {row["what"]: (row["measured"], row["verdict"]) for row in speed.table("Targets")}
-    for case in (AFTER, "elu+1 rope after"):
-        for bound, length in ((1.3, 1024), (2, 2048), (4, 8192)):
-            found = verdicts.get(f"{topic}, context {length:,}: {case}: speed against softmax rope")
-            if (topic, "token", length, case) not in measured.seconds:
-                assert found in (None, ("", "not measured"), ("-", "not measured"))
-                continue
-            low, median, high = quartiles(measured.ratio(topic, "token", length, SOFTMAX, case))
-            verdict = "met" if median >= bound else "missed"
-            if speed.comparison["config"]["threads"] != 1:
-                verdict = "no target"
-            assert found == (f"{median:.3g} times [{low:.3g}, {high:.3g}]", verdict)
+def test_what_is_shown_of_decoding_alone(decoding):
+    measured, verdicts = Measurements(decoding.root), {row["what"]: row for row in decoding.table("Targets")}
+    assert len(verdicts) == 2 * 2 * 3 + 3
+    for topic, case, (bound, length) in itertools.product(
+        DECODING, (AFTER, "elu+1 rope after"), ((1.3, 1024), (2, 2048), (4, 8192))
+    ):
+        low, median, high = quartiles(measured.ratio(topic, "token", length, SOFTMAX, case))
+        row = verdicts[f"{topic}, context {length:,}: {case}: speed against softmax rope"]
+        assert row["measured"] == f"{median:.3g} times [{low:.3g}, {high:.3g}]"
+        assert row["verdict"] == ("met" if median >= bound else "missed")
+    for topic in DECODING:
+        check_times(decoding, measured, topic)
 
 
 def curves_of(rows):
