@@ -193,3 +193,8 @@ def test_the_table_of_speed_is_the_committed_one():
     assert len(targets) > 10
     for row in targets:
         assert "| " + " | ".join((row["what"], row["target"], row["measured"], row["verdict"])) + " |" in SPEED
+    with (PROJECT / "results/reference/speed-decoding/targets.csv").open(encoding="utf-8") as file:
+        decoding = [row for row in csv.DictReader(file) if "softmax" in row["what"]]
+    assert len(decoding) == 12
+    for row in decoding:
+        assert f"{row['measured']}, {row['verdict']}" in SPEED
