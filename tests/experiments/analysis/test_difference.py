@@ -81,6 +81,7 @@ def test_equal_differences_are_judged_by_what_a_value_resolves():
     assert paired_test([1.0] * 3, 0.05, resolution=0.01).outcome == "above"
 
 
+@pytest.mark.slow
 def test_no_verdict_is_wrong_more_often_than_its_level():
     # By simulation: 4,000 comparisons have a standard error of √(0.05·0.95/4000) = 0.0034; five of them are allowed.
     draws = np.random.default_rng(0).normal(scale=0.01, size=(4000, 5))

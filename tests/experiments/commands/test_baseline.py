@@ -53,6 +53,7 @@ def recorded(root):
     return json.loads((root / "comparison.json").read_text())["baseline"]
 
 
+@pytest.mark.slow
 def test_without_the_studys_baselines_the_first_variant_is_taken(made, capsys):
     for name in ("report.md", "report.html", "summary.csv", "comparison.json"):
         assert "was not run" not in (made / name).read_text()
@@ -84,6 +85,7 @@ def test_a_report_can_compare_with_another_variant_than_is_on_record(copy, capsy
     assert rows(copy) == {"softmax-rope": before}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_chosen_baseline_is_recorded_and_kept_when_the_comparison_goes_on(copy, capsys):
     (before,) = rows(copy).values()
@@ -161,6 +163,7 @@ def test_each_takes_its_own_where_that_was_run_and_only_the_others_the_first(mak
     assert page.count(f"{own}; softmax-rope where that was not run") == 3  # below the table and two figures
 
 
+@pytest.mark.slow
 def test_all_tables_and_figures_take_the_chosen_one_and_the_answer_says_nothing_else(make_comparison, tmp_path):
     root = make_comparison(tmp_path / "made", ",".join(ENDS), 3, loss=ends, baseline="softmax-rope")
     assert main(["report", str(root)]) == 0

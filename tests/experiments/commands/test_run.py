@@ -97,6 +97,7 @@ def test_running_again_trains_nothing_and_changes_no_record(comparison, tmp_path
     assert {path: path.read_bytes() for path in again.rglob("metrics.jsonl")} == before
 
 
+@pytest.mark.slow
 def test_the_report_is_rebuilt_from_the_records_alone(comparison, capsys):
     made = [comparison / name for name in ("curves.csv", "summary.csv", "report.html", "report.md")]
     before = [path.read_bytes() for path in made]
@@ -195,6 +196,7 @@ def test_a_second_run_of_the_same_directory_is_refused_while_the_first_holds_it(
     assert "elsewhere is a link to /tmp" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_trial_that_was_made_with_something_else_is_refused(tmp_path, capsys):
     out = tmp_path / "tuned"
@@ -272,6 +274,7 @@ def test_names_with_spaces_line_breaks_markup_and_bytes_that_are_no_text_work_to
         assert "\\udcff" in report
 
 
+@pytest.mark.slow
 def test_floors_are_computed_once_for_a_number_of_steps_and_not_for_a_plan(tmp_path, capsys, monkeypatch):
     computed, floors = [], NextByte.floors
     monkeypatch.setattr(NextByte, "floors", lambda self, config: computed.append(config.steps) or floors(self, config))

@@ -252,6 +252,7 @@ def test_a_task_is_not_for_other_studies(capsys):
     assert "--pack is for run benchmark" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_packed_tasks_are_gone_on_from_and_nothing_is_repeated(tmp_path, capsys):
     """Two tasks at smoke size; then on a machine that has only what was packed."""
     pytest.importorskip("pyarrow")
@@ -295,6 +296,7 @@ def test_times():
     assert [parse_time(text) for text in ("2h", "90m", "6m", "45s", "0.5h")] == [7200, 5400, 360, 45, 1800]
 
 
+@pytest.mark.slow
 def test_a_study_starts_no_run_that_there_is_no_time_for(tmp_path, capsys, monkeypatch):
     """The first run fits by its estimate, the second does not."""
     estimates = {"softmax-rope": 0.001, "elu+1-none": 1e6}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), [("imdb", 75_000), ("newsgroups-text", 18_846)])
 def test_documents_begin_behind_blank_lines(name, number, real):
     corpus = real(name)

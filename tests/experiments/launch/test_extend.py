@@ -64,6 +64,7 @@ def test_with_more_seeds_and_variants_nothing_there_is_touched(copy):
     assert (copy / "softmax-none" / "seed1" / "metrics.jsonl").is_file()
 
 
+@pytest.mark.slow
 def test_an_extension_that_was_killed_between_two_runs_goes_on(copy, monkeypatch, tmp_path):
     from experiments.launch import extend
 
@@ -84,6 +85,7 @@ def test_an_extension_that_was_killed_between_two_runs_goes_on(copy, monkeypatch
     assert sorted(map(json.dumps, tested[0])) == sorted(map(json.dumps, tested[1]))
 
 
+@pytest.mark.slow
 def test_trials_of_learning_rates_stay_as_long_as_they_were(tmp_path):
     root = tmp_path / "tuned"
     rates = "--learning-rates", "0.01,0.02,0.04"
@@ -144,6 +146,7 @@ def test_what_is_refused_after_all_is_read_leaves_it_as_it_was(copy, capsys):
     assert content(copy) == before
 
 
+@pytest.mark.slow
 def test_no_weights_from_the_fall_are_left_to_go_on_from(tmp_path):
     often = "--checkpoint-every", "1", "--kept-checkpoints", "5"
     assert run(tmp_path / "short", *often, variants="softmax-rope") == 0

@@ -158,6 +158,7 @@ def test_prepared_runs_are_trained_by_their_own_commands(tmp_path, text, local, 
     assert repeated_rows(out / VARIANT / "seed0/metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_run_is_trained_from_any_directory(tmp_path, monkeypatch):
     small = ["--preset", "smoke", "--steps", "2", "--evaluate-every", "2", "--checkpoint-every", "2", "--workers", "1"]
     small += ["--variants", "softmax-rope"]

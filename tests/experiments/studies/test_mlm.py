@@ -57,6 +57,7 @@ def test_a_run_has_a_tokenizer_an_encoder_and_a_report(tmp_path):
     assert "RoFormer's figure 3" in (out / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_one_that_ends_among_its_trials_goes_on_with_its_tokenizer(tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt

@@ -57,6 +57,7 @@ def test_a_budget_that_was_not_trained_is_no_part_of_it(made_up):
     assert not found["softmax-gains-on-decay"].was_asked
 
 
+@pytest.mark.slow
 def test_the_answer_gives_the_difference_at_both_ends(made_up):
     root, comparison, curves = made_up()
     rows = judged(TOKENS, root, comparison, curves)

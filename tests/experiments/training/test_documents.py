@@ -64,6 +64,7 @@ def test_documents_of_the_standard_library_are_its_files():
         assert content[begin:end].tobytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_comparison_is_trained_on_documents(tmp_path):
     settings = {"experiment": "convergence", "preset": "smoke", "seeds": 1, "steps": 4, "packing": "documents"}
     found = compare(["softmax-rope", "elu+1-rope-after"], out=tmp_path / "run", **settings)

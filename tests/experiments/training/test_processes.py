@@ -89,6 +89,7 @@ def assert_same_curve(one, other):
         assert row == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", SHARD)
 def test_four_processes_give_the_loss_curve_of_one(processes, tmp_path, shard):
     config = dataclasses.replace(CONFIG, steps=50, evaluation_windows=16, test_windows=16)  # a batch for each

@@ -221,6 +221,7 @@ def test_export_is_the_model_and_leaves_nothing_in_it(kind: str, how: str, maske
     assert_near(exported(tokens, **options).logits, found, ROUNDING)
 
 
+@pytest.mark.slow
 @TRACED
 def test_one_graph_is_compiled_and_equal(kind: str, how: str, masked: bool) -> None:
     torch.compiler.reset()
@@ -254,6 +255,7 @@ def test_packed_sequences_do_not_see_each_other(kind: str) -> None:
     assert_near(shifted[:, 3:], alone, 1e-12)
 
 
+@pytest.mark.slow
 def test_compiled_packed_sequences_are_refused_by_what_runs() -> None:
     torch.compiler.reset()
     model, tokens, packed = model_of("llama"), text(), torch.arange(LENGTH)[None] % 10
