@@ -26,7 +26,7 @@ def cosine_and_sine(angles: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
-def exponential(x: Tensor) -> Tensor:
+def exponential_of_negative(x: Tensor) -> Tensor:
     """e^x, for x ≤ 0."""
     if are_few(x):
         share = x.sigmoid()  # of e^x in 1 + e^x

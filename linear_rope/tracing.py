@@ -1,7 +1,7 @@
 """What is asked of PyTorch by names that are not public."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 
@@ -18,6 +18,11 @@ def is_watched() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
     )
+
+
+def are_plain(*tensors: object) -> bool:
+    """Whether those that are tensors hold their numbers themselves, as what takes pointers needs."""
+    return all(type(x) in (Tensor, nn.Parameter) for x in tensors if isinstance(x, Tensor))
 
 
 def has_tangent(*tensors: object) -> bool:

@@ -194,7 +194,13 @@ def test_the_table_of_speed_is_the_committed_one():
     for row in targets:
         assert "| " + " | ".join((row["what"], row["target"], row["measured"], row["verdict"])) + " |" in SPEED
     with (PROJECT / "results/reference/speed-decoding/targets.csv").open(encoding="utf-8") as file:
-        decoding = [row for row in csv.DictReader(file) if "softmax" in row["what"]]
-    assert len(decoding) == 12
-    for row in decoding:
-        assert f"{row['measured']}, {row['verdict']}" in SPEED
+        decoding = {row["what"]: row for row in csv.DictReader(file)}
+    for length, target in ((1024, "1.3"), (2048, "2"), (8192, "4")):
+        cells = [
+            decoding[f"{topic}, context {length:,}: {case} rope after: speed against softmax rope"]
+            for topic in ("decoding", "decoding beside a busy process")
+            for case in ("favor+", "elu+1")
+        ]
+        assert {cell["target"] for cell in cells} == {f"at least {target} times"}
+        row = " | ".join(f"{cell['measured']}, {cell['verdict']}" for cell in cells)
+        assert f"| {length:,} | {target} | {row} |" in SPEED

@@ -13,7 +13,7 @@ from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
 from linear_rope.functional.call import Call
 from linear_rope.functional.decay import with_resets
-from linear_rope.functional.linear_attention import both_ways, prepare, with_state
+from linear_rope.functional.linear_attention import both_ways, check_scale, prepare, with_state
 from linear_rope.functional.operator import attend
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_map
@@ -26,7 +26,7 @@ from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.states import detached, moved, savable
-from linear_rope.tracing import has_tangent, is_watched
+from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 
 @savable
@@ -201,7 +201,10 @@ class LinearRoPEAttention(RoPEAttention):
     def _one_more(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State
     ) -> Call | None:
-        """One token after a state as the native kernel takes it; None where more is to be done than it does."""
+        """One token after a state as the native kernel takes it; None where more is to be done than it does.
+
+        The module's settings were checked when the prompt was read.
+        """
         q, k, v = projected.q, projected.k, projected.v
         formula = self.feature_map.formula()
         if (
@@ -211,7 +214,8 @@ class LinearRoPEAttention(RoPEAttention):
             or key_padding_mask is not None
             or q.shape[2] > 1
             or not q.numel()
-            or state.memory.dtype != q.dtype
+            or not q.dtype == k.dtype == v.dtype == state.memory.dtype
+            or not are_plain(q, k, v, projected.log_decay, *state)
             or torch.is_grad_enabled()
             or is_watched()
             or has_tangent(q, k, v, projected.log_decay, *state)
@@ -224,7 +228,10 @@ class LinearRoPEAttention(RoPEAttention):
             base, scaling = self.rope_base, self.rope_scaling
             rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=q.dtype, scaling=scaling)
         log_decay = None if projected.log_decay is None else with_resets(projected.log_decay)
-        return call_of_map(formula, q, k, v, log_decay, None, rotation, rotation, self.denominator, state)
+        turns = rotation, rotation
+        call = call_of_map(formula, q, k, v, log_decay, None, *turns, self.denominator, state)
+        check_scale(state, call.has_scale)
+        return call
 
     def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
         """The output of more tokens, and the state after them."""
@@ -233,6 +240,7 @@ class LinearRoPEAttention(RoPEAttention):
         if inputs.q.shape[2] > 1 or native.takes(inputs.dtype, inputs.q.device):
             return with_state(inputs, state)
         terms = inputs.terms()
+        check_scale(state, terms.key_scale is not None)
         state = add_key(state, terms, 0)
         return attention_output(read_state(terms, state), terms.query_scale), state
 

@@ -405,8 +405,7 @@ class RoPEAttention(nn.Module):
         """The output of the module from that of its heads, (B, H, N, D); what was projected has padding and more."""
         padding, local = (None, None) if projected is None else (projected.padding, projected.local)
         y = zero_at_padding(y, padding).transpose(1, 2).flatten(2)
-        y = self.out(y if local is None else y + local)
-        return self.dropout(y) if self.training else y
+        return self.dropout(self.out(y if local is None else y + local))
 
     def _check_state(self, x: Tensor, state: Any) -> None:
         """Raises ValueError unless this attention can go on with ``x`` from ``state``."""

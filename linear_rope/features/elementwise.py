@@ -6,7 +6,7 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
-from linear_rope.small_calls import exponential
+from linear_rope.small_calls import exponential_of_negative
 
 # elu(x) + 1 is e^x below zero: at e^−30 = 1e-13 it stops, so that the smallest denominator that products of two can
 # make, and the gradients that are divided by it, are ordinary float32 numbers.
@@ -32,7 +32,7 @@ class EluPlusOne(FeatureMap):
 
     def features(self, x: Tensor) -> Features:
         # elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which keeps precision where elu(x) is close to −1.
-        values = exponential(x.clamp(SMALLEST_EXPONENT, 0)) + x.relu()
+        values = exponential_of_negative(x.clamp(SMALLEST_EXPONENT, 0)) + x.relu()
         return Features(values.repeat_interleave(2, dim=-1) if self.paired else values, None)
 
     def formula(self) -> FormulaCall | None:

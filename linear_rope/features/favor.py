@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
-from linear_rope.small_calls import exponential
+from linear_rope.small_calls import exponential_of_negative
 from linear_rope.tracing import in_backward_pass, is_watched
 
 
@@ -142,7 +142,7 @@ def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = F
         projected = torch.cat((projected, -projected), dim=-1)
     largest = projected.amax(-1, keepdim=True)
     half_norm = scaled.square().sum(-1, keepdim=True) / 2
-    values = exponential(projected - largest) + eps
+    values = exponential_of_negative(projected - largest) + eps
     if paired:
         values = values.repeat_interleave(2, dim=-1)
     return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)

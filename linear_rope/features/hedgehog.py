@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linear_rope.features.base import FeatureMap, Features
-from linear_rope.small_calls import exponential
+from linear_rope.small_calls import exponential_of_negative
 
 
 class Hedgehog(FeatureMap):
@@ -32,4 +32,4 @@ class Hedgehog(FeatureMap):
         projected = x + F.linear(x, self.weight.to(x.dtype))
         exponents = torch.cat((projected, -projected), dim=-1)
         largest = exponents.amax(-1, keepdim=True)
-        return Features(exponential(exponents - largest) + self.eps, largest)
+        return Features(exponential_of_negative(exponents - largest) + self.eps, largest)

@@ -179,8 +179,19 @@ def one_pass(denominator: Denominator, before: State | None, implementation: str
 
 
 def after(before: State | None, call: Call) -> Call:
-    """The call, after a state."""
-    return call if before is None else call._replace(**before._asdict())
+    """The call, after a state. Raises ValueError for that of another feature map, where it can be told."""
+    if before is None:
+        return call
+    check_scale(before, call.has_scale)
+    return call._replace(**before._asdict())
+
+
+def check_scale(state: State, has_scale: bool) -> None:
+    """Raises ValueError unless the keys that were summed had a scale as those to come have."""
+    if (state.stabiliser is None) == has_scale:
+        raise ValueError(
+            "state is that of an attention with another feature_map; give one that prefill gave with this one"
+        )
 
 
 def _attend_recurrently(terms: Terms) -> Attended:

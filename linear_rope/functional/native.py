@@ -162,7 +162,7 @@ def _padded(count: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _without_tensors(
+def _sizes_and_settings(
     batch: int,
     heads: int,
     length: int,
@@ -217,7 +217,7 @@ class _Arguments:
         self.memory = (batch, heads, self.features, self.values)
         sizes = batch, heads, length, keys, width, self.values, self.features
         settings = call.formula, tuple(call.numbers), call.denominator, torch.get_num_threads()
-        self.c = _Call.from_buffer_copy(_without_tensors(*sizes, *settings))
+        self.c = _Call.from_buffer_copy(_sizes_and_settings(*sizes, *settings))
         self.rows("q", call.q, *self.queries, width)
         self.rows("k", call.k, *self.keys, width)
         self.rows("v", call.v, *self.keys, self.values)
@@ -260,15 +260,20 @@ class _Arguments:
 
     def out(self, name: str, x: Tensor) -> Tensor:
         """A contiguous tensor of this file's own, which is written to."""
-        self.kept.append(x)
-        setattr(self.c, name, x.data_ptr())
+        setattr(self.c, name, self.pointer(name, x))
         return x
 
     def out_rows(self, name: str, x: Tensor) -> Tensor:
         """Likewise one whose last axis is contiguous."""
-        self.kept.append(x)
-        setattr(self.c, name, _Rows(x.data_ptr(), *x.stride()[:3]))
+        setattr(self.c, name, _Rows(self.pointer(name, x), *x.stride()[:3]))
         return x
+
+    def pointer(self, name: str, x: Tensor) -> int:
+        self.kept.append(x)
+        pointer = x.data_ptr()
+        if not pointer and x.numel():
+            raise ValueError(f"{name} is a {type(x).__name__}, which holds no numbers itself; give plain tensors")
+        return pointer
 
     def run(self, function: str) -> None:
         native, _ = _loaded()

@@ -9,11 +9,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from linear_rope.functional import blockwise, native
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
-from linear_rope.tracing import has_tangent, is_watched
+from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
@@ -33,7 +33,7 @@ def attend(call: Call, implementation: str = "auto") -> Result:
         _check_forward_mode(call)
         return blockwise.attend(call, keep=False)
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
-    if not keep and not is_watched() and type(call.q) in (Tensor, nn.Parameter):
+    if not keep and not is_watched() and are_plain(*call):
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
     # Compilers and tracers follow an operator, function transforms an autograd.Function.
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from linear_rope.small_calls import are_few, cosine_and_sine, exponential
+from linear_rope.small_calls import are_few, cosine_and_sine, exponential_of_negative
 from tests.linear_rope.tensors import random
 
 COUNT = """
@@ -84,5 +84,5 @@ def test_functions_of_few_numbers(dtype: torch.dtype) -> None:
     assert (found - torch.stack((exact.cos(), exact.sin()), dim=-1)).abs().max() <= eps
     exact = -exact.abs()
     # Two roundings of a quotient, and one of each of its parts.
-    assert ((exponential(exact.to(dtype)).double() - exact.exp()) / exact.exp()).abs().max() <= 4 * eps
-    assert exponential(torch.tensor([0.0, -1e4, -torch.inf], dtype=dtype)).tolist() == [1, 0, 0]
+    assert ((exponential_of_negative(exact.to(dtype)).double() - exact.exp()) / exact.exp()).abs().max() <= 4 * eps
+    assert exponential_of_negative(torch.tensor([0.0, -1e4, -torch.inf], dtype=dtype)).tolist() == [1, 0, 0]

@@ -56,8 +56,11 @@ def busy_process() -> Iterator[None]:
     process = context.Process(target=_multiply, args=(has_begun,), daemon=True)
     process.start()
     try:
-        has_begun.wait()
+        if not has_begun.wait(60):
+            raise RuntimeError("the process that was to be busy did not begin within a minute")
         yield
+        if not process.is_alive():
+            raise RuntimeError("the process that was to be busy ended too early")
     finally:
         process.kill()
         process.join()

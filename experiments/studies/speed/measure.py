@@ -105,15 +105,15 @@ def _times(plan: TimeMeasurement, config: SpeedConfig) -> Found:
             calls[name, length] = build(plan.topic, plan.direction, name, length, config)
         except Exception as error:
             failures[name, length] = benchmark.reason(error)
-    has_many = plan.topic in ("positions", "decays", DECODING, BUSY)
+    many_rounds = plan.topic in ("positions", "decays", DECODING, BUSY)
     with benchmark.busy_process() if plan.topic == BUSY else contextlib.nullcontext():
         seconds, failed = benchmark.time_in_turn(
             {key: call.run for key, call in calls.items()},
             threads=config.threads,
             sample_seconds=config.sample_seconds,
-            rounds=config.position_rounds if has_many else config.rounds,
+            rounds=config.position_rounds if many_rounds else config.rounds,
             fewest_rounds=config.fewest_rounds,
-            budget=config.position_seconds if has_many else config.group_seconds,
+            budget=config.position_seconds if many_rounds else config.group_seconds,
         )
     samples = [records.Sample(*key, values, **calls[key].facts) for key, values in seconds.items()]
     return {"samples": samples}, failures | failed

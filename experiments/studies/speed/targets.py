@@ -46,7 +46,7 @@ def targets(results: Results) -> list[Target]:
     for line in LINES:
         if not results.config.measures(line["topic"]):
             continue
-        if line.get("alone") and results.config.topics is None:
+        if line.get("own_preset") and results.config.topics is None:
             line = line | {"target": ""}
         values = {k: fill(v, settings | line) if isinstance(v, str) else v for k, v in line.items()}
         try:

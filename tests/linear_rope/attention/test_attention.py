@@ -164,6 +164,14 @@ def test_steps_follow_a_long_prompt(feature_map: str, grad: bool) -> None:
         assert_near(in_steps(module, x, 1100, mask[:, :1100]), module(x, key_padding_mask=mask))
 
 
+def test_dropout_of_a_model_in_evaluation_can_be_switched_on() -> None:
+    """As for Monte Carlo dropout."""
+    attention, x = LinearRoPEAttention(8, 2, dropout=0.5).eval(), random(1, 5, 8).float()
+    assert torch.equal(attention(x), attention(x))
+    attention.dropout.train()
+    assert not torch.equal(attention(x), attention(x))
+
+
 def test_a_state_of_another_denominator_is_refused() -> None:
     with_sums, without = (LinearRoPEAttention(8, 2, causal=True, denominator=each) for each in ("unrotated", "none"))
     x = random(1, 5, 8).float()

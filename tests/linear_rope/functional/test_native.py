@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, kernels, linear_attention
 from linear_rope.functional import native
@@ -315,6 +316,53 @@ def test_a_prompt_and_steps_give_what_the_whole_gives(feature_map, decay):
             y, state = module.step(x[:, index : index + 1], state)
             rows.append(y)
     torch.testing.assert_close(torch.cat(rows, dim=1), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_which_tokens_take_the_short_way(monkeypatch):
+    """And what does not: right as well, or refused, and no pointer to nothing."""
+    taken = []
+    short = native.step
+    monkeypatch.setattr(native, "step", lambda call: taken.append(1) or short(call))
+    plain = LinearRoPEAttention(12, 3, causal=True).double()
+    selective = LinearRoPEAttention(12, 3, causal=True, rope_angles="selective").double()
+    before = LinearRoPEAttention(12, 3, causal=True, rope="before").double()
+    x = torch.randn(2, 6, 12, dtype=torch.float64)
+
+    def steps(attention, last=x[:, 5:], change=lambda state: state):
+        taken.clear()
+        with torch.no_grad():
+            _, state = attention.prefill(x[:, :5])
+            return attention.step(last, change(state))[0], len(taken)
+
+    for attention, count in ((plain, 1), (selective, 0), (before, 0)):
+        y, found = steps(attention)
+        torch.testing.assert_close(y, attention(x)[:, 5:], rtol=1e-10, atol=1e-10)
+        assert found == count
+    expected = plain(x)[:, 5:]
+    y, found = steps(plain, TwoTensor(x[:, 5:], x[:, 5:]))
+    assert found == 0
+    torch.testing.assert_close(y.a, expected, rtol=1e-10, atol=1e-10)
+
+    def twice(state):
+        memory = TwoTensor(state.sums.memory, state.sums.memory)
+        return state._replace(sums=state.sums._replace(memory=memory))
+
+    y, found = steps(plain, change=twice)
+    assert found == 0
+    torch.testing.assert_close(y.a, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_state_of_another_feature_map_is_refused():
+    maps = [FavorPlus(4, 4), EluPlusOne(4)]
+    x = torch.randn(1, 3, 12)
+    for mine, other in (maps, maps[::-1]):
+        attention, another = (LinearRoPEAttention(12, 3, feature_map=each, causal=True) for each in (mine, other))
+        _, state = another.prefill(x)
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="with another feature_map"):
+                attention.step(x[:, :1], state)
+            with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="with another feature_map"):
+                attention.prefill(x, state=state)
 
 
 @pytest.mark.parametrize("decay", ["none", "gate"])
