@@ -29,7 +29,7 @@ from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
 from linear_rope.tracing import has_tangent, is_watched
 
-IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
+IMPLEMENTATIONS = ("reference", "chunked", "native", "triton", "recurrent", "fla")
 
 
 def linear_attention(
@@ -131,7 +131,7 @@ def linear_attention(
             angles=angles,
         )
         check_decay_values(inputs.log_decay)
-        if implementation in ("auto", "chunked", "native"):
+        if implementation in ("auto", "chunked", "native", "triton"):
             if causal:
                 return attend(inputs.call(), implementation).output.to(v.dtype)
             return both_ways(inputs, implementation, segments).to(v.dtype)

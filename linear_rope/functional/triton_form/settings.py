@@ -1,0 +1,63 @@
+"""How the kernels are launched: by the number of features and the value width, which are tiles, and the dtype."""
+
+from typing import NamedTuple
+
+from linear_rope.functional.call import Call
+
+SMALLEST_TILE = 16
+"""of a matrix product"""
+PIECES_TIMES_HEADS = 256
+"""programs for the states of one sequence; fewer leave most of a large GPU idle where there are few sequences"""
+CHUNKS_OF_PIECE = 8
+"""at least: what pieces cost is shared by so many"""
+STRETCH = 256
+"""positions over which gradients of decays are summed, about"""
+
+
+class Launch(NamedTuple):
+    """Attributes:
+    chunk: positions of a chunk.
+    warps: of a program of each kernel: states, outputs, gradients of queries, of states, of keys.
+    stages: of the loops of the two kernels of states.
+    """
+
+    chunk: int
+    warps: tuple[int, int, int, int, int]
+    stages: int
+
+
+# By the larger of both tiles. Compiled for sm_90 none of these spills with widths up to 128 in bfloat16.
+LAUNCHES = {
+    16: Launch(64, (4, 4, 4, 4, 4), 2),
+    32: Launch(64, (4, 4, 4, 4, 4), 2),
+    64: Launch(64, (4, 4, 8, 4, 8), 2),
+    128: Launch(32, (8, 4, 8, 8, 8), 1),
+    256: Launch(16, (8, 8, 8, 8, 8), 1),
+}
+
+
+def tile(width: int) -> int:
+    """The width of the tile for ``width`` numbers: a power of two."""
+    return max(SMALLEST_TILE, 1 << (width - 1).bit_length())
+
+
+def launch_of(call: Call) -> Launch:
+    """The settings for a call."""
+    widest = max(tile(call.features), tile(call.v.shape[-1]))
+    if widest not in LAUNCHES:
+        raise ValueError(
+            f"there are {call.features} features and values of width {call.v.shape[-1]}; implementation "
+            f'"triton" needs at most {max(LAUNCHES)} of each, choose "chunked"'
+        )
+    return LAUNCHES[widest]
+
+
+def pieces_of(length: int, heads: int, chunk: int) -> tuple[int, int]:
+    """The pieces that a sequence is cut into and the chunks of each but the last.
+
+    Never by the number of sequences: what one gives is the same beside any others.
+    """
+    chunks = -(-length // chunk)
+    wanted = max(1, min(PIECES_TIMES_HEADS // heads, chunks // CHUNKS_OF_PIECE))
+    each = -(-chunks // wanted)
+    return -(-chunks // each), each
