@@ -3,13 +3,15 @@
 With ō_i the gradient of numerator i, that is of the output times its gain, t̄_i that of denominator i, and (S̄, z̄) those
 of the state after a chunk (the words of forward.py), a chunk has
 
-    q̄_i = Σ_{j ≤ i} P_ij (ō_i·v_j) k_j + exp(c − u_i) S ō_i          q̄'_i = t̄_i (Σ_{j ≤ i} P_ij k'_j + exp(c − u_i) z)
-    v̄_j = Σ_{i ≥ j} P_ij (q_i·k_j) ō_i + exp(s_j + L − c⁺) S̄ᵀk_j
-    k̄_j = Σ_{i ≥ j} P_ij (ō_i·v_j) q_i + exp(s_j + L − c⁺) S̄ v_j     k̄'_j = Σ_{i ≥ j} P_ij t̄_i q'_i + exp(s_j + L − c⁺) z̄
+    q̄_i  = Σ_{j ≤ i} P_ij (ō_i·v_j) k_j + exp(c − u_i) S ō_i
+    q̄'_i = Σ_{j ≤ i} P_ij t̄_i k'_j      + exp(c − u_i) t̄_i z
+    v̄_j  = Σ_{i ≥ j} P_ij (q_i·k_j) ō_i + exp(s_j + L − c⁺) S̄ᵀk_j
+    k̄_j  = Σ_{i ≥ j} P_ij (ō_i·v_j) q_i + exp(s_j + L − c⁺) S̄ v_j
+    k̄'_j = Σ_{i ≥ j} P_ij t̄_i q'_i      + exp(s_j + L − c⁺) z̄
 
 and before it the gradients of the state are
 
-    exp(c + L − c⁺) S̄ + Σ_i exp(c − u_i) q_i ō_iᵀ                    exp(c + L − c⁺) z̄ + Σ_i exp(c − u_i) t̄_i q'_i
+    exp(c + L − c⁺) S̄ + Σ_i exp(c − u_i) q_i ō_iᵀ    and    exp(c + L − c⁺) z̄ + Σ_i exp(c − u_i) t̄_i q'_i
 
 Exponents are constants, and what multiplies a whole vector has the gradient Σ vector · gradient.
 """
@@ -28,7 +30,7 @@ from linear_rope.functional.triton_form.shared import (
     load_memory,
     load_normaliser,
     load_projection,
-    load_rotation,
+    load_query_rotation,
     load_stabiliser,
     load_tile,
     load_vector,
@@ -53,8 +55,10 @@ from linear_rope.functional.triton_form.shared import (
 def load_query_exponents(call, query_saved, row, start, faded):
     """u_i as the forward pass found them, so that both passes have the same factors."""
     if query_saved is None:
-        return -faded
-    return load_vector(query_saved, row, start, call.length, call.C, float("inf"))
+        query = -faded
+    else:
+        query = load_vector(query_saved, row, start, call.length, call.C, float("inf"))
+    return query
 
 
 @triton.jit
@@ -83,13 +87,14 @@ def query_gradients(
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection = load_projection(call)
-    x_k, k, key_scale = map_keys(call, projection, batch, head, row, start)
-    x, q, query_scale = map_queries(call, projection, batch, head, row, start)
+    projection, rest = load_projection(call)
+    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    turned_k, k = rotated_keys(call, k, batch, start).to(call.DTYPE), k.to(call.DTYPE)
+    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
     faded, segment = fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
     before = load_stabiliser(call, states.stabiliser, place)
-    pairs = pair_factors(call, key_scale - faded, query, segment)
+    pairs = pair_factors(call, key_scale - faded, query, segment, 0)
     read = read_factors(call, query, segment, before)
     grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
 
@@ -106,31 +111,31 @@ def query_gradients(
         if call.DENOMINATOR == "shared":
             of_weights += of_total[:, None]
     memory = load_memory(call, states.memory, place)
-    turned_k = rotated_keys(call, k, batch, start)
     of_features = product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
     of_features += product(of_weights * pairs, turned_k, call.DTYPE, call.PRECISION)
 
-    of_sum = of_features
+    of_read, normaliser = of_total * read, tl.zeros([call.BLOCK_M], tl.float32)
     if call.DENOMINATOR != "none":
         normaliser = load_normaliser(call, states.normaliser, place)
-        of_sum = (of_total * read)[:, None] * normaliser[None, :]
     if call.DENOMINATOR == "shared":
-        of_features += of_sum
+        of_features += of_read[:, None] * normaliser[None, :]
     if call.q_rotation is not None:
-        cosine, sine = load_rotation(call, call.q_rotation, call.q_rotation_batch, batch, start)
+        cosine, sine = load_query_rotation(call, batch, start)
         of_features = rotate(of_features, cosine, -sine)
     of_exponent = tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR == "mapped":
-        of_features += of_sum + product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
+        of_features += of_read[:, None] * normaliser[None, :]
+        of_features += product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
         own_k = load_denominator_keys(call, batch, head, start)
-        of_own = of_sum + product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
+        of_own = product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
+        of_own += of_read[:, None] * normaliser[None, :]
         store_own(call, grad_own, batch, head, start, of_own)
         if of_q is not None:
             of_exponent = tl.sum(of_own * load_denominator_queries(call, batch, head, start), 1)
     if of_q is not None:
         store_vector(of_q, row, start, call.length, of_exponent + tl.sum(of_features * q, 1), call.C)
-    store_map_gradient(call, grad_q, batch, head, start, x, q, of_features, projection)
+    store_map_gradient(call, call.q, grad_q, batch, head, start, q, of_features)
 
 
 @triton.jit
@@ -152,7 +157,7 @@ def states_after_chunks(
     if not KEEP:
         piece += 1  # nothing comes before the first
     batch, head = row // call.heads, row % call.heads
-    projection = load_projection(call)
+    projection, rest = load_projection(call)
     of_memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     place = piece * rows + row
@@ -170,7 +175,7 @@ def states_after_chunks(
             store_memory(call, of_states.memory, at, of_memory)
             if call.DENOMINATOR != "none":
                 store_normaliser(call, of_states.normaliser, at, of_normaliser)
-        x, mapped, query_scale = map_queries(call, projection, batch, head, row, start)
+        mapped, query_scale = map_queries(call, projection, rest, batch, head, row, start)
         q = rotated_queries(call, mapped, batch, start)
         faded, segment = fading(call, row, start)
         query = load_query_exponents(call, query_saved, row, start, faded)
@@ -216,48 +221,51 @@ def key_gradients(
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection = load_projection(call)
-    x_q, q, query_scale = map_queries(call, projection, batch, head, row, start)
-    x, k, key_scale = map_keys(call, projection, batch, head, row, start)
+    projection, rest = load_projection(call)
+    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    turned_q, q = rotated_queries(call, q, batch, start).to(call.DTYPE), q.to(call.DTYPE)
+    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    turned_k = rotated_keys(call, k, batch, start).to(call.DTYPE)
     faded, segment = fading(call, row, start)
     query = load_query_exponents(call, query_saved, row, start, faded)
     after = load_stabiliser(call, states.stabiliser, place + rows)
-    pairs = pair_factors(call, key_scale - faded, query, segment)
+    pairs = pair_factors(call, key_scale - faded, query, segment, 1)
+    enter = tl.full([call.C], 1.0, tl.float32)
+    if call.HAS_SCALE or call.log_decay is not None:
+        enter = enter_factors(call, key_scale - faded, faded, segment, after)
     grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
-    columns = tl.arange(0, call.BLOCK_V)
-    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
+    grad = grad.to(call.DTYPE)
     of_memory = load_memory(call, of_states.memory, place)
-    turned_q, turned_k = rotated_queries(call, q, batch, start), rotated_keys(call, k, batch, start)
 
-    of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION)
-    of_features = product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION)
+    weights = product(turned_k, tl.trans(turned_q), call.DTYPE, call.PRECISION) * pairs
+    of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
+    of_v += product(weights, grad, call.DTYPE, call.PRECISION)
+    columns = tl.arange(0, call.BLOCK_V)
+    store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+
+    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
+    of_features = product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION) * enter[:, None]
+    of_weights = product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
     of_totals = tl.zeros([call.C], tl.float32)
     of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
-    of_sum = of_features
     if call.DENOMINATOR != "none":
         of_totals = load_vector(of_total, row, start, call.length, call.C, 0.0)
         of_normaliser = load_normaliser(call, of_states.normaliser, place)
-        of_sum = tl.zeros([call.C, call.BLOCK_M], tl.float32) + of_normaliser[None, :]
-    if call.HAS_SCALE or call.log_decay is not None:
-        enter = enter_factors(call, key_scale - faded, faded, segment, after)
-        of_v, of_features, of_sum = of_v * enter[:, None], of_features * enter[:, None], of_sum * enter[:, None]
-    weights = product(turned_q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
-    of_v += product(tl.trans(weights), grad, call.DTYPE, call.PRECISION)
-    store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
-    of_weights = product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "shared":
-        of_weights += of_totals[:, None]
-        of_features += of_sum
-    of_features += product(tl.trans(of_weights * pairs), turned_q, call.DTYPE, call.PRECISION)
+        of_weights += of_totals[None, :]
+        of_features += enter[:, None] * of_normaliser[None, :]
+    of_features += product(of_weights * pairs, turned_q, call.DTYPE, call.PRECISION)
     if call.q_rotation is not None:
         cosine, sine = load_key_rotation(call, batch, start)
         of_features = rotate(of_features, cosine, -sine)
     of_exponent = tl.zeros([call.C], tl.float32)
     if call.DENOMINATOR == "mapped":
-        of_features += of_sum + product(tl.trans(of_totals[:, None] * pairs), q, call.DTYPE, call.PRECISION)
+        of_features += enter[:, None] * of_normaliser[None, :]
+        of_features += product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
     if call.DENOMINATOR == "own":
         own_q = load_denominator_queries(call, batch, head, start)
-        of_own = of_sum + product(tl.trans(of_totals[:, None] * pairs), own_q, call.DTYPE, call.PRECISION)
+        of_own = product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
+        of_own += enter[:, None] * of_normaliser[None, :]
         of_own = tl.where(is_key(call, batch, start)[:, None], of_own, 0.0)
         store_own(call, grad_own, batch, head, start, of_own)
         if of_k is not None:
@@ -265,7 +273,7 @@ def key_gradients(
     of_features = tl.where(is_key(call, batch, start)[:, None], of_features, 0.0)
     if of_k is not None:
         store_vector(of_k, row, start, call.length, of_exponent + tl.sum(of_features * k, 1), call.C)
-    store_map_gradient(call, grad_k, batch, head, start, x, k, of_features, projection)
+    store_map_gradient(call, call.k, grad_k, batch, head, start, k, of_features)
     if exponents_of_states is not None:
         if (chunk + 1) % CHUNKS_OF_STRETCH == 0 and chunk + 1 < call.chunks:
             memory = load_memory(call, states.memory, place + rows).to(tl.float32)

@@ -27,7 +27,6 @@ from linear_rope.functional.triton_form.shared import (
     load_projection,
     load_stabiliser,
     load_tile,
-    load_vector,
     log_kept,
     map_keys,
     map_queries,
@@ -58,7 +57,7 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
     """
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
-    projection = load_projection(call)
+    projection, rest = load_projection(call)
     memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
     normaliser = tl.zeros([call.BLOCK_M], tl.float32)
     before = tl.full([], NOTHING if call.HAS_SCALE else 0.0, tl.float32)
@@ -84,7 +83,7 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
                 store_normaliser(call, states.normaliser, at, normaliser)
             if call.HAS_SCALE:
                 tl.store(states.stabiliser + at, before)
-        x, mapped, log_scale = map_keys(call, projection, batch, head, row, start)
+        mapped, log_scale = map_keys(call, projection, rest, batch, head, row, start)
         keys = rotated_keys(call, mapped, batch, start)
         v = load_tile(call.v, batch, head, start, call.length, value_columns, call.C, call.V)
         summed = mapped
@@ -138,43 +137,51 @@ def outputs(call, states, output, total_out, scale_out, query_out, rows):
     chunk, row = pid % call.chunks, pid // call.chunks
     batch, head, start = row // call.heads, row % call.heads, chunk * call.C
     place = chunk * rows + row
-    projection = load_projection(call)
-    x, q, query_scale = map_queries(call, projection, batch, head, row, start)
-    x, k, key_scale = map_keys(call, projection, batch, head, row, start)
+    projection, rest = load_projection(call)
+    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    turned_k, k = rotated_keys(call, k, batch, start).to(call.DTYPE), k.to(call.DTYPE)
+    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
     faded, segment = fading(call, row, start)
     key = key_scale - faded
     before = tl.full([], 0.0, tl.float32)
     if call.HAS_SCALE:
         before = load_stabiliser(call, states.stabiliser, place)
     query = query_exponents(call, key, faded, segment, before)
-    pairs = pair_factors(call, key, query, segment)
+    pairs = pair_factors(call, key, query, segment, 0)
     read = read_factors(call, query, segment, before)
-
-    turned_q, turned_k = rotated_queries(call, q, batch, start), rotated_keys(call, k, batch, start)
-    weights = product(turned_q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
-    memory = load_memory(call, states.memory, place)
-    v = load_tile(call.v, batch, head, start, call.length, tl.arange(0, call.BLOCK_V), call.C, call.V)
-    numerator = product(turned_q, memory, call.DTYPE, call.PRECISION) * read[:, None]
-    numerator += product(weights, v, call.DTYPE, call.PRECISION)
-
-    total = tl.zeros([call.C], tl.float32)
-    if call.DENOMINATOR != "none":
-        normaliser = load_normaliser(call, states.normaliser, place)
-        if call.DENOMINATOR == "shared":
-            total = tl.sum(weights, 1) + read * tl.sum(turned_q * normaliser[None, :], 1)
-        else:
-            if call.DENOMINATOR == "own":
-                q = load_denominator_queries(call, batch, head, start)
-                k = load_denominator_keys(call, batch, head, start)
-            weights = product(q, tl.trans(k), call.DTYPE, call.PRECISION) * pairs
-            total = tl.sum(weights, 1) + read * tl.sum(q * normaliser[None, :], 1)
-        store_vector(total_out, row, start, call.length, total, call.C)
     if call.HAS_SCALE:
         store_vector(scale_out, row, start, call.length, query + faded, call.C)
         if query_out is not None:
             store_vector(query_out, row, start, call.length, query, call.C)
-    numerator *= gains(call, total, query, faded, query_scale)[:, None]
+
+    total = tl.zeros([call.C], tl.float32)
+    normaliser = tl.zeros([call.BLOCK_M], tl.float32)
+    if call.DENOMINATOR != "none":
+        normaliser = load_normaliser(call, states.normaliser, place)
+    if call.DENOMINATOR == "mapped":
+        total = read * tl.sum(q * normaliser[None, :], 1)
+        total += tl.sum(product(q, tl.trans(k), call.DTYPE, call.PRECISION) * pairs, 1)
+    if call.DENOMINATOR == "own":
+        own_q = load_denominator_queries(call, batch, head, start)
+        own_k = load_denominator_keys(call, batch, head, start)
+        total = read * tl.sum(own_q * normaliser[None, :], 1)
+        total += tl.sum(product(own_q, tl.trans(own_k), call.DTYPE, call.PRECISION) * pairs, 1)
+
+    q = rotated_queries(call, q, batch, start)
+    if call.DENOMINATOR == "shared":
+        total = read * tl.sum(q * normaliser[None, :], 1)
+    weights = product(q, tl.trans(turned_k), call.DTYPE, call.PRECISION) * pairs
+    if call.DENOMINATOR == "shared":
+        total += tl.sum(weights, 1)
+    memory = load_memory(call, states.memory, place)
+    numerator = product(q, memory, call.DTYPE, call.PRECISION) * read[:, None]
     columns = tl.arange(0, call.BLOCK_V)
+    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
+    # Last: the compiler lays all products out as the last one, and a square one would waste most of its warps.
+    numerator += product(weights, v, call.DTYPE, call.PRECISION)
+    numerator *= gains(call, total, query, faded, query_scale)[:, None]
+    if call.DENOMINATOR != "none":
+        store_vector(total_out, row, start, call.length, total, call.C)
     store_tile(output, batch, head, start, call.length, columns, numerator, call.C, call.V)
 
 

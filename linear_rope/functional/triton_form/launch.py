@@ -1,10 +1,10 @@
 """The host's side: from a call of the operator to the arguments of kernels, and from their results to the call's."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -44,6 +44,7 @@ class Launcher:
         hyperbolic, paired, eps = _numbers(call)
         q_rotation = self._rotation("q_rotation", call.q_rotation)
         k_rotation = self._rotation("k_rotation", call.k_rotation)
+        projection, rest = self._projection(width) if favor else (None, None)
         input_width = width if favor else self.features
         self.inputs = Inputs(
             q=self._rows("q", call.q, (*positions, width)),
@@ -59,7 +60,8 @@ class Launcher:
             k_rotation=None if _same(q_rotation, k_rotation) else k_rotation,
             q_rotation_batch=_batch_stride(q_rotation),
             k_rotation_batch=_batch_stride(k_rotation),
-            projection=self._projection(width) if favor else None,
+            projection=projection,
+            projection_rest=rest,
             length=self.length,
             chunks=self.chunks,
             heads=self.heads,
@@ -108,11 +110,14 @@ class Launcher:
         batch = 1 if rotation.shape[0] == 1 else self.call.q.shape[0]
         return self.flat(name, rotation, (batch, 1, self.length, self.features // 2, 2))
 
-    def _projection(self, width: int) -> Tensor:
+    def _projection(self, width: int) -> tuple[Tensor, Tensor | None]:
+        """In the dtype of products, and what that does not hold."""
         assert self.call.constant is not None
         twice = any(map(bool, self.call.numbers[:2]))
         self._check("constant", self.call.constant, (self.features // (2 if twice else 1), width))
-        return (self.call.constant.float() * width**-0.25).contiguous()
+        projection = (self.call.constant.float() * width**-0.25).contiguous()
+        high = projection.to(self.products)
+        return high, (projection - high).to(self.products) if self.products != torch.float32 else None
 
     def _check(self, name: str, x: Tensor, shape: tuple[int, ...]) -> None:
         if x.shape != shape or x.device != self.call.q.device:
@@ -145,8 +150,8 @@ class Launcher:
     def run(
         self, kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int, stages: int = 1, **flags: Any
     ) -> None:
-        with torch.cuda.device(self.call.q.device) if self.call.q.is_cuda else _nowhere():
-            kernel[grid](self.inputs, *arguments, **flags, num_warps=warps, num_stages=stages)
+        with torch.cuda.device(self.call.q.device) if self.call.q.is_cuda else nullcontext():
+            kernel[grid](*arguments, **flags, num_warps=warps, num_stages=stages)
 
     def join(self, states: States, log_kept: Tensor | None, *, reverse: bool) -> States:
         """What comes before each piece, from ``states`` (pieces, rows), which are overwritten."""
@@ -154,20 +159,19 @@ class Launcher:
         for numbers in (states.memory, states.normaliser):
             if numbers is not None:
                 size = numbers[0, 0].numel()
-                forward.join_pieces[(self.rows, -(-size // JOIN_BLOCK))](
-                    numbers, states.stabiliser, log_kept, joined, self.rows, self.pieces,
-                    SIZE=size, BLOCK=JOIN_BLOCK, REVERSE=reverse,
-                )  # fmt: skip
+                self.run(
+                    forward.join_pieces,
+                    (self.rows, -(-size // JOIN_BLOCK)),
+                    *(numbers, states.stabiliser, log_kept, joined, self.rows, self.pieces),
+                    SIZE=size,
+                    BLOCK=JOIN_BLOCK,
+                    REVERSE=reverse,
+                    warps=4,
+                )
         return States(states.memory, states.normaliser, joined)
 
     def log_kept(self) -> Tensor:
         return torch.empty(self.pieces, self.rows, dtype=torch.float32, device=self.call.q.device)
-
-
-class _nowhere:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def products_of(call: Call) -> tuple[torch.dtype, str]:
@@ -264,6 +268,7 @@ def attend(call: Call, *, keep: bool) -> Result:
     to.run(
         forward.outputs,
         (to.chunks * to.rows,),
+        to.inputs,
         states,
         rows_of(result.output),
         _or_none(result.total),
@@ -279,7 +284,7 @@ def _run_states(
     to: Launcher, begin: States, states: States, end: States, log_kept: Tensor | None, *, keep: bool
 ) -> None:
     pieces = to.pieces if keep else to.pieces - 1
-    arguments = begin, states, end, log_kept, to.rows, to.chunks_of_piece
+    arguments = to.inputs, begin, states, end, log_kept, to.rows, to.chunks_of_piece
     to.run(
         forward.states_before_chunks,
         (to.rows, pieces),
@@ -343,6 +348,7 @@ def differentiate(
     to.run(
         backward.query_gradients,
         (to.chunks * to.rows,),
+        to.inputs,
         states,
         saved_query,
         rows_of(result.output),
@@ -368,6 +374,7 @@ def differentiate(
     to.run(
         backward.key_gradients,
         (to.chunks * to.rows,),
+        to.inputs,
         *read,
         of_states,
         rows_of(gradients.k),
@@ -393,7 +400,7 @@ def _run_gradients_of_states(
 
     def run(begin: States, end: States, log_kept: Tensor | None, keep: bool) -> None:
         pieces = to.pieces if keep else to.pieces - 1
-        arguments = *read, begin, of_states, end, log_kept, to.rows, to.chunks_of_piece
+        arguments = to.inputs, *read, begin, of_states, end, log_kept, to.rows, to.chunks_of_piece
         to.run(
             backward.states_after_chunks,
             (to.rows, pieces),

@@ -7,6 +7,7 @@ A kernel takes its tensors and settings as one tuple, :class:`Inputs`. What is N
 the kernel is compiled, so that a branch on it costs nothing.
 """
 
+import os
 from typing import Any, NamedTuple
 
 import triton
@@ -20,6 +21,7 @@ NOTHING = tl.constexpr(-1e30)
 """the exponent of what is not there: finite, so that differences of two are numbers"""
 LARGEST_LOG_SCALE = tl.constexpr(60.0)
 """as in linear_rope.functional.terms"""
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 class Rows(NamedTuple):
@@ -41,7 +43,8 @@ class Inputs(NamedTuple):
         padding: (B, N) uint8, contiguous.
         q_rotation, k_rotation: (1 or B, N, M / 2, 2), contiguous; ``k_rotation`` is None where both are the same.
         q_rotation_batch, k_rotation_batch: strides of the batch; 0 for one of all.
-        projection: (rows, D) of FAVOR+, with the factor D^−¼ of its inputs.
+        projection: (rows, D) of FAVOR+, with the factor D^−¼ of its inputs, in DTYPE.
+        projection_rest: likewise what DTYPE does not hold of it; None where that is nothing.
         length: N.
         chunks: N / C, rounded up.
         heads: H.
@@ -72,6 +75,7 @@ class Inputs(NamedTuple):
     q_rotation_batch: int
     k_rotation_batch: int
     projection: Any
+    projection_rest: Any
     length: int
     chunks: int
     heads: int
@@ -111,8 +115,11 @@ class States(NamedTuple):
 
 @triton.jit
 def product(a, b, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """The matrix product, summed in float32."""
-    return tl.dot(a.to(DTYPE), b.to(DTYPE), input_precision=PRECISION)
+    """The matrix product of factors in DTYPE, summed in float32."""
+    a, b = a.to(DTYPE), b.to(DTYPE)
+    if INTERPRETED:  # whose products of bfloat16 are those of its bits as integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit
@@ -126,10 +133,10 @@ def tile_addresses(x, batch, head, start, columns, C: tl.constexpr):
 @triton.jit
 def tile_mask(start, length, columns, C: tl.constexpr, WIDTH: tl.constexpr):
     """What of a tile is in the tensor."""
-    there = (start + tl.arange(0, C) < length)[:, None]
-    if columns.shape[0] == WIDTH:
-        return there
-    return there & (columns < WIDTH)[None, :]
+    inside = (start + tl.arange(0, C) < length)[:, None]
+    if columns.shape[0] != WIDTH:
+        inside = inside & (columns < WIDTH)[None, :]
+    return inside
 
 
 @triton.jit
@@ -179,48 +186,58 @@ def load_inputs(call, x, batch, head, start):
     if call.PAIRED and call.FORMULA != "favor+":
         columns = columns // 2
         # As wide as D, so that the feature after the last is zero.
-        return load_tile(x, batch, head, start, call.length, columns, call.C, call.D)
-    return load_tile(x, batch, head, start, call.length, columns, call.C, call.INPUT_WIDTH)
+        x = load_tile(x, batch, head, start, call.length, columns, call.C, call.D)
+    else:
+        x = load_tile(x, batch, head, start, call.length, columns, call.C, call.INPUT_WIDTH)
+    return x
 
 
 @triton.jit
 def load_projection(call):
-    """(BLOCK_INPUT, BLOCK_M) float32, a column for each feature, zero beyond D and M; None without one."""
-    if call.FORMULA != "favor+":
-        return None
-    channel, feature = tl.arange(0, call.BLOCK_INPUT), tl.arange(0, call.BLOCK_M)
-    row = feature
-    if call.PAIRED:
-        row = feature // 2
-    if call.HYPERBOLIC:
-        row = feature % (call.M // 2)
-    inside = (channel < call.D)[:, None] & (feature < call.M)[None, :]
-    projection = tl.load(call.projection + row[None, :] * call.D + channel[:, None], mask=inside, other=0.0)
-    if call.HYPERBOLIC:
-        projection = tl.where((feature < call.M // 2)[None, :], projection, -projection)
-    return projection.to(tl.float32)
+    """(BLOCK_INPUT, BLOCK_M), a column for each feature, zero beyond D and M; None without one. And its rest."""
+    projection, rest = None, None
+    if call.FORMULA == "favor+":
+        channel, feature = tl.arange(0, call.BLOCK_INPUT), tl.arange(0, call.BLOCK_M)
+        row = feature
+        if call.PAIRED:
+            row = feature // 2
+        if call.HYPERBOLIC:
+            row = feature % (call.M // 2)
+        inside = (channel < call.D)[:, None] & (feature < call.M)[None, :]
+        at = row[None, :] * call.D + channel[:, None]
+        projection = tl.load(call.projection + at, mask=inside, other=0.0)
+        if call.projection_rest is not None:
+            rest = tl.load(call.projection_rest + at, mask=inside, other=0.0)
+    return projection, rest
 
 
 @triton.jit
-def projected(call, x, projection):
+def projected(call, x, projection, rest):
     """x ω, as precise as float32: its exponential magnifies what rounding takes from ω."""
-    if call.DTYPE == tl.float32:
+    if rest is None:
         precision: tl.constexpr = "ieee" if call.PRECISION == "ieee" else "tf32x3"
-        return tl.dot(x.to(tl.float32), projection, input_precision=precision)
-    # x is in DTYPE already; of ω there is what DTYPE holds, and the rest.
-    high = projection.to(call.DTYPE)
-    rest = (projection - high.to(tl.float32)).to(call.DTYPE)
-    return tl.dot(x, high) + tl.dot(x, rest)
+        exponent = product(x, projection, call.DTYPE, precision)
+    else:
+        exponent = product(x, projection, call.DTYPE, "ieee") + product(x, rest, call.DTYPE, "ieee")
+    return with_signs(call, exponent)
 
 
 @triton.jit
-def map_tile(call, x, projection):
+def with_signs(call, x):
+    """Columns of the second half have the other sign, if the map is hyperbolic."""
+    if call.HYPERBOLIC:
+        x = tl.where((tl.arange(0, call.BLOCK_M) < call.M // 2)[None, :], x, -x)
+    return x
+
+
+@triton.jit
+def map_tile(call, x, projection, rest):
     """From inputs (C, BLOCK_INPUT) to features (C, BLOCK_M) and the logarithms of their scales (C,), float32."""
     feature = tl.arange(0, call.BLOCK_M)
     log_scale = tl.zeros([call.C], tl.float32)
     wide = x.to(tl.float32)
     if call.FORMULA == "favor+":
-        exponent = projected(call, x, projection)
+        exponent = projected(call, x, projection, rest)
         if call.M != call.BLOCK_M:
             exponent = tl.where((feature < call.M)[None, :], exponent, NOTHING)
         largest = tl.max(exponent, 1)
@@ -238,15 +255,14 @@ def map_tile(call, x, projection):
 
 
 @triton.jit
-def store_map_gradient(call, to, batch, head, start, x, values, grad, projection):
+def store_map_gradient(call, x, to, batch, head, start, values, grad):
     """The gradient of inputs from that of features, in which that of the scale is Σ values · grad.
 
     FAVOR+: with h = ωx' and m = max h the values are exp(h − m) + ε. ε stays where it is when h moves with m: of its
     gradient only what the scale's m has is left.
     """
-    feature = tl.arange(0, call.BLOCK_M)
-    wide = x.to(tl.float32)
-    columns = tl.arange(0, call.BLOCK_INPUT)
+    feature, columns = tl.arange(0, call.BLOCK_M), tl.arange(0, call.BLOCK_INPUT)
+    wide = load_inputs(call, x, batch, head, start).to(tl.float32)
     if call.FORMULA == "favor+":
         if call.M != call.BLOCK_M:
             grad = tl.where((feature < call.M)[None, :], grad, 0.0)
@@ -254,7 +270,8 @@ def store_map_gradient(call, to, batch, head, start, x, values, grad, projection
         is_largest = feature[None, :] == tl.argmax(values, 1)[:, None]
         grad = grad * (values - call.EPS) + tl.where(is_largest, of_eps[:, None], 0.0)
         total = tl.sum(grad, 1)
-        grad = product(grad, tl.trans(projection), call.DTYPE, call.PRECISION)
+        projection, _ = load_projection(call)
+        grad = product(with_signs(call, grad), tl.trans(projection), call.DTYPE, call.PRECISION)
         grad = grad - (2 * call.HALF_NORM) * total[:, None] * wide
     elif call.FORMULA == "elu+1":
         grad = tl.where(wide < SMALLEST_EXPONENT, 0.0, grad * tl.minimum(values, 1.0))
@@ -287,49 +304,56 @@ def rotate(x, cosine, sine):
 
 
 @triton.jit
-def rotated_queries(call, values, batch, start):
-    if call.q_rotation is None:
-        return values
-    cosine, sine = load_rotation(call, call.q_rotation, call.q_rotation_batch, batch, start)
-    return rotate(values, cosine, sine)
-
-
-@triton.jit
-def rotated_keys(call, values, batch, start):
-    if call.q_rotation is None:
-        return values
-    cosine, sine = load_key_rotation(call, batch, start)
-    return rotate(values, cosine, sine)
+def load_query_rotation(call, batch, start):
+    return load_rotation(call, call.q_rotation, call.q_rotation_batch, batch, start)
 
 
 @triton.jit
 def load_key_rotation(call, batch, start):
     if call.k_rotation is None:
-        return load_rotation(call, call.q_rotation, call.q_rotation_batch, batch, start)
-    return load_rotation(call, call.k_rotation, call.k_rotation_batch, batch, start)
+        cosine, sine = load_query_rotation(call, batch, start)
+    else:
+        cosine, sine = load_rotation(call, call.k_rotation, call.k_rotation_batch, batch, start)
+    return cosine, sine
 
 
 @triton.jit
-def map_queries(call, projection, batch, head, row, start):
-    """Inputs, features and log scales of a chunk's queries."""
+def rotated_queries(call, values, batch, start):
+    if call.q_rotation is not None:
+        cosine, sine = load_query_rotation(call, batch, start)
+        values = rotate(values, cosine, sine)
+    return values
+
+
+@triton.jit
+def rotated_keys(call, values, batch, start):
+    if call.q_rotation is not None:
+        cosine, sine = load_key_rotation(call, batch, start)
+        values = rotate(values, cosine, sine)
+    return values
+
+
+@triton.jit
+def map_queries(call, projection, rest, batch, head, row, start):
+    """Features and log scales of a chunk's queries."""
     x = load_inputs(call, call.q, batch, head, start)
-    values, log_scale = map_tile(call, x, projection)
+    values, log_scale = map_tile(call, x, projection, rest)
     if call.query_scale is not None:
         log_scale = load_vector(call.query_scale, row, start, call.length, call.C, 0.0)
-    return x, values, log_scale
+    return values, log_scale
 
 
 @triton.jit
-def map_keys(call, projection, batch, head, row, start):
+def map_keys(call, projection, rest, batch, head, row, start):
     """Likewise of its keys, whose features are zero where there is none."""
     x = load_inputs(call, call.k, batch, head, start)
-    values, log_scale = map_tile(call, x, projection)
+    values, log_scale = map_tile(call, x, projection, rest)
     there = is_key(call, batch, start)
     values = tl.where(there[:, None], values, 0.0)
     if call.key_scale is not None:
         log_scale = load_vector(call.key_scale, row, start, call.length, call.C, NOTHING)
     log_scale = tl.where(there, tl.maximum(log_scale, NOTHING), NOTHING)
-    return x, values, log_scale
+    return values, log_scale
 
 
 @triton.jit
@@ -353,41 +377,43 @@ def load_denominator_keys(call, batch, head, start):
 
 
 @triton.jit
-def load_fading(call, row, start):
-    """L_i (C,) since the position before the chunk, and the number of resets since then."""
-    logs = load_vector(call.log_decay, row, start, call.length, call.C, 0.0)
-    is_reset = logs <= RESET
-    return tl.cumsum(tl.where(is_reset, 0.0, logs), 0), tl.cumsum(is_reset.to(tl.int32), 0)
-
-
-@triton.jit
 def fading(call, row, start):
-    """:func:`load_fading`, zeros without a decay."""
-    if call.log_decay is not None:
-        return load_fading(call, row, start)
-    return tl.zeros([call.C], tl.float32), tl.zeros([call.C], tl.int32)
+    """L_i (C,) since the position before the chunk, and the number of resets since then; zeros without a decay."""
+    if call.log_decay is None:
+        faded, segment = tl.zeros([call.C], tl.float32), tl.zeros([call.C], tl.int32)
+    else:
+        logs = load_vector(call.log_decay, row, start, call.length, call.C, 0.0)
+        is_reset = logs <= RESET
+        faded = tl.cumsum(tl.where(is_reset, 0.0, logs), 0)
+        segment = tl.cumsum(is_reset.to(tl.int32), 0)
+    return faded, segment
 
 
 @triton.jit
 def query_exponents(call, key, faded, segment, before):
     """u_i: the largest exponent of the keys that query i sees, the state's among them; −L_i without scales."""
-    if not call.HAS_SCALE:
-        return -faded
-    i = tl.arange(0, call.C)
-    seen = (i[:, None] >= i[None, :]) & (segment[:, None] == segment[None, :])
-    largest = tl.max(tl.where(seen, key[None, :], NOTHING), 1)
-    return tl.where(segment == 0, tl.maximum(largest, before), largest)
+    if call.HAS_SCALE:
+        i = tl.arange(0, call.C)
+        seen = (i[:, None] >= i[None, :]) & (segment[:, None] == segment[None, :])
+        largest = tl.max(tl.where(seen, key[None, :], NOTHING), 1)
+        exponent = tl.where(segment == 0, tl.maximum(largest, before), largest)
+    else:
+        exponent = -faded
+    return exponent
 
 
 @triton.jit
-def pair_factors(call, key, query, segment):
-    """(queries, keys) exp(s_j − u_i) for keys up to each query and in its segment, else zero."""
+def pair_factors(call, key, query, segment, QUERY_AXIS: tl.constexpr):
+    """(C, C) exp(s_j − u_i) for keys up to each query and in its segment, else zero."""
     i = tl.arange(0, call.C)
-    seen = i[:, None] >= i[None, :]
-    if not call.HAS_SCALE and call.log_decay is None:
-        return tl.where(seen, 1.0, 0.0)
-    seen = seen & (segment[:, None] == segment[None, :])
-    return tl.exp(tl.where(seen, key[None, :] - query[:, None], float("-inf")))
+    seen = tl.expand_dims(i, 1 - QUERY_AXIS) >= tl.expand_dims(i, QUERY_AXIS)
+    if call.HAS_SCALE or call.log_decay is not None:
+        seen = seen & (segment[:, None] == segment[None, :])
+        exponent = tl.expand_dims(key, QUERY_AXIS) - tl.expand_dims(query, 1 - QUERY_AXIS)
+        factors = tl.exp(tl.where(seen, exponent, float("-inf")))
+    else:
+        factors = tl.where(seen, 1.0, 0.0)
+    return factors
 
 
 @triton.jit
@@ -423,13 +449,14 @@ def stabiliser_after(call, query, faded):
 def gains(call, total, query, faded, query_scale):
     """What sums are multiplied by to become outputs: 1 / denominator, zero where that is, or exp(c_i + query_scale)."""
     if call.DENOMINATOR != "none":
-        return tl.where(total == 0, 0.0, 1.0 / tl.where(total == 0, 1.0, total))
-    if not call.HAS_SCALE and call.query_scale is None:
-        return tl.full([call.C], 1.0, tl.float32)
-    exponent = query_scale
-    if call.HAS_SCALE:
-        exponent = exponent + (query + faded)
-    return tl.exp(tl.minimum(exponent, LARGEST_LOG_SCALE))
+        gain = tl.where(total == 0, 0.0, 1.0 / tl.where(total == 0, 1.0, total))
+    elif call.HAS_SCALE:
+        gain = tl.exp(tl.minimum(query + faded + query_scale, LARGEST_LOG_SCALE))
+    elif call.query_scale is not None:
+        gain = tl.exp(tl.minimum(query_scale, LARGEST_LOG_SCALE))
+    else:
+        gain = tl.full([call.C], 1.0, tl.float32)
+    return gain
 
 
 # States.
@@ -471,5 +498,7 @@ def store_normaliser(call, normaliser, place, values):
 def load_stabiliser(call, stabiliser, place):
     """c, 0 without scales."""
     if stabiliser is None:
-        return tl.full([], 0.0, tl.float32)
-    return tl.maximum(tl.load(stabiliser + place), NOTHING).to(tl.float32)
+        c = tl.full([], 0.0, tl.float32)
+    else:
+        c = tl.maximum(tl.load(stabiliser + place), NOTHING).to(tl.float32)
+    return c
