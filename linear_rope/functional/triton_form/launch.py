@@ -47,11 +47,11 @@ class Launcher:
         projection, rest = self._projection(width) if favor else (None, None)
         input_width = width if favor else self.features
         self.inputs = Inputs(
-            q=self._rows("q", call.q, (*positions, width)),
-            k=self._rows("k", call.k, (*positions, width)),
-            v=self._rows("v", call.v, (*positions, self.values)),
-            denominator_q=self._rows("denominator_q", call.denominator_q, features),
-            denominator_k=self._rows("denominator_k", call.denominator_k, features),
+            q=self.strided("q", call.q, (*positions, width)),
+            k=self.strided("k", call.k, (*positions, width)),
+            v=self.strided("v", call.v, (*positions, self.values)),
+            denominator_q=self._own("denominator_q", call.denominator_q, features),
+            denominator_k=self._own("denominator_k", call.denominator_k, features),
             query_scale=self.flat("query_scale", call.query_scale, positions),
             key_scale=self.flat("key_scale", call.key_scale, positions),
             log_decay=self.flat("log_decay", call.log_decay, positions),
@@ -85,13 +85,15 @@ class Launcher:
             PRECISION=tl.constexpr(precision),
         )
 
-    def _rows(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Rows | None:
-        if x is None:
-            return None
+    def strided(self, name: str, x: Tensor, shape: tuple[int, ...]) -> Rows:
+        """A tensor (B, H, N, ·) where it lies."""
         self._check(name, x, shape)
         x = x.resolve_neg()
         farthest = self.settings.chunk * abs(x.stride(2)) + settings.tile(x.shape[-1]) * abs(x.stride(3))
         return rows_of(x if farthest < FAR else x.contiguous())
+
+    def _own(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Rows | None:
+        return None if x is None else self.strided(name, x, shape)
 
     def flat(self, name: str, x: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
         """Contiguous."""
@@ -183,9 +185,13 @@ def products_of(call: Call) -> tuple[torch.dtype, str]:
     dtypes = {x.dtype for x in (call.q, call.k, call.v)}
     if dtypes == {torch.bfloat16}:
         return torch.bfloat16, "ieee"
-    if dtypes == {torch.float16} or torch.backends.cuda.matmul.allow_tf32:
-        return torch.float32, "tf32"
-    return torch.float32, "ieee"
+    return torch.float32, "tf32" if dtypes == {torch.float16} or _allows_tf32() else "ieee"
+
+
+def _allows_tf32() -> bool:
+    matmul: Any = torch.backends.cuda.matmul
+    # Since PyTorch 2.9 the older attribute raises an error where the newer one was set.
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
 
 
 def rows_of(x: Tensor) -> Rows:
@@ -337,7 +343,7 @@ def differentiate(
     _, _, warps_of_queries, _, warps_of_keys = to.settings.warps
     positions = call.q.shape[:3]
     grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
-    grad_rows = to._rows("grad_output", grad_output, (*positions, to.values))
+    grad_rows = to.strided("grad_output", grad_output, (*positions, to.values))
     states, saved_query = _saved(result, call), _or_none(result.weights)
     total = to.flat("total", _or_none(result.total), positions)
     of_total = None if total is None else torch.empty_like(total)

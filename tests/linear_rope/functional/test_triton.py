@@ -8,6 +8,7 @@ whose 5e-4 leave 5e-3.
 """
 
 import importlib.util
+import os
 import subprocess
 import sys
 
@@ -362,15 +363,17 @@ def test_two_hundred_random_calls_agree_with_the_oracle(part: int, monkeypatch: 
         compare(seed, torch.float32, "triton", SIZES)
 
 
-def test_float32_is_tensorfloat_32_only_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_is_tensorfloat_32_only_where_the_user_says_so() -> None:
     from linear_rope.functional.triton_form.launch import products_of
 
     call = everything()._replace(**{name: getattr(everything(), name).float() for name in "qkv"})
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     assert products_of(call) == (torch.float32, "ieee")
     assert products_of(call._replace(v=call.v.half())) == (torch.float32, "ieee")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert products_of(call) == (torch.float32, "tf32")
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert products_of(call) == (torch.float32, "tf32")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def test_what_it_does_not_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,6 +415,31 @@ def test_no_tensor_of_another_shape_or_without_its_partner_reaches_a_kernel(chan
         attend(call._replace(**tensors | changes), "triton")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_kernels_compile_for_a_gpu_that_is_not_there(capability: int) -> None:
+    """Nothing spills but the outputs of FAVOR+, a little; shared memory is that of the GPU (an A100 has 163 KiB)."""
+    names = ["elu+1-64", "elu+1-128", "favor+-64", "favor+-128"]
+    command = [sys.executable, "-m", "tests.linear_rope.functional.compiled_kernels", str(capability), *names]
+    environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert run.returncode == 0, run.stderr
+    rows = [line.split() for line in run.stdout.splitlines()]
+    assert {kernel for _, kernel, *_ in rows} == KERNELS
+    for name, kernel, _, _, spilled, shared, *_ in rows:
+        few = 80 if (name.split("-")[0], kernel) == ("favor+", "outputs") else 0
+        assert int(spilled) <= few, (name, kernel, spilled)
+        assert int(shared) <= (227 if capability >= 90 else 163) * 1024, (name, kernel, shared)
+
+
+KERNELS = {
+    "states_before_chunks",
+    "join_pieces",
+    "outputs",
+    "query_gradients",
+    "states_after_chunks",
+    "key_gradients",
+}
 WITHOUT_TRITON = """
 import sys, torch
 from linear_rope import EluPlusOne, linear_attention
