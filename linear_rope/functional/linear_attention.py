@@ -95,8 +95,8 @@ def linear_attention(
             wide as the features of the built-in maps for their backward pass. They and "triton" can be differentiated
             once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
             ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, "triton" and "fla" are refused.
-            Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow, and
-            computes each of the two directions of a decay after a map in PyTorch.
+            Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow,
+            and computes each of the two directions of a decay after a map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
