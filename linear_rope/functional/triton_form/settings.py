@@ -1,6 +1,8 @@
-"""How the kernels are launched: by the number of features and the value width, which are tiles, and the dtype."""
+"""How the kernels are launched: by the number of features and the value width, which are tiles, the map and the GPU."""
 
 from typing import NamedTuple
+
+import torch
 
 from linear_rope.functional.call import Call
 
@@ -42,6 +44,20 @@ FAVOR_LAUNCHES = {
     128: Launch(32, (8, 8, 8, 8, 8), 1),
     256: Launch(16, (8, 8, 8, 8, 8), 1),
 }
+# Before Hopper factors of products are in registers, all of them at once.
+SHORT_LAUNCHES = {
+    16: Launch(32, (4, 4, 4, 4, 4), 2),
+    32: Launch(32, (4, 4, 4, 4, 4), 2),
+    64: Launch(32, (4, 4, 4, 4, 4), 2),
+    128: Launch(32, (8, 8, 8, 8, 8), 1),
+    256: Launch(16, (8, 8, 8, 8, 8), 1),
+}
+HOPPER = 9, 0
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of a GPU; on a CPU, where kernels are interpreted, as of a new one."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else HOPPER
 
 
 def tile(width: int) -> int:
@@ -52,6 +68,8 @@ def tile(width: int) -> int:
 def launch_of(call: Call) -> Launch:
     """The settings for a call."""
     launches = FAVOR_LAUNCHES if call.formula == "favor+" else LAUNCHES
+    if capability(call.q.device) < HOPPER:
+        launches = SHORT_LAUNCHES
     widest = max(tile(call.features), tile(call.v.shape[-1]))
     if widest not in launches:
         raise ValueError(

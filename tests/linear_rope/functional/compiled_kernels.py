@@ -21,9 +21,9 @@ from triton.runtime import driver
 
 from linear_rope.functional.call import Call
 from linear_rope.functional.operator import TENSORS
-from linear_rope.functional.triton_form import launch
+from linear_rope.functional.triton_form import launch, settings
 
-PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+PROGRAMS = Path(triton.__file__).parent / "backends/nvidia/bin"
 SIZES = {
     "elu+1-64": ("elu+1", 64, 64, 64),
     "elu+1-128": ("elu+1", 128, 128, 128),
@@ -90,13 +90,15 @@ def compile_all(
         compiled = kernel.warmup(*arguments, **flags, grid=grid, num_warps=warps, num_stages=stages)
         found.append(_measured(kernel.__name__, capability, compiled))
 
-    launch.Launcher.run, before = run, launch.Launcher.run  # type: ignore[method-assign]
+    before = launch.Launcher.run, settings.capability
+    launch.Launcher.run = run  # type: ignore[method-assign]
+    settings.capability = lambda device: divmod(capability, 10)
     try:
         call = some_call(name, dtype, decay=decay)
         result = launch.attend(call, keep=True)
         launch.differentiate(call, result, torch.empty_like(result.output), None, None, None)
     finally:
-        launch.Launcher.run = before  # type: ignore[method-assign]
+        launch.Launcher.run, settings.capability = before  # type: ignore[method-assign]
     return found
 
 
@@ -106,7 +108,8 @@ def _measured(name: str, capability: int, compiled: Any) -> Compiled:
         file.write(ptx)
         file.flush()
         suffix = "a" if capability >= 90 else ""
-        command = [PTXAS, "-v", f"--gpu-name=sm_{capability}{suffix}", file.name, "-o", "/dev/null"]
+        ptxas = PROGRAMS / ("ptxas-blackwell" if capability >= 100 else "ptxas")
+        command = [ptxas, "-v", f"--gpu-name=sm_{capability}{suffix}", file.name, "-o", "/dev/null"]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     (registers,), (spilled,) = re.findall(r"Used (\d+) registers", told), re.findall(r"(\d+) bytes spill stores", told)
     products = (
