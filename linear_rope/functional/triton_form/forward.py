@@ -108,7 +108,7 @@ def states_before_chunks(call, begin, states, end, end_log_kept, rows, chunks_of
         normaliser += tl.sum(summed, 0)
     if KEEP:
         if first + count == call.chunks:
-            at = call.chunks.to(tl.int64) * rows + row
+            at = (first + count) * rows + row
             store_memory(call, states.memory, at, memory)
             if call.DENOMINATOR != "none":
                 store_normaliser(call, states.normaliser, at, normaliser)

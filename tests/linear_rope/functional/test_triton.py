@@ -47,7 +47,7 @@ STATE = ("memory", "normaliser", "stabiliser")
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of them in a short sequence."""
-    for table in ("LAUNCHES", "FAVOR_LAUNCHES"):
+    for table in ("LAUNCHES", "FAVOR_LAUNCHES", "SHORT_LAUNCHES"):
         short = {width: launch._replace(chunk=16) for width, launch in getattr(settings, table).items()}
         monkeypatch.setattr(settings, table, short)
 
