@@ -33,7 +33,7 @@ class Call(NamedTuple):
         denominator: "unrotated", "rotated" or "none".
         causal: False where every query sees every key; then there is no decay and no state before, and the
             implementation is the native one.
-        implementation: "chunked", "native" or "auto".
+        implementation: "chunked", "native", "triton" or "auto".
     """
 
     q: Tensor

@@ -30,7 +30,7 @@ from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
 from linear_rope.tracing import has_tangent, is_watched
 
-IMPLEMENTATIONS = ("reference", "chunked", "native", "recurrent", "fla")
+IMPLEMENTATIONS = ("reference", "chunked", "native", "triton", "recurrent", "fla")
 
 
 def linear_attention(
@@ -88,14 +88,16 @@ def linear_attention(
             sees a key of another one, and positions that are not given begin anew in each. Needs K = N.
         cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
-            on a CPU, for every dtype), "recurrent" (a loop over positions with a state of constant size), "fla" (on a
-            GPU, causal, by the kernel of :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is
-            "native" where :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal,
-            keep nothing as wide as the features of the built-in maps for their backward pass and can be differentiated
+            on a CPU, for every dtype), "triton" (the same on a GPU, causal, up to 256 features and values as wide, not
+            in float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
+            positions with a state of constant size), "fla" (on a GPU, causal, by the kernel of
+            :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is "native" where
+            :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal, keep nothing as
+            wide as the features of the built-in maps for their backward pass. They and "triton" can be differentiated
             once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
-            ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, and "fla" are refused. Without
-            causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow, and
-            computes each of the two directions of a decay after a map in PyTorch.
+            ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, "triton" and "fla" are refused.
+            Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow,
+            and computes each of the two directions of a decay after a map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
@@ -132,7 +134,7 @@ def linear_attention(
             angles=angles,
         )
         check_decay_values(inputs.log_decay)
-        if implementation in ("auto", "chunked", "native"):
+        if implementation in ("auto", "chunked", "native", "triton"):
             if causal:
                 return attend(inputs.call(), implementation).output.to(v.dtype)
             return both_ways(inputs, implementation, segments).to(v.dtype)

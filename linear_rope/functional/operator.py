@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linear_rope.functional import blockwise, native
+from linear_rope.functional import blockwise, native, triton_form
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
 from linear_rope.tracing import are_plain, has_tangent, is_watched
 
@@ -25,7 +25,7 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     In forward mode it is computed in PyTorch, which differentiates it.
 
     Raises:
-        ValueError: the implementation is "native" and cannot be had for this call.
+        ValueError: the implementation is "native" or "triton" and cannot be had for this call.
     """
     # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
     call = Call(*tuple(call)[:-1], implementation)  # type: ignore[arg-type, call-arg]
@@ -42,16 +42,31 @@ def attend(call: Call, implementation: str = "auto") -> Result:
 
 
 def _check_forward_mode(call: Call) -> None:
-    if call.implementation == "native" or not call.causal:
+    if call.implementation in ("native", "triton") or not call.causal:
+        kernel = "the Triton kernels do" if call.implementation == "triton" else "the native kernel does"
         raise ValueError(
             f"implementation is {call.implementation!r}, and a tensor has a tangent (torch.func.jvp, "
-            "torch.autograd.forward_ad), which the native kernel does not differentiate; choose "
+            f"torch.autograd.forward_ad), which {kernel} not differentiate; choose "
             'implementation="chunked"'
         )
 
 
 def _implementation(call: Call) -> ModuleType:
-    """Chosen inside the operator, where compilers do not look."""
+    """Chosen inside the operator, where compilers do not look.
+
+    "auto" does not choose Triton: that is for a form that was proved on the GPU at hand.
+    """
+    if call.implementation == "triton":
+        if not triton_form.takes(call.dtype, call.q.device):
+            raise ValueError(
+                f'implementation is "triton", but the tensors are {call.dtype} on {call.q.device}, and the Triton '
+                f'kernels are {triton_form.description()}; give such tensors, or choose "auto" or "chunked"'
+            )
+        if not call.causal:
+            raise ValueError(
+                'causal is False, and implementation is "triton", which is causal; give causal=True, or choose "auto"'
+            )
+        return triton_form
     takes = native.takes(call.dtype, call.q.device)
     if call.implementation == "native" and not takes:
         raise ValueError(

@@ -15,9 +15,11 @@ from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInt
 from linear_rope.features import Features
 from linear_rope.functional import IMPLEMENTATIONS, kernels, linear_attention
 
-# Where no compiler was found there is no native form; test_native.py says so. That of a GPU has its own test_fla.py.
+# Where no compiler was found there is no native form; test_native.py says so. Those of a GPU have their own tests.
 FORMS = tuple(
-    form for form in IMPLEMENTATIONS if form != "fla" and (form != "native" or kernels()["native"].startswith("C++"))
+    form
+    for form in IMPLEMENTATIONS
+    if form not in ("fla", "triton") and (form != "native" or kernels()["native"].startswith("C++"))
 )
 FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.

@@ -1,7 +1,7 @@
-"""Random calls of the native kernel, with all that a call can have, against the oracle in float64."""
+"""Random calls of kernels, with all that a call can have, against the oracle in float64."""
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +24,21 @@ MAPS = {
     "given": lambda width, features: GivenFeatures(),
 }
 LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 255, 256, 257, 300)
+
+
+class Sizes(NamedTuple):
+    """What a call's sizes are chosen from; ``long`` every tenth call, and how often a call is causal."""
+
+    batches: tuple[int, ...] = (1, 2, 3)
+    heads: tuple[int, ...] = (1, 2, 5)
+    lengths: tuple[int, ...] = LENGTHS
+    long: tuple[int, ...] = (1024, 1100)
+    widths: tuple[int, ...] = (2, 4, 6, 8, 16, 20, 34)
+    values: tuple[int, ...] = (1, 3, 8, 16, 20, 33)
+    features: tuple[int, ...] = (2, 6, 8, 16, 18, 34, 66)
+    causal: float = 0.7
+
+
 # In float32 an error of 6e-8 is divided by denominators that can be a hundredth of their terms' size, as after padding.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-2}
 
@@ -73,22 +88,22 @@ def in_two_parts(at: int, qkv: list[Tensor], *, implementation: str, causal: boo
     return torch.cat(rows, dim=2)
 
 
-def compare(seed: int, dtype: torch.dtype) -> None:
+def compare(seed: int, dtype: torch.dtype, form: str = "native", sizes: Sizes = Sizes()) -> None:  # noqa: B008
     """One random call, its output and gradients."""
     draw = Draw(seed)
-    batch, heads, length = draw.choice((1, 2, 3)), draw.choice((1, 2, 5)), draw.choice(LENGTHS)
+    batch, heads, length = draw.choice(sizes.batches), draw.choice(sizes.heads), draw.choice(sizes.lengths)
     if seed % 10 == 0:  # few heads, whose sequences are worked on in pieces
-        batch, heads, length = 1, draw.choice((1, 2)), draw.choice((1024, 1100))
-    width, values = draw.choice((2, 4, 6, 8, 16, 20, 34)), draw.choice((1, 3, 8, 16, 20, 33))
-    kind, features = draw.choice(sorted(MAPS)), draw.choice((2, 6, 8, 16, 18, 34, 66))
+        batch, heads, length = 1, draw.choice((1, 2)), draw.choice(sizes.long)
+    width, values = draw.choice(sizes.widths), draw.choice(sizes.values)
+    kind, features = draw.choice(sorted(MAPS)), draw.choice(sizes.features)
     feature_map = MAPS[kind](width, features)
     # What is rotated before it is given is not positive.
     rope = draw.choice(("after", "none") if kind == "given" else ("after", "before", "none"))
     denominator = draw.choice(("unrotated", "rotated", "none"))
     # Sums of signed weights can come close to zero, where rounding is anything; not so if angles are small.
     turn = 0.1 if (rope, denominator) == ("after", "rotated") else 300
-    causal = draw.happens(0.7)
-    keys = length if causal or draw.happens(0.5) else draw.choice(LENGTHS)
+    causal = draw.happens(sizes.causal)
+    keys = length if causal or draw.happens(0.5) else draw.choice(sizes.lengths)
     at = draw.randrange(1, length) if causal and length > 1 and draw.happens(0.3) else None
     padding = draw.between_0_and_1(batch, keys) < 0.3 if draw.happens(0.4) else None
 
@@ -128,21 +143,20 @@ def compare(seed: int, dtype: torch.dtype) -> None:
     kept = {name: dtype if name in shapes else wide for name in tensors}
     weights = draw.normal(batch, heads, length, values).to(dtype).double()
     found = []
-    for form in ("reference", "native"):
+    for name_of_form in ("reference", form):
+        is_reference = name_of_form == "reference"
         leaves = {
-            name: x.to(kept[name])
-            .to(torch.float64 if form == "reference" else kept[name])
-            .requires_grad_(name in learned)
+            name: x.to(kept[name]).to(torch.float64 if is_reference else kept[name]).requires_grad_(name in learned)
             for name, x in tensors.items()
         }
         qkv = [leaves[name].expand(shape) for name, shape in shapes.items()]
-        if form == "native":
+        if not is_reference:
             qkv = [
                 draw.elsewhere(x) if x.shape == leaves[name].shape else x for name, x in zip("qkv", qkv, strict=True)
             ]
         positions = leaves.get("positions")
         options: dict[str, Any] = {
-            "feature_map": feature_map.to(torch.float64 if form == "reference" else wide),
+            "feature_map": feature_map.to(torch.float64 if is_reference else wide),
             "rope": rope,
             "denominator": denominator,
             "causal": causal,
@@ -150,11 +164,9 @@ def compare(seed: int, dtype: torch.dtype) -> None:
             "positions": (positions, leaves["key_positions"]) if "key_positions" in leaves else positions,
             "log_decay": leaves.get("log_decay"),
             "angles": leaves.get("angles"),
-            "implementation": form,
+            "implementation": name_of_form,
         }
-        out = (
-            linear_attention(*qkv, **options) if at is None or form == "reference" else in_two_parts(at, qkv, **options)
-        )
+        out = linear_attention(*qkv, **options) if at is None or is_reference else in_two_parts(at, qkv, **options)
         assert out.dtype == qkv[2].dtype
         wanted = {name: x for name, x in leaves.items() if x.requires_grad}
         gradients = torch.autograd.grad((out.double() * weights).sum(), list(wanted.values()), materialize_grads=True)

@@ -1,0 +1,90 @@
+"""How the kernels are launched: by the number of features and the value width, which are tiles, the map and the GPU."""
+
+from typing import NamedTuple
+
+import torch
+
+from linear_rope.functional.call import Call
+
+SMALLEST_TILE = 16
+"""of a matrix product"""
+PIECES_TIMES_HEADS = 256
+"""programs for the states of one sequence; fewer leave most of a large GPU idle where there are few sequences"""
+CHUNKS_OF_PIECE = 8
+"""at least: what pieces cost is shared by so many"""
+STRETCH = 256
+"""positions over which gradients of decays are summed, about"""
+
+
+class Launch(NamedTuple):
+    """Attributes:
+    chunk: positions of a chunk.
+    warps: of a program of each kernel: states, outputs, gradients of queries, of states, of keys.
+    stages: of the loops of the two kernels of states.
+    """
+
+    chunk: int
+    warps: tuple[int, int, int, int, int]
+    stages: int
+
+
+# By the larger of both tiles. Compiled for sm_90 in bfloat16 none spills; but the outputs of FAVOR+, 60 to 70 bytes a
+# thread with 128 features. None was proved on a GPU: see "auto" in operator.py.
+LAUNCHES = {
+    16: Launch(64, (4, 4, 8, 4, 8), 2),
+    32: Launch(64, (4, 4, 8, 4, 8), 2),
+    64: Launch(64, (4, 4, 8, 4, 8), 2),
+    128: Launch(64, (8, 8, 8, 8, 8), 1),
+    256: Launch(16, (8, 8, 8, 8, 8), 1),
+}
+FAVOR_LAUNCHES = {
+    16: Launch(64, (4, 4, 8, 4, 8), 2),
+    32: Launch(64, (4, 4, 8, 4, 8), 2),
+    64: Launch(32, (4, 4, 8, 4, 8), 2),
+    128: Launch(32, (8, 8, 8, 8, 8), 1),
+    256: Launch(16, (8, 8, 8, 8, 8), 1),
+}
+# Before Hopper factors of products are in registers, all of them at once.
+SHORT_LAUNCHES = {
+    16: Launch(32, (4, 4, 4, 4, 4), 2),
+    32: Launch(32, (4, 4, 4, 4, 4), 2),
+    64: Launch(32, (4, 4, 4, 4, 4), 2),
+    128: Launch(32, (8, 8, 8, 8, 8), 1),
+    256: Launch(16, (8, 8, 8, 8, 8), 1),
+}
+HOPPER = 9, 0
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of a GPU; on a CPU, where kernels are interpreted, as of a new one."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else HOPPER
+
+
+def tile(width: int) -> int:
+    """The width of the tile for ``width`` numbers: a power of two."""
+    return max(SMALLEST_TILE, 1 << (width - 1).bit_length())
+
+
+def launch_of(call: Call) -> Launch:
+    """The settings for a call."""
+    launches = FAVOR_LAUNCHES if call.formula == "favor+" else LAUNCHES
+    if capability(call.q.device) < HOPPER:
+        launches = SHORT_LAUNCHES
+    widest = max(tile(call.features), tile(call.v.shape[-1]))
+    if widest not in launches:
+        raise ValueError(
+            f"there are {call.features} features and values of width {call.v.shape[-1]}; implementation "
+            f'"triton" needs at most {max(launches)} of each, choose "chunked"'
+        )
+    return launches[widest]
+
+
+def pieces_of(length: int, heads: int, chunk: int) -> tuple[int, int]:
+    """The pieces that a sequence is cut into and the chunks of each but the last.
+
+    Never by the number of sequences: what one gives is the same beside any others.
+    """
+    chunks = -(-length // chunk)
+    wanted = max(1, min(PIECES_TIMES_HEADS // heads, chunks // CHUNKS_OF_PIECE))
+    each = -(-chunks // wanted)
+    return -(-chunks // each), each
