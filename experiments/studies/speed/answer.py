@@ -5,7 +5,7 @@ from math import inf
 from experiments.report.answer import Findings, listed
 from experiments.studies.speed.records import read_config, read_records
 from experiments.studies.speed.results import MIB, Quartiles, Results, size_crossings
-from experiments.studies.speed.study import AFTER, DIRECTIONS, SOFTMAX, STEP, after
+from experiments.studies.speed.study import AFTER, DECODING, DIRECTIONS, ELU, SOFTMAX, STEP, TOKEN, after
 
 
 def answer(found: Findings) -> str:
@@ -14,7 +14,16 @@ def answer(found: Findings) -> str:
     if not records:
         return ""
     results = Results(records, read_config(found.comparison))
+    if results.config.topics is not None:
+        return _decoding(results)
     return " ".join(filter(None, [_time(found, results), _step(results), _memory(results), _rope(found, results)]))
+
+
+def _decoding(results: Results) -> str:
+    """At every context of the run that measures nothing else."""
+    speedups = results.speedups(DECODING, TOKEN, ELU, SOFTMAX)
+    times = listed(f"{speedup.median:.2f} after {length:,} tokens" for length, speedup in speedups.items())
+    return f"The speed of decoding with elu+1 and RoPE, over that with softmax attention and RoPE, is {times}."
 
 
 def _time(found: Findings, results: Results) -> str:
