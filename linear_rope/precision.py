@@ -9,6 +9,4 @@ def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """Keeps autocast from lowering the precision of what is computed under it."""
     # PyTorch 2.6 cannot compile the question.
     available = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)
-    if not available or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type)):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()

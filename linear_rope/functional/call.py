@@ -142,6 +142,31 @@ def empty_result(call: Call, **kept: Tensor) -> Result:
     )
 
 
+def check_partners(call: Call) -> None:
+    """What one argument says of another, as kernels that take pointers believe it."""
+    if (call.denominator_q is None) != (call.denominator_k is None):
+        raise ValueError("one of denominator_q and denominator_k is None, the other not; give both or none")
+    if call.denominator_q is not None and call.denominator != "unrotated":
+        raise ValueError(f'denominator_q is given, and denominator is {call.denominator!r}; give "unrotated"')
+    if (call.q_rotation is None) != (call.k_rotation is None):
+        raise ValueError("one of q_rotation and k_rotation is None, the other not; give both or none")
+    if (call.formula == "favor+") != bool(call.constant is not None and call.constant.numel()):
+        came = None if call.constant is None else tuple(call.constant.shape)
+        raise ValueError(f"constant is {came} with formula {call.formula!r}; give one row or more to favor+ alone")
+    if not call.causal:
+        for name in ("log_decay", "memory", "normaliser", "stabiliser"):
+            if getattr(call, name) is not None:
+                raise ValueError(f"{name} is given, and causal is False; give causal=True, or no {name}")
+
+
+def numbers_of_map(formula: str, numbers: Sequence[float]) -> tuple[bool, bool, float]:
+    """Whether a map is hyperbolic, whether paired, and its ε."""
+    if formula == "favor+":
+        hyperbolic, paired, eps = numbers
+        return bool(hyperbolic), bool(paired), float(eps)
+    return False, formula == "elu+1" and bool(numbers[0]), float(numbers[0]) if formula == "relu" else 0.0
+
+
 class Gradients(NamedTuple):
     """Of the fields of :class:`Call` with these names; None where there is no such field, or it has no gradient."""
 

@@ -14,8 +14,10 @@ from linear_rope.functional.call import (
     Call,
     Gradients,
     Result,
+    check_partners,
     empty_gradients,
     new_exponents_of_states,
+    numbers_of_map,
     put_exponents,
 )
 from linear_rope.functional.call import empty_result as any_result
@@ -176,11 +178,7 @@ def _sizes_and_settings(
     threads: int,
 ) -> _Call:
     """The sizes and settings of a call, which are those of many."""
-    if formula == "favor+":
-        hyperbolic, paired, eps = numbers
-    else:
-        hyperbolic, paired = 0, formula == "elu+1" and numbers[0]
-        eps = numbers[0] if formula == "relu" else 0
+    hyperbolic, paired, eps = numbers_of_map(formula, numbers)
     return _Call(
         size=ctypes.sizeof(_Call),
         batch=batch,
@@ -192,8 +190,8 @@ def _sizes_and_settings(
         features=features,
         formula=FORMULAS.index(formula),
         denominator=DENOMINATORS.index(denominator),
-        hyperbolic=bool(hyperbolic),
-        paired=bool(paired),
+        hyperbolic=hyperbolic,
+        paired=paired,
         eps=eps,
         threads=threads,
         parallel=_parallel(),
@@ -207,7 +205,7 @@ class _Arguments:
     """
 
     def __init__(self, call: Call) -> None:
-        _check_partners(call)
+        check_partners(call)
         self.call, self.dtype = call, call.dtype
         self.kept: list[Tensor] = []
         batch, heads, length, width = call.q.shape
@@ -284,23 +282,6 @@ class _Arguments:
             raise MemoryError("the native kernel found no memory for its work; give fewer sequences, heads or features")
         if status:
             raise RuntimeError(f"{LIBRARY} and native.py are not of one version; pip install -e . again")
-
-
-def _check_partners(call: Call) -> None:
-    """What one argument says of another, as the kernel believes it."""
-    if (call.denominator_q is None) != (call.denominator_k is None):
-        raise ValueError("one of denominator_q and denominator_k is None, the other not; give both or none")
-    if call.denominator_q is not None and call.denominator != "unrotated":
-        raise ValueError(f'denominator_q is given, and denominator is {call.denominator!r}; give "unrotated"')
-    if (call.q_rotation is None) != (call.k_rotation is None):
-        raise ValueError("one of q_rotation and k_rotation is None, the other not; give both or none")
-    if (call.formula == "favor+") != bool(call.constant is not None and call.constant.numel()):
-        came = None if call.constant is None else tuple(call.constant.shape)
-        raise ValueError(f"constant is {came} with formula {call.formula!r}; give one row or more to favor+ alone")
-    if not call.causal:
-        for name in ("log_decay", "memory", "normaliser", "stabiliser"):
-            if getattr(call, name) is not None:
-                raise ValueError(f"{name} is given, and causal is False; give causal=True, or no {name}")
 
 
 def _check(name: str, x: Tensor, shape: tuple[float, ...]) -> None:

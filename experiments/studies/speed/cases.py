@@ -109,12 +109,12 @@ def left_out(config: SpeedConfig) -> list[str]:
         notes.append(words["flash_attention"])
     for topic, lengths in (("operation", config.lengths), ("training", config.training_lengths)):
         too_large = {n: gib for n in lengths if (gib := performer_gib(topic, n, config)) > config.performer_gib}
-        if too_large:
+        if too_large and config.measures(topic):
             sizes = ", ".join(f"{gib:.0f} GiB at N = {n:,}" for n, gib in too_large.items())
             values = {"what": words[topic], "most": config.performer_gib, "sizes": sizes}
             notes.append(words["performer_too_large"].format(**values))
     for name, why in (("pytorch-fast-transformers", why_no_fast_transformers(config)), ("fla", why_no_fla(config))):
-        if why is not None:
+        if why is not None and config.measures("operation"):
             notes.append(f"{name} is not measured: {why}.")
     return notes
 

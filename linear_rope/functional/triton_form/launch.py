@@ -12,8 +12,10 @@ from linear_rope.functional.call import (
     Call,
     Gradients,
     Result,
+    check_partners,
     empty_gradients,
     new_exponents_of_states,
+    numbers_of_map,
     put_exponents,
 )
 from linear_rope.functional.call import empty_result as any_result
@@ -31,7 +33,7 @@ class Launcher:
     """The kernels' arguments that are the same in both passes."""
 
     def __init__(self, call: Call) -> None:
-        _check_partners(call)
+        check_partners(call)
         self.call, self.settings = call, settings.launch_of(call)
         batch, self.heads, self.length, width = call.q.shape
         self.rows, self.values, self.features = batch * self.heads, call.v.shape[-1], call.features
@@ -41,7 +43,7 @@ class Launcher:
         positions = batch, self.heads, self.length
         features = (*positions, self.features)
         favor = call.formula == "favor+"
-        hyperbolic, paired, eps = _numbers(call)
+        hyperbolic, paired, eps = numbers_of_map(call.formula, call.numbers)
         q_rotation = self._rotation("q_rotation", call.q_rotation)
         k_rotation = self._rotation("k_rotation", call.k_rotation)
         projection, rest = self._projection(width) if favor else (None, None)
@@ -206,34 +208,12 @@ def _denominator(call: Call) -> str:
     return "mapped" if call.denominator == "unrotated" and call.q_rotation is not None else "shared"
 
 
-def _numbers(call: Call) -> tuple[bool, bool, float]:
-    """Whether the map is hyperbolic, and whether paired, and its ε."""
-    if call.formula == "favor+":
-        hyperbolic, paired, eps = call.numbers
-        return bool(hyperbolic), bool(paired), float(eps)
-    eps = float(call.numbers[0]) if call.formula == "relu" else 0.0
-    return False, call.formula == "elu+1" and bool(call.numbers[0]), eps
-
-
 def _batch_stride(rotation: Tensor | None) -> int:
     return 0 if rotation is None or rotation.shape[0] == 1 else rotation.stride(0)
 
 
 def _same(x: Tensor | None, y: Tensor | None) -> bool:
     return x is y or (x is not None and y is not None and x.data_ptr() == y.data_ptr() and x.shape == y.shape)
-
-
-def _check_partners(call: Call) -> None:
-    """What one argument says of another, as the kernels believe it."""
-    if (call.denominator_q is None) != (call.denominator_k is None):
-        raise ValueError("one of denominator_q and denominator_k is None, the other not; give both or none")
-    if call.denominator_q is not None and call.denominator != "unrotated":
-        raise ValueError(f'denominator_q is given, and denominator is {call.denominator!r}; give "unrotated"')
-    if (call.q_rotation is None) != (call.k_rotation is None):
-        raise ValueError("one of q_rotation and k_rotation is None, the other not; give both or none")
-    if (call.formula == "favor+") != bool(call.constant is not None and call.constant.numel()):
-        came = None if call.constant is None else tuple(call.constant.shape)
-        raise ValueError(f"constant is {came} with formula {call.formula!r}; give one row or more to favor+ alone")
 
 
 def empty_result(call: Call, *, keep: bool) -> Result:
