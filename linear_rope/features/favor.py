@@ -137,7 +137,7 @@ def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = F
     """φ(x) of :class:`FavorPlus` for random features ``omega`` (rows, D), differentiated by autograd."""
     # Queries and keys each carry half of softmax's 1/√D.
     scaled = x * x.shape[-1] ** -0.25
-    projected = F.linear(scaled.reshape(-1, x.shape[-1]), omega.to(x.dtype)).view(*x.shape[:-1], -1)
+    projected = F.linear(scaled.reshape(-1, x.shape[-1]), omega.to(x.dtype)).view(*x.shape[:-1], omega.shape[0])
     if hyperbolic:
         projected = torch.cat((projected, -projected), dim=-1)
     largest = projected.amax(-1, keepdim=True)
@@ -168,7 +168,7 @@ class FavorFormula:
         projection = self.projection
         if self.hyperbolic:
             projection = torch.cat((projection, -projection))
-        values = torch.mm(rows, projection.T).view(*x.shape[:-1], -1)
+        values = torch.mm(rows, projection.T).view(*x.shape[:-1], projection.shape[0])
         largest = values.amax(-1, keepdim=True)
         values.sub_(largest).exp_().add_(self.eps)
         half_norm = x.square().sum(-1, keepdim=True) * (self.scale / 2)
