@@ -1,8 +1,7 @@
 """Puts the committed results on the site, under the paths that they have in the repository.
 
 Pages of docs/ link to them as they do on GitHub (``../results/...``). On the site docs/ is the root, so one ``../`` of
-such a link goes. A link to a file that is not on the site, such as code, becomes its text. Figures for narrow screens
-are pictures/narrow/COMPARISON-STEM.png, which narrow_pictures.py takes out of the reports.
+such a link goes. A link to a file that is not on the site, such as code, becomes its text.
 """
 
 import re
@@ -49,19 +48,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Roles of docstrings, such as :class:`Name`, become the name; figures open alone, to be seen in full size.
-
-    On a narrow screen a figure is the narrow one, if there is one.
-    """
+    """Roles of docstrings, such as :class:`Name`, become the name; figures open alone, to be seen in full size."""
 
     def linked(image: re.Match[str]) -> str:
-        source = PurePosixPath(image[1])
-        drawn = source.parent.name == "figures"
+        drawn = PurePosixPath(image[1]).parent.name == "figures"
         figure = image[0].replace("<img", '<img class="drawn"') if drawn else image[0]
-        narrow = files.get_file_from_path(f"pictures/narrow/{source.parent.parent.name}-{source.name}")
-        if narrow is not None:
-            source_set = f'<source media="(max-width: 47rem)" srcset="{narrow.url_relative_to(page.file)}">'
-            figure = f"<picture>{source_set}{figure}</picture>"
         return f'<a href="{image[1]}">{figure}</a>'
 
     return IMAGE.sub(linked, ROLE.sub(r"<code>\1</code>", html))

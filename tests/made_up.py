@@ -71,12 +71,11 @@ def make_record(**other: Any) -> Comparison:
 def undrawn() -> Iterator[None]:
     """Reports are written without their pictures, which take most of the time of a small comparison."""
 
-    def save(figure: object, directory: Path, stem: str) -> None:
+    def save(make: object, directory: Path, stem: str) -> None:
         directory.mkdir(exist_ok=True)
         (directory / f"{stem}.svg").touch()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(style, "made", lambda make, *arguments, **options: None)
         patch.setattr(style, "save_figure", save)
         yield
 

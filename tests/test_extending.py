@@ -156,6 +156,7 @@ def asked(installed, tmp_path_factory):
     return json.loads(python("-c", ASKED, json.dumps(lines), path=installed, at=at).splitlines()[0])
 
 
+@pytest.mark.slow
 def test_a_labelled_data_set_is_read_from_the_data_directory(asked):
     assert asked["examples"] == ["text", ["wanted", "unwanted"], 200]
     status, said = asked["said"][DATA]
@@ -213,11 +214,13 @@ def test_the_example_of_one_file_and_the_check_against_the_oracle_run(sources):
     assert "squareplus-rope-after" in suite("run", "convergence", "--preset", "smoke", "--dry-run", *words, at=sources)
 
 
+@pytest.mark.slow
 def test_the_page_shows_commands_that_are_understood(asked):
     assert len(SHOWN) >= 4
     assert {line: asked["said"][line][0] for line in SHOWN} == dict.fromkeys(SHOWN, 0)
 
 
+@pytest.mark.slow
 def test_a_wrong_name_lists_what_there_is_with_that_of_the_package(asked):
     for line, sentence in WRONG.items():
         status, said = asked["said"][line]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from msgspec.structs import replace
 
-from experiments.figures.panels import head, legend_beneath, name_vertical, panels_of, wrapped
+from experiments.figures.panels import head, legend_beneath, name_vertical, panels_of
 from experiments.figures.style import MUTED, by_kernel, legend_label, variant_style
 from experiments.records.schema import NEXT_BYTE, Comparison, Floor, ObjectiveRecord, VariantRecord
 
@@ -116,7 +116,7 @@ def _panels(
     last = max(curve.index[-1] for seeds in runs.values() for curve in seeds.values())
     for axes, variants in panels:
         axes.set(xlim=(0, 1.02 * max(last, 1)), ylim=vertical_range)
-        axes.set_xlabel(wrapped(f"optimiser step\n(one step = {comparison.read_in(1)})", 44))
+        axes.set_xlabel(f"optimiser step\n(one step = {comparison.read_in(1)})")
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.tick_params(labelbottom=True)
         if not references:

@@ -1,6 +1,7 @@
 """Final figures: one row per variant with every seed, the mean and its interval."""
 
-from math import inf, nan
+import textwrap
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -9,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from experiments.figures.curves import failures
-from experiments.figures.panels import grid_of, head, mean_with_interval, wrapped
-from experiments.figures.style import MUTED, by_kernel, is_narrow, kernel_colour, label, variant_style
+from experiments.figures.panels import grid_of, head, mean_with_interval
+from experiments.figures.style import MUTED, by_kernel, kernel_colour, label, variant_style
 from experiments.records.schema import Comparison
 
 ROW_INCHES, CLOSE_ROW_INCHES = 0.42, 0.3
@@ -36,23 +37,21 @@ class Rows:
         self.heights = [-place - gap for place, gap in enumerate(gaps)]
         self.baselines = {v.name for v in self.variants if comparison.baseline_of(v) == v.name}
         self.labels = [
-            wrapped(f"{label(v.name)}\n({notes[v.name]})" if v.name in notes else label(v.name), 18)
-            for v in self.variants
+            f"{label(v.name)}\n({notes[v.name]})" if v.name in notes else label(v.name) for v in self.variants
         ]
 
     def figure(self, columns: int, what: str, marks: str = "") -> tuple[Figure, list[Axes]]:
         """Panels side by side; below the title ``what`` they show and what the ``marks`` are, by default of seeds."""
         inches = CLOSE_ROW_INCHES if len(self.heights) >= MANY_ROWS else ROW_INCHES
         size = (8.6 / columns, 1.5 + inches * (1 - self.heights[-1]))
-        figure, (panels,) = grid_of(1, columns, size, sharey=True, tallest=inf)
+        figure, (panels,) = grid_of(1, columns, size, sharey=True)
         panels[0].set_yticks(self.heights, self.labels)
         panels[0].set_ylim(self.heights[-1] - 0.7, 0.7)
         for axes in panels:
             axes.tick_params(axis="y", length=0)
             axes.margins(x=0.1)
-            axes.xaxis.set_major_locator(
-                MaxNLocator(4 if is_narrow() or columns > 2 else 6 if columns > 1 else 10, steps=[1, 2, 5, 10])
-            )
+            ticks = 4 if columns > 2 else 6 if columns > 1 else 10
+            axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
         marks = marks or {
             1: "One seed: no interval.",
             2: "Small dots: seeds; marker: mean. Two seeds: no interval.",
@@ -74,11 +73,7 @@ def final_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
         _dots(panels[1], rows, values, summary, difference)
         panels[1].axvline(0, color=MUTED, linewidth=1.0)
         panels[1].set_xlabel(
-            wrapped(
-                f"{objective.quantity} minus those of the baseline ({objective.where_better})",
-                30,
-                36,
-            )
+            textwrap.fill(f"{objective.quantity} minus those of the baseline ({objective.where_better})", 36)
         )
         for variant, height in zip(rows.variants, rows.heights, strict=True):
             if variant.name in rows.baselines:
@@ -96,7 +91,7 @@ def steps_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: Compar
     axes.axvline(steps, color=MUTED, linewidth=1.0, linestyle=(0, (4, 2)))
     shown = summary[(summary["metric"] == "steps_to_baseline") & ~summary["variant"].isin(rows.baselines)]
     axes.set_xlim(0, max(steps * 1.06, 1.03 * shown["high"].max(skipna=True)))
-    axes.set_xlabel(wrapped("optimiser steps to the baseline's final validation loss (dashed: end of the run)", 30))
+    axes.set_xlabel("optimiser steps to the baseline's final validation loss (dashed: end of the run)")
     if len({comparison.context_of(variant) for variant in rows.variants}) == 1:  # else a step has no one number of them
         to_tokens_and_back: Any = (lambda step: step * per_step, lambda token: token / per_step)
         tokens = axes.secondary_xaxis("top", functions=to_tokens_and_back)
@@ -120,7 +115,7 @@ def throughput_figure(values: pd.DataFrame, summary: pd.DataFrame, comparison: C
     figure, (axes,) = rows.figure(1, "training")
     _dots(axes, rows, values, summary, "tokens_per_second")
     axes.set_xlim(left=0)
-    axes.set_xlabel(wrapped("tokens per second and run (median over the run)", 30))
+    axes.set_xlabel("tokens per second and run (median over the run)")
     axes.xaxis.set_major_formatter(EngFormatter())
     means = summary[summary["metric"] == "tokens_per_second"].set_index("variant")["mean"]
     for variant, height in zip(rows.variants, rows.heights, strict=True):

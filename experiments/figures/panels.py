@@ -1,6 +1,5 @@
 """What figures have in common: their panels, the line at their head, legends, means of seeds, intervals."""
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from experiments.figures.style import MUTED, NARROW_WIDTH, is_narrow, label, legend_label, variant_style
+from experiments.figures.style import MUTED, label, legend_label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 
 Inches = tuple[float, float]
@@ -19,8 +18,6 @@ LINE = 0.17
 """inches: a line of a legend"""
 ROOMY = 6
 """lines of a legend beneath a panel for which a figure has room"""
-TALLEST = 2.0
-"""inches: a panel of curves on a narrow screen, if there are several"""
 
 
 def grid_of(
@@ -31,26 +28,11 @@ def grid_of(
     least: float = 0,
     sharex: Any = False,
     sharey: Any = False,
-    tallest: float = TALLEST,
 ) -> tuple[Figure, Any]:
-    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each.
-
-    On a narrow screen they stand below each other, row after row, of at most the height ``tallest`` if there are
-    several, and each has the labels of its ticks.
-    """
+    """A figure, ``least`` inches wide or wider, and its array (rows, columns) of panels of about ``size`` each."""
     width, height = (each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True))
-    if not is_narrow():
-        figure = Figure(figsize=(max(width, least), height))
-        return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
-    each = 0.55 + min(size[1], tallest) if rows * columns > 1 else size[1]
-    figure = Figure(figsize=(NARROW_WIDTH, each * rows * columns + 0.4))
-    grid = figure.subplots(rows * columns, 1, squeeze=False).reshape(rows, columns)
-    for (row, column), axes in np.ndenumerate(grid):
-        firsts = {True: grid[0, 0], "col": grid[0, column], "row": grid[row, 0]}
-        for share, join in ((sharex, axes.sharex), (sharey, axes.sharey)):
-            if firsts.get(share, axes) is not axes:
-                join(firsts[share])
-    return figure, grid
+    figure = Figure(figsize=(max(width, least), height))
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
 
 def panels_of(
@@ -70,21 +52,12 @@ def panels_of(
 def head(figure: Figure, comparison: Comparison, note: str) -> None:
     """Say above all panels what the data are, and ``note``."""
     names = label(", ".join(data.called for data in comparison.data), longest=60)
-    figure.suptitle(wrapped(f"{names}, {note}", 56), x=0.01, ha="left", fontsize=9, color=MUTED)
-
-
-def wrapped(text: str, narrow: int, wide: int = 1000) -> str:
-    """The text in lines of at most this many characters on a narrow screen and on others."""
-    most = narrow if is_narrow() else wide
-    return "\n".join(textwrap.fill(line, most, break_long_words=False) for line in text.split("\n"))
+    figure.suptitle(f"{names}, {note}", x=0.01, ha="left", fontsize=9, color=MUTED)
 
 
 def name_vertical(figure: Figure, quantity: str) -> None:
-    """Say what all vertical axes show; on a narrow screen, which has not all in sight, at each."""
-    if not is_narrow():
-        figure.supylabel(quantity, fontsize=10)
-    for axes in figure.axes if is_narrow() else ():
-        axes.set_ylabel(quantity.replace("\n", " "))
+    """Say what all vertical axes show."""
+    figure.supylabel(quantity, fontsize=10)
 
 
 def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options: Any) -> None:
@@ -92,9 +65,6 @@ def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options
     found = {text: handle for axes in panels for text, handle in _labelled(axes).items()}
     if not found:
         return
-    if is_narrow():
-        columns = 1 if max(map(len, found)) > 16 else 2
-        _make_room(figure, -(-len(found) // columns))
     ncols = min(columns, len(found))
     figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, **options)
 
@@ -102,24 +72,20 @@ def legend_below(figure: Figure, panels: Iterable[Axes], columns: int, **options
 def legends_beneath(figure: Figure, panels: Iterable[Axes], **options: Any) -> None:
     """Beneath each panel a legend of what not all of them label, and one of what all do below the figure.
 
-    Of panels with the same lines only the last has a legend; on a narrow screen all do. The axes have to be labelled.
+    Of panels with the same lines only the last has a legend. The axes have to be labelled.
     """
     shown = [(axes, _labelled(axes)) for axes in panels]
     common = set.intersection(*(set(found) for _, found in shown)) if len(shown) > 1 else set()
-    if not is_narrow():  # else panels shrink, and to nothing in the end
-        longest = max(sum(text.count("\n") + 1 for text in found.keys() - common) for _, found in shown)
-        _make_room(figure, max(0, longest - ROOMY))
+    longest = max(sum(text.count("\n") + 1 for text in found.keys() - common) for _, found in shown)
+    # Else panels shrink, and to nothing in the end.
+    figure.set_figheight(figure.get_figheight() + LINE * max(0, longest - ROOMY))
     for place, (axes, found) in enumerate(shown):
         own = [handle for text, handle in found.items() if text not in common]
-        if own and (is_narrow() or found.keys() not in [later.keys() for _, later in shown[place + 1 :]]):
+        if own and found.keys() not in [later.keys() for _, later in shown[place + 1 :]]:
             legend_beneath(axes, own, **options)
     if common:
         handles = [handle for text, handle in shown[0][1].items() if text in common]
-        figure.legend(handles=handles, loc="outside lower center", ncols=1 if is_narrow() else 4, **options)
-
-
-def _make_room(figure: Any, lines: int) -> None:
-    figure.set_figheight(figure.get_figheight() + LINE * lines)
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, **options)
 
 
 def _labelled(axes: Axes) -> dict[str, Any]:
@@ -129,8 +95,6 @@ def _labelled(axes: Axes) -> dict[str, Any]:
 
 def legend_beneath(axes: Axes, handles: Sequence[Any], **options: Any) -> None:
     """A legend below a panel and what is written at its axis."""
-    if is_narrow():
-        _make_room(axes.figure, len(handles))
     written = axes.xaxis.get_tightbbox()
     depth = (axes.bbox.y0 - written.y0 if written else 0) / axes.figure.dpi
     place = axes.transAxes + ScaledTranslation(0, -depth, axes.figure.dpi_scale_trans)

@@ -18,9 +18,8 @@ from experiments.figures.panels import (
     mean_with_interval,
     name_vertical,
     panels_of,
-    wrapped,
 )
-from experiments.figures.style import MUTED, draw, is_narrow, label, label_powers_of_ten, variant_style
+from experiments.figures.style import MUTED, draw, label, label_powers_of_ten, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import FigureEntry, Study, TableEntry
 
@@ -144,8 +143,7 @@ def curves_by_setting(
                 seeds = finished.get(variant.name, set())
                 lines_by_seed(axes, mine, "step", "value", look | {"markersize": 4.5}, named, seeds, MARKS)
         axes.set_xlabel("optimiser step")
-        if not is_narrow():
-            axes.label_outer()
+        axes.label_outer()
     floors = shown_floors(comparison, metric, "validation", figure.axes[0].get_ylim())  # the axes share it
     for axes, _ in panels:
         mark_floors(axes, floors)
@@ -175,7 +173,7 @@ def final_by_setting(
     tested = summary[summary["metric"] == metric].set_index("variant")
     if comparison.objective.metric == "accuracy":
         tested[["low", "high"]] = tested[["low", "high"]].clip(0, 1)
-    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + (0.44 if is_narrow() else 0.31) * len(variants)))
+    figure, ((axes,),) = grid_of(1, 1, (9.2, 1.3 + 0.31 * len(variants)))
     if reference in tested.index:
         marked: Any = tested.loc[reference, "mean"]
         axes.axvline(marked, color=MUTED, linewidth=1, linestyle=(0, (4, 2)))
@@ -188,11 +186,10 @@ def final_by_setting(
         mean_with_interval(axes, height, row, "D", 5.5, colour)
         unfinished = int(row["planned"] - row["n"])
         remark = f"  ({unfinished} of {row['planned']} not finished)" if unfinished else ""
-        lines = (f"{label(base_name(variant))},", setting_label(variant, comparison) + remark)
-        names.append(wrapped(("\n" if is_narrow() else " ").join(lines), 26))
+        names.append(f"{label(base_name(variant))}, {setting_label(variant, comparison)}{remark}")
     axes.set_yticks(range(len(variants)), names)
     axes.set_ylim(len(variants) - 0.5, -0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(4 if is_narrow() else 10, steps=[1, 2, 5, 10]))
-    axes.set_xlabel(wrapped(f"test {comparison.objective.quantity}; {comparison.objective.better} is better", 28))
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
+    axes.set_xlabel(f"test {comparison.objective.quantity}; {comparison.objective.better} is better")
     head(figure, comparison, "test split. Small dots: seeds; marker: mean; line: 95 % interval (Student's t).")
     return figure

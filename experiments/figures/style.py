@@ -6,11 +6,10 @@ A variant's colour stands for its attention kernel by its hue and for its way of
 
 import io
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,40 +70,18 @@ STYLE: Any = {
     "text.parse_math": False,
 }
 DOTS_PER_INCH = 150
-NARROW = "narrow"
-"""the folder of what figures are on a narrow screen, beside the one of the figures"""
-NARROW_WIDTH = 3.85
-"""inches: a screen of 400 pixels less its margins, at 96 pixels an inch"""
-NARROW_STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9,
-    "legend.fontsize": 9,
-    "legend.handlelength": 3.4,
-    "legend.columnspacing": 1.2,
-}
-_is_narrow: ContextVar[bool] = ContextVar("_is_narrow", default=False)
 MUTED = "#5f5f5f"
 LONGEST_LABEL = 42
 """characters of a name in a figure"""
 
 
 @contextmanager
-def style(narrow: bool = False) -> Iterator[None]:
-    """Matplotlib settings under which figures are made, as a context; those for a ``narrow`` screen have one column."""
-    before = _is_narrow.set(narrow)
-    try:
-        with matplotlib.rc_context(STYLE | (NARROW_STYLE if narrow else {})), warnings.catch_warnings():
-            # A name may be in a script that the font lacks; the tables have it.
-            warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
-            yield
-    finally:
-        _is_narrow.reset(before)
-
-
-def is_narrow() -> bool:
-    """Whether figures are made for a narrow screen."""
-    return _is_narrow.get()
+def style() -> Iterator[None]:
+    """Matplotlib settings under which figures are made, as a context."""
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A name may be in a script that the font lacks; the tables have it.
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
+        yield
 
 
 def label(name: str, longest: int = LONGEST_LABEL) -> str:
@@ -164,13 +141,14 @@ def by_kernel(variants: list[VariantRecord]) -> dict[str, list[VariantRecord]]:
     return {kernel: [variant for variant in variants if variant.kernel == kernel] for kernel in kernels}
 
 
-def save_figure(figure: Figure, directory: Path, stem: str) -> None:
-    """Write ``<stem>.png`` (150 dots per inch) and, but of a narrow one, ``<stem>.svg``; leave its layout fixed.
+def save_figure(make: Callable[[], Figure], directory: Path, stem: str) -> None:
+    """Make a figure in the suite's style and write ``<stem>.png`` (150 dots per inch) and ``<stem>.svg``.
 
     Equal figures give equal bytes.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with style(is_narrow()):
+    with style():
+        figure = make()
         figure.set_dpi(DOTS_PER_INCH)  # text is wider at some resolutions than at others
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
@@ -181,28 +159,14 @@ def save_figure(figure: Figure, directory: Path, stem: str) -> None:
         content = io.BytesIO()
         image.save(content, "png", optimize=True)
         write_atomically(directory / f"{stem}.png", content.getvalue())
-        if not is_narrow():
-            content = io.BytesIO()
-            FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None, "Creator": None})
-            write_atomically(directory / f"{stem}.svg", content.getvalue())
+        content = io.BytesIO()
+        FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None, "Creator": None})
+        write_atomically(directory / f"{stem}.svg", content.getvalue())
 
 
 def draw(
     directory: Path, entry: FigureEntry, make: Callable[..., Figure], *arguments: Any, **options: Any
 ) -> FigureEntry:
-    """Make a figure in the suite's style, save it under the entry's stem, and return the entry.
-
-    It is made a second time for narrow screens, and that is a PNG in the folder ``NARROW`` beside ``directory``.
-    """
-    for narrow, folder in ((True, directory.parent / NARROW), (False, directory)):
-        with style(narrow):
-            save_figure(made(make, *arguments, **options), folder, entry.stem)
+    """Save the figure that a function makes under the entry's stem, and return the entry."""
+    save_figure(partial(make, *arguments, **options), directory, entry.stem)
     return entry
-
-
-def made(make: Callable[..., Figure], *arguments: Any, **options: Any) -> Figure:
-    """What a function makes; on a narrow screen, whose panels are low, with vertical axes' names in several lines."""
-    figure = make(*arguments, **options)
-    for axes in figure.axes if is_narrow() else ():
-        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 26))
-    return figure

@@ -15,7 +15,7 @@ from rich.table import Table
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import RULE
 from experiments.figures.rates import draw_rates
-from experiments.figures.style import DOTS_PER_INCH, NARROW
+from experiments.figures.style import DOTS_PER_INCH
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import PACKED_ROWS, read_comparison
@@ -110,7 +110,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         for file, text in made.items():
             write_atomically(output / file, text)
         (root / "figures").mkdir(exist_ok=True)
-        files = [path for path in output.rglob("*") if path.is_file() and path.parent.name != NARROW]
+        files = [path for path in output.rglob("*") if path.is_file()]
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
     return main_figure
@@ -170,8 +170,7 @@ def _shown(output: Path, entry: FigureEntry | TableEntry) -> dict[str, Any]:
     if isinstance(entry, TableEntry):
         return words | {"table": rows_of(entry.table)}
     image, size = _picture(output / "figures" / f"{entry.stem}.png")
-    narrow, narrow_size = _picture(output / NARROW / f"{entry.stem}.png")
-    return words | {"stem": entry.stem, "image": image, "size": size, "narrow": narrow, "narrow_size": narrow_size}
+    return words | {"stem": entry.stem, "image": image, "size": size}
 
 
 def _picture(path: Path) -> tuple[str, tuple[int, int]]:

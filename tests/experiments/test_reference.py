@@ -28,8 +28,8 @@ def marks(name):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COMPARISONS])
 def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, name):
-    # The figures are made and not drawn: nothing here looks at them, and drawing takes most of the time.
-    def save_nothing(figure, directory, stem):
+    # Nothing here looks at figures, which take most of the time.
+    def save_nothing(make, directory, stem):
         directory.mkdir(exist_ok=True)
         (directory / f"{stem}.svg").write_text("<svg/>")
 

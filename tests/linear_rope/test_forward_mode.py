@@ -73,7 +73,10 @@ def inputs_and_tangents(length: int = 11) -> tuple[list[Tensor], list[Tensor]]:
 
 
 @pytest.mark.parametrize("form", ["auto", *(form for form in FORMS if form != "native")])
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("favor+", "elu+1", "learned"))) for name in MAPS],
+)
 def test_of_every_map_and_implementation(name: str, form: str) -> None:
     feature_map, (inputs, tangents) = MAPS[name](0.0).double(), inputs_and_tangents()
     for causal in (True, False):

@@ -127,17 +127,16 @@ def of_every_length(name: str, form: str, options: dict[str, Any], monkeypatch: 
     return make(feature_map=name, **options)
 
 
+def every_length(*marks: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """All cases, of which all but one have these marks."""
+    first = "elu+1", EVERY_LENGTH[0][1], {}
+    cases = [pytest.param(*case, marks=() if case == first else marks) for case in EVERY_LENGTH]
+    return pytest.mark.parametrize(("name", "form", "options"), cases)
+
+
+# The backend "eager" would take less time, but does not look into the operator.
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize(
-    ("name", "form", "options"),
-    # The backend "eager" would take less time, but does not look into the operator.
-    [
-        pytest.param(
-            *case, marks=() if case == ("elu+1", EVERY_LENGTH[0][1], {}) else [pytest.mark.slow, pytest.mark.full]
-        )
-        for case in EVERY_LENGTH
-    ],
-)
+@every_length(pytest.mark.slow, pytest.mark.full)
 def test_one_graph_serves_all_lengths(
     name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +150,7 @@ def test_one_graph_serves_all_lengths(
             )
 
 
-@pytest.mark.parametrize(("name", "form", "options"), EVERY_LENGTH)
+@every_length(pytest.mark.slow)
 def test_inference_is_exported_for_all_lengths(
     name: str, form: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,9 @@ def draws(count: int, logits: Tensor, **settings: float) -> Tensor:
     return found[:, 0].bincount(minlength=len(logits))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, *(pytest.param(x, marks=pytest.mark.slow) for x in DTYPES if x != torch.float32)]
+)
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.5}, {"top_k": 4}, {"top_p": 0.7}, {"top_k": 9, "top_p": 0.8}]
 )

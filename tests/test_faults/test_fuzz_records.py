@@ -176,10 +176,11 @@ def test_a_damaged_record_is_refused_in_one_line_or_read_soundly(records, counts
     assert min(outcomes.values()) > EXAMPLES, "both are put to the test"
 
 
-def save_without_layout(figure, directory, stem):
+def save_without_layout(make, directory, stem):
     """Draw a figure as ``save_figure`` does, but once, and without finding room for everything: that is slow."""
     directory.mkdir(parents=True, exist_ok=True)
     with plots.style():
+        figure = make()
         figure.set_layout_engine("none")
         figure.draw_without_rendering()
     (directory / f"{stem}.svg").write_text("<svg/>")

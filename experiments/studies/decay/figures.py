@@ -17,7 +17,6 @@ from experiments.figures.style import (
     MUTED,
     by_kernel,
     draw,
-    is_narrow,
     label,
     label_powers_of_ten,
     legend_label,
@@ -199,8 +198,7 @@ def attention_by_setting(attention: pd.DataFrame, comparison: Comparison) -> Fig
         styled = {v.name: (looks[v.name], setting_label(v, comparison)) for v in variants}
         _weights(axes, attention, styled, uniform, "absolute", {"value": "log"})
         axes.set_xlabel(DISTANCE)
-        if not is_narrow():
-            axes.label_outer()
+        axes.label_outer()
     panels.name_vertical(figure, "mean absolute weight (logarithmic axis)")
     without = f" Not shown, as it divides by no sum: {', '.join(sorted(unbounded))}." if unbounded else ""
     panels.head(figure, comparison, f"validation split. Means over layers, heads, seeds and queries.{without}")

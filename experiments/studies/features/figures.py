@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from experiments.analysis.statistics import estimates
-from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals, wrapped
-from experiments.figures.style import MUTED, draw, is_narrow, label, label_powers_of_ten
+from experiments.figures.panels import end_below_the_lowest, grid_of, legend_below, marks_with_intervals
+from experiments.figures.style import MUTED, draw, label, label_powers_of_ten
 from experiments.records.schema import Comparison
 from experiments.studies.features.measure import RANDOM, TRAINED
 from experiments.study import Entries, read_study
@@ -92,8 +92,7 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
     keys = ["estimator", "directions", "num_features"]
     for column, name in enumerate(names):
         rows = trained[trained["variant"] == name]
-        for axes in grid[:, column] if is_narrow() else grid[:1, column]:
-            axes.set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
+        grid[0, column].set_title(f"{label(name)}, scale {rows['input_scale'].mean():.2f}")
         for row, quantity in enumerate(("kernel", "attention")):
             axes = grid[row, column]
             by_seed = rows.groupby([*keys, "seed"])[f"log10_{quantity}_error"].mean().reset_index(name="logarithm")
@@ -102,8 +101,8 @@ def trained_figure(trained: pd.DataFrame, comparison: Comparison) -> Figure:
             axes.axhline(1, label=AS_ZEROS, **AS_ZEROS_STYLE)
             _scales(axes, sorted(trained["num_features"].unique()))
         grid[1, column].set_xlabel(NUM_FEATURES)
-    grid[0, 0].set_ylabel(wrapped("relative squared error of the kernel", 26, 20))
-    grid[1, 0].set_ylabel(wrapped("relative error of the attention matrix", 26, 20))
+    grid[0, 0].set_ylabel("relative squared\nerror of the kernel")
+    grid[1, 0].set_ylabel("relative error of\nthe attention matrix")
     legend_below(figure, [grid[0, 0]], 3)
     return figure
 

@@ -1,5 +1,6 @@
 """The figure and the table of the positions study."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.statistics import estimates
 from experiments.figures.dots import Rows
-from experiments.figures.panels import mean_with_interval, wrapped
+from experiments.figures.panels import mean_with_interval
 from experiments.figures.style import MUTED, draw, variant_style
 from experiments.records.schema import Comparison
 from experiments.studies.length.measure import AS_TRAINED, IN_SHORT_WINDOWS, LOSSES, length_table, window_means
@@ -98,7 +99,7 @@ def three_questions(comparison: Comparison, summary: pd.DataFrame, parts: dict[s
                 mean_with_interval(axes, height, row, look["marker"], 6.5, look["color"])
         if what != "loss":
             axes.axvline(0, color=MUTED, linewidth=1.0)
-        axes.set_xlabel(wrapped(name, 30, 26))
+        axes.set_xlabel(textwrap.fill(name, 26))
     return figure
 
 

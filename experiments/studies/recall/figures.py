@@ -12,7 +12,7 @@ from experiments.analysis.statistics import estimate
 from experiments.figures.curves import failures, finished_seeds
 from experiments.figures.panels import grid_of, head, legend_beneath, lines_by_seed, name_vertical, panels_of
 from experiments.figures.settings import curves_by_setting, final_by_setting, named_settings
-from experiments.figures.style import MUTED, by_kernel, draw, is_narrow, kernel_style, label, variant_style
+from experiments.figures.style import MUTED, by_kernel, draw, kernel_style, label, variant_style
 from experiments.records.schema import Comparison, VariantRecord
 from experiments.study import Entries, read_study
 
@@ -168,8 +168,7 @@ def steps_figure(recorded: pd.DataFrame, comparison: Comparison, summary: pd.Dat
         # An entry per position encoding, of whichever width has it.
         entries = {text: line for axes in column for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
         handles = [entries[text] for text in labels.values() if text in entries]
-        for axes in column if is_narrow() else column[-1:]:
-            legend_beneath(axes, handles)
+        legend_beneath(column[-1], handles)
     return _finished(figure, comparison, "validation")
 
 

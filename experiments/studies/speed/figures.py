@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMeth
 
 from experiments.figures import style
 from experiments.figures.panels import grid_of, legend_below
-from experiments.figures.style import MUTED, is_narrow, label
+from experiments.figures.style import MUTED, label
 from experiments.records.csv_files import to_csv
 from experiments.records.files import write_atomically
 from experiments.records.schema import Comparison
@@ -166,7 +166,7 @@ def additions_figure(times: pd.DataFrame) -> Figure:
     panels = list(dict.fromkeys(rows["panel"]))
     height = 0.7 + 0.5 * max(4, len(rows) / len(panels))
     size = (6.5 if is_decay else 3.3, height)
-    figure, (drawn,) = grid_of(1, len(panels), size, (1, 0), sharex=True, tallest=0.4 + height / 2)
+    figure, (drawn,) = grid_of(1, len(panels), size, (1, 0), sharex=True)
     for axes, panel in zip(drawn, panels, strict=True):
         mine = rows[rows["panel"] == panel]
         for place, (_, row) in enumerate(mine.iterrows()):
@@ -228,18 +228,18 @@ def _mark_crossings(panels: dict[str, Axes], crossings: Sequence[Crossing]) -> N
     pairs = list(dict.fromkeys((crossing.ours, crossing.other) for crossing in crossings))
     first = next(iter(panels.values()))
     bottom, top = first.get_ylim()
-    each = 0.18 if is_narrow() else 0.1  # part of the height
+    each = 0.1  # part of the height
     strip = 1.1 * each * len(pairs)
     first.set_ylim(bottom * (bottom / top) ** (strip / (1 - strip)), top)
     for direction, ours, other, where in crossings:
         axes = panels[direction]
         axes.axvline(where, color=MUTED, linestyle=":", linewidth=1)
         left, right = axes.get_xlim()
-        is_left = is_narrow() or where**2 < left * right
+        is_left = where**2 < left * right
         axes.annotate(
             f"{ours}\nbelow {other} from N = {where:,.0f}",
-            (0 if is_narrow() else where, 0.02 + each * pairs.index((ours, other))),
-            xycoords=("axes fraction" if is_narrow() else "data", "axes fraction"),
+            (where, 0.02 + each * pairs.index((ours, other))),
+            xycoords=("data", "axes fraction"),
             xytext=(4 if is_left else -4, 0),
             textcoords="offset points",
             horizontalalignment="left" if is_left else "right",

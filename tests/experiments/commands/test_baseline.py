@@ -71,6 +71,7 @@ def test_without_the_studys_baselines_the_first_variant_is_taken(made, capsys):
     assert "softmax-rope,test_bits_per_byte_minus_baseline" in printed(capsys, "report", made, "--format", "csv")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_report_can_compare_with_another_variant_than_is_on_record(copy, capsys):
     (before,) = rows(copy).values()
@@ -111,6 +112,7 @@ def test_a_chosen_baseline_is_recorded_and_kept_when_the_comparison_goes_on(copy
     assert recorded(again) == "elu+1-none"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_what_was_begun_before_baselines_could_be_chosen_is_compared_when_it_goes_on(copy, capsys):
     record = json.loads((copy / "comparison.json").read_text())
@@ -122,6 +124,7 @@ def test_what_was_begun_before_baselines_could_be_chosen_is_compared_when_it_goe
     assert rows(copy).keys() == {"softmax-rope"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "dry run", "report", "latex"])
 def test_a_name_that_is_not_in_the_comparison_is_refused(made, tmp_path, capsys, command):
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}

@@ -50,7 +50,7 @@ def test_curves_have_the_floor_in_each_panel_beside_the_legend_or_in_words(make_
     comparison = read_comparison(root)
     curves = read_curves(root, comparison)
     what = {"metric": "bits_per_byte", "quantity": "bits per byte", "start": 0.25}
-    with style.style(False):
+    with style.style():
         figure = curves_by_setting(curves, summarise(root, comparison, curves), comparison, **what)
         FigureCanvasAgg(figure).draw()
     assert len(figure.axes) == 2

@@ -180,10 +180,11 @@ def rebuild(root):
     """Rebuild the report of a comparison; its records, tables and figures, which are kept instead of rendered."""
     figures = {}
 
-    def keep(figure, directory, stem):
+    def keep(make, directory, stem):
         directory.mkdir(exist_ok=True)
         (directory / f"{stem}.svg").touch()
-        figures[stem] = figure
+        with plots.style():
+            figures[stem] = make()
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "save_figure", keep)

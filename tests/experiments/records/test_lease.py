@@ -13,7 +13,7 @@ from experiments.records.lease import Lease, LeaseLost
 def soon(monkeypatch):
     """Leases are renewed after, and stale without for, less time than usual."""
     monkeypatch.setattr(lease, "RENEWED", 0.1)
-    monkeypatch.setattr(lease, "STALE", 2.0)
+    monkeypatch.setattr(lease, "STALE", 1.0)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from experiments.study import Study
 
 
 def one_figure(root, output, comparison, curves, summary):
-    save_figure(Figure(figsize=(1, 1)), output / "figures", "a-figure")
+    save_figure(lambda: Figure(figsize=(1, 1)), output / "figures", "a-figure")
     table = pd.DataFrame({"variant": ["x|y"], "value": [0.5]})
     return [FigureEntry("a-figure", "A title", "How to read it."), TableEntry("A table", table, "Its caption.")]
 
@@ -360,7 +360,7 @@ def test_a_wrong_file_is_named_in_one_line_and_the_report_stays(reported, tmp_pa
 
 def test_a_figure_that_cannot_be_drawn_leaves_the_old_report(make_comparison, tmp_path):
     def fails(root, output, comparison, curves, summary):
-        save_figure(Figure(figsize=(2, 2)), output / "figures", "a-figure")
+        save_figure(lambda: Figure(figsize=(2, 2)), output / "figures", "a-figure")
         raise ValueError("for the test")
 
     root = make_comparison(tmp_path, "elu+1-none")

@@ -209,7 +209,7 @@ def test_a_missing_file_or_draw_is_no_sample_or_an_unfinished_one(root):
 def test_figures_are_made_from_the_files_alone(root, tmp_path, monkeypatch):
     stems = []
     monkeypatch.setattr(
-        plots, "save_figure", lambda figure, directory, stem: directory.name == "figures" and stems.append(stem)
+        plots, "save_figure", lambda make, directory, stem: directory.name == "figures" and stems.append(stem)
     )
     entries = figures(root, tmp_path / "output", PLANNED, None, None)
     assert stems == ["kernel-error-16", "attention-error-16", "trained-error"]

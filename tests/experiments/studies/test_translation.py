@@ -36,6 +36,7 @@ def made(tmp_path_factory):
     return out, words
 
 
+@pytest.mark.slow
 def test_a_run_has_bleu_samples_and_a_report(made):
     out, _ = made
     scores, texts = pd.read_csv(out / "bleu.csv"), pd.read_csv(out / "translations.csv", keep_default_na=False)
@@ -53,6 +54,7 @@ def test_a_run_has_bleu_samples_and_a_report(made):
     assert [note for note in notes if "translates with the average of 4 checkpoints" in note]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_what_was_translated_is_not_translated_again(made, monkeypatch):
     out, words = made
@@ -62,6 +64,7 @@ def test_what_was_translated_is_not_translated_again(made, monkeypatch):
     assert (out / "bleu.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measured_is_made_again(made, tmp_path):
     out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
@@ -74,6 +77,7 @@ def test_what_was_measured_of_weights_that_are_gone_stays_and_what_is_half_measu
     assert {name: (out / name).read_bytes() for name in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_a_damaged_file_of_scores_is_made_again(made, tmp_path):
     out, words = shutil.copytree(made[0], tmp_path / "made"), made[1]
@@ -92,6 +96,7 @@ def test_a_trial_that_becomes_a_run_keeps_the_checkpoints_of_its_average(tmp_pat
     assert pd.read_csv(out / "bleu.csv")["checkpoints"].tolist() == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_trained_model_translates_in_python_and_on_the_command_line(made, capsys, monkeypatch):
     out, _ = made
     run = load(out).run(GATED)
@@ -115,6 +120,7 @@ def test_a_trained_model_translates_in_python_and_on_the_command_line(made, caps
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_what_cannot_be_translated_is_refused_in_one_line(made, capsys):
     out, _ = made
     for words, said in (
