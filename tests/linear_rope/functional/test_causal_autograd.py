@@ -210,7 +210,7 @@ def test_changes_in_place_before_the_backward_pass_are_an_error(changed: str) ->
 
 @pytest.mark.parametrize(("rope", "denominator"), SETTINGS)
 def test_what_is_kept_for_backward_is_narrower_than_features(rope: str, denominator: str) -> None:
-    heads, width, features = 4, 16, 512
+    heads, width, features = 4, 16, 1024
     for length in (550, 2048):
         storages: dict[int, Any] = {}  # whole ones, each once, and alive, so that no address occurs twice
 
