@@ -62,10 +62,6 @@ def _implementation(call: Call) -> ModuleType:
                 f'implementation is "triton", but the tensors are {call.dtype} on {call.q.device}, and the Triton '
                 f'kernels are {triton_form.description()}; give such tensors, or choose "auto" or "chunked"'
             )
-        if not call.causal:
-            raise ValueError(
-                'causal is False, and implementation is "triton", which is causal; give causal=True, or choose "auto"'
-            )
         return triton_form
     takes = native.takes(call.dtype, call.q.device)
     if call.implementation == "native" and not takes:
@@ -77,8 +73,8 @@ def _implementation(call: Call) -> ModuleType:
         return native
     if not call.causal:
         raise ValueError(
-            f"causal is False on {call.q.device} with implementation {call.implementation!r}; only the native kernel "
-            f"computes that here, which is {native.description()}; give causal=True"
+            f"causal is False on {call.q.device} with implementation {call.implementation!r}; the native "
+            f"kernel computes that, which is {native.description()}, or the Triton kernels; give causal=True"
         )
     return blockwise
 
