@@ -41,6 +41,21 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     return Result(*apply(*call, keep))
 
 
+def has_step(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether :func:`step` may have an implementation for calls in ``dtype``."""
+    return native.takes(dtype, device) or triton_form.takes(dtype, device)
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None] | None:
+    """The output of one position, and the memory, normaliser and stabiliser after it; or None: take :func:`attend`.
+
+    For decoding, where what is made around an implementation takes longer than it. The tensors are plain, and nobody
+    differentiates or follows them.
+    """
+    form = _implementation(call)
+    return None if form is blockwise else form.step(call)
+
+
 def _check_forward_mode(call: Call) -> None:
     if call.implementation in ("native", "triton") or not call.causal:
         kernel = "the Triton kernels do" if call.implementation == "triton" else "the native kernel does"

@@ -2,7 +2,8 @@
 
 Two kernels go through a sequence chunk by chunk and keep the states; all else is a program for each chunk, which maps,
 rotates, weighs and sums what it needs by itself (shared.py, forward.py, backward.py). Where every query sees every key
-there is one state of all keys (bidirectional.py). launch.py and launch_bidirectional.py are the host's side.
+there is one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
+(one_position.py). The files launch*.py are the host's side.
 
 Nothing here imports Triton before it is asked to compute. With TRITON_INTERPRET=1, set before Triton is imported, the
 kernels run on a CPU, slowly, in NumPy.
@@ -45,9 +46,20 @@ def empty_result(call: Call, *, keep: bool) -> Result:
 
 def attend(call: Call, *, keep: bool) -> Result:
     """Forward; ``keep`` what :func:`differentiate` needs."""
-    from linear_rope.functional.triton_form import launch, launch_bidirectional
+    from linear_rope.functional.triton_form import launch, launch_bidirectional, launch_one_position
 
-    return (launch if call.causal else launch_bidirectional).attend(call, keep=keep)
+    if not call.causal:
+        return launch_bidirectional.attend(call, keep=keep)
+    return launch_one_position.attend(call) if call.q.shape[2] == 1 and not keep else launch.attend(call, keep=keep)
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The output of one position, and the memory, normaliser and stabiliser after it."""
+    from linear_rope.functional.triton_form import launch_one_position
+
+    result = launch_one_position.attend(call)
+    normaliser = result.normaliser if call.has_total else None
+    return result.output, result.memory, normaliser, result.stabiliser if call.has_scale else None
 
 
 def differentiate(

@@ -46,7 +46,7 @@ class Launcher:
         hyperbolic, paired, eps = numbers_of_map(call.formula, call.numbers)
         q_rotation = self._rotation("q_rotation", call.q_rotation, self.length)
         k_rotation = self._rotation("k_rotation", call.k_rotation, self.keys)
-        projection, rest = self._projection(width) if favor else (None, None)
+        projection, rest = self.projection(width) if favor else (None, None)
         input_width = width if favor else self.features
         self.inputs = Inputs(
             q=self.strided("q", call.q, (*queries, width)),
@@ -126,12 +126,15 @@ class Launcher:
         batch = 1 if rotation.shape[0] == 1 else self.call.q.shape[0]
         return self.flat(name, rotation, (batch, 1, length, self.features // 2, 2))
 
-    def _projection(self, width: int) -> tuple[Tensor, Tensor | None]:
-        """In the dtype of products, and what that does not hold."""
+    def constant(self, width: int) -> Tensor:
         assert self.call.constant is not None
         twice = any(map(bool, self.call.numbers[:2]))
         self._check("constant", self.call.constant, (self.features // (2 if twice else 1), width))
-        projection = (self.call.constant.float() * width**-0.25).contiguous()
+        return self.call.constant
+
+    def projection(self, width: int) -> tuple[Tensor, Tensor | None]:
+        """In the dtype of products, and what that does not hold."""
+        projection = (self.constant(width).float() * width**-0.25).contiguous()
         high = projection.to(self.products)
         return high, (projection - high).to(self.products) if self.products != torch.float32 else None
 
