@@ -12,8 +12,8 @@ and with ō_i and t̄_i the gradients of numerator and denominator (the words of
     q̄'_i = t̄_i z       z̄ = Σ_i t̄_i q'_i        k̄'_j = exp(g_j − c) z̄
 
 A program sums one piece of a row, and the pieces are added one after the other; all else is a program a chunk. There
-can be another number of keys than of queries: in the Inputs ``of_keys`` the length, the chunks and the rotation are
-those of the keys.
+can be another number of keys than of queries: the length, the chunks and the rotation that a kernel takes are those of
+what it goes through.
 """
 
 import triton
@@ -49,9 +49,8 @@ from linear_rope.functional.triton_form.shared import (
 
 
 @triton.jit
-def sum_keys(of_keys, sums, rows, chunks_of_piece):
+def sum_keys(call, sums, rows, chunks_of_piece):
     """One piece of one row: S, z and c of its keys, into States (pieces, rows)."""
-    call = of_keys
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     batch, head = row // call.heads, row % call.heads
     projection, rest = load_projection(call)
@@ -211,9 +210,8 @@ def gradients_of_sums(call, sums, total, grad_output, of_total, of_sums, rows, c
 
 
 @triton.jit
-def summand_gradients(of_keys, sums, of_sums, grad_k, grad_v, grad_own, of_k):
+def summand_gradients(call, sums, of_sums, grad_k, grad_v, grad_own, of_k):
     """One chunk of one row: gradients of its keys and values."""
-    call = of_keys
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // call.chunks, pid % call.chunks * call.C
     batch, head = row // call.heads, row % call.heads
