@@ -11,10 +11,10 @@ from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
 from linear_rope.functional import native
 from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.call import Call
+from linear_rope.functional.call import Call, computed_in
 from linear_rope.functional.decay import with_resets
 from linear_rope.functional.linear_attention import both_ways, check_scale, prepare, with_state
-from linear_rope.functional.operator import attend
+from linear_rope.functional.operator import attend, has_step, step
 from linear_rope.functional.recurrent import State, add_key, read_state
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_map
 from linear_rope.functional.terms import attention_output
@@ -188,8 +188,9 @@ class LinearRoPEAttention(RoPEAttention):
     ) -> tuple[Tensor, LinearAttentionState]:
         projected, positions, following = self._follow(x, key_padding_mask, state)
         call = None if state is None else self._one_more(projected, key_padding_mask, positions, state.sums)
-        if call is not None:
-            y, memory, normaliser, stabiliser = native.step(call)
+        stepped = None if call is None else step(call)
+        if stepped is not None:
+            y, memory, normaliser, stabiliser = stepped
             sums = State(memory, normaliser, stabiliser)
         else:
             with full_precision(x.device):
@@ -201,7 +202,7 @@ class LinearRoPEAttention(RoPEAttention):
     def _one_more(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State
     ) -> Call | None:
-        """One token after a state as the native kernel takes it; None where more is to be done than it does.
+        """One token after a state as :func:`step` takes it; None where more is to be done than it does.
 
         The module's settings were checked when the prompt was read.
         """
@@ -214,19 +215,20 @@ class LinearRoPEAttention(RoPEAttention):
             or key_padding_mask is not None
             or q.shape[2] > 1
             or not q.numel()
-            or not q.dtype == k.dtype == v.dtype == state.memory.dtype
+            or state.memory.dtype != computed_in(q, k, v)
             or not are_plain(q, k, v, projected.log_decay, *state)
             or torch.is_grad_enabled()
             or is_watched()
             or has_tangent(q, k, v, projected.log_decay, *state)
-            or not native.takes(q.dtype, q.device)
+            or not has_step(state.memory.dtype, q.device)
         ):
             return None
         rotation = None
         if self.rope == "after" and positions is not None:
             width = self.feature_map.count(self.head_dim)
             base, scaling = self.rope_base, self.rope_scaling
-            rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=q.dtype, scaling=scaling)
+            dtype = state.memory.dtype
+            rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=dtype, scaling=scaling)
         log_decay = None if projected.log_decay is None else with_resets(projected.log_decay)
         turns = rotation, rotation
         call = call_of_map(formula, q, k, v, log_decay, None, *turns, self.denominator, state)

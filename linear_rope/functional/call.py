@@ -31,8 +31,8 @@ class Call(NamedTuple):
         memory, normaliser, stabiliser: the state before the first position, as in State.
         constant, numbers, formula: of a FormulaCall.
         denominator: "unrotated", "rotated" or "none".
-        causal: False where every query sees every key; then there is no decay and no state before, and the
-            implementation is the native one.
+        causal: False where every query sees every key; then there is no decay and no state before, no ``scale`` in the
+            result, and no gradient from the state in it. Native and Triton implementations have that.
         implementation: "chunked", "native", "triton" or "auto".
     """
 

@@ -88,16 +88,16 @@ def linear_attention(
             sees a key of another one, and positions that are not given begin anew in each. Needs K = N.
         cu_seqlens: (K + 1,) int32, the same for B = 1: where each segment begins and, last, where the last one ends.
         implementation: "reference" (quadratic, the definition), "chunked" (linear time), "native" (the same in C++,
-            on a CPU, for every dtype), "triton" (the same on a GPU, causal, up to 256 features and values as wide, not
-            in float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
+            on a CPU, for every dtype), "triton" (the same on a GPU, up to 256 features and values as wide, not in
+            float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
             positions with a state of constant size), "fla" (on a GPU, causal, by the kernel of
             :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is "native" where
             :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal, keep nothing as
             wide as the features of the built-in maps for their backward pass. They and "triton" can be differentiated
             once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
             ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, "triton" and "fla" are refused.
-            Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow,
-            and computes each of the two directions of a decay after a map in PyTorch.
+            Without causal, "native" leaves to "chunked" what compilers, function transforms and forward mode follow;
+            it and "triton" compute each of the two directions of a decay after a map in PyTorch.
 
     Returns:
         (B, H, N, Dv) in the dtype of ``v``. Angles, exponentials and sums are float32, or float64 for float64 inputs
@@ -159,15 +159,22 @@ def both_ways(inputs: Inputs, implementation: str = "auto", segments: Tensor | N
         if inputs.q.numel() and not inputs.q.is_meta and not is_watched():
             return per_segment(inputs, segments, lambda rows: both_ways(rows, implementation))
         inputs = replace(inputs, log_decay=cut(None, segments, inputs.q.shape[1], inputs.dtype))
-    # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
-    is_plain = inputs.log_decay is None and implementation != "chunked" and not is_watched()
-    is_plain = is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
-    if is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device)):
+    if inputs.log_decay is None and _sums_in_a_kernel(inputs, implementation):
         return attend(inputs.call()._replace(causal=False), implementation).output
     terms = inputs.terms(causal=False)
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
     return two_passes(terms, one_pass(inputs.denominator, None, implementation))
+
+
+def _sums_in_a_kernel(inputs: Inputs, implementation: str) -> bool:
+    """Whether the operator computes what sees both ways, and not PyTorch."""
+    if implementation == "triton":
+        return True
+    # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
+    is_plain = implementation != "chunked" and not is_watched()
+    is_plain = is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
+    return is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device))
 
 
 def one_pass(denominator: Denominator, before: State | None, implementation: str) -> Callable[[Terms], Attended]:

@@ -41,6 +41,21 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     return Result(*apply(*call, keep))
 
 
+def has_step(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether :func:`step` may have an implementation for calls in ``dtype``."""
+    return native.takes(dtype, device) or triton_form.takes(dtype, device)
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None] | None:
+    """The output of one position, and the memory, normaliser and stabiliser after it; or None: take :func:`attend`.
+
+    For decoding, where what is made around an implementation takes longer than it. The tensors are plain, and nobody
+    differentiates or follows them.
+    """
+    form = _implementation(call)
+    return None if form is blockwise else form.step(call)
+
+
 def _check_forward_mode(call: Call) -> None:
     if call.implementation in ("native", "triton") or not call.causal:
         kernel = "the Triton kernels do" if call.implementation == "triton" else "the native kernel does"
@@ -62,10 +77,6 @@ def _implementation(call: Call) -> ModuleType:
                 f'implementation is "triton", but the tensors are {call.dtype} on {call.q.device}, and the Triton '
                 f'kernels are {triton_form.description()}; give such tensors, or choose "auto" or "chunked"'
             )
-        if not call.causal:
-            raise ValueError(
-                'causal is False, and implementation is "triton", which is causal; give causal=True, or choose "auto"'
-            )
         return triton_form
     takes = native.takes(call.dtype, call.q.device)
     if call.implementation == "native" and not takes:
@@ -77,8 +88,8 @@ def _implementation(call: Call) -> ModuleType:
         return native
     if not call.causal:
         raise ValueError(
-            f"causal is False on {call.q.device} with implementation {call.implementation!r}; only the native kernel "
-            f"computes that here, which is {native.description()}; give causal=True"
+            f"causal is False on {call.q.device} with implementation {call.implementation!r}; the native "
+            f"kernel computes that, which is {native.description()}, or the Triton kernels; give causal=True"
         )
     return blockwise
 

@@ -1,7 +1,9 @@
 """Linear attention in Triton, on a GPU: of causal calls the same result and gradients as blockwise.py's.
 
 Two kernels go through a sequence chunk by chunk and keep the states; all else is a program for each chunk, which maps,
-rotates, weighs and sums what it needs by itself (shared.py, forward.py, backward.py). launch.py is the host's side.
+rotates, weighs and sums what it needs by itself (shared.py, forward.py, backward.py). Where every query sees every key
+there is one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
+(one_position.py). The files launch*.py are the host's side.
 
 Nothing here imports Triton before it is asked to compute. With TRITON_INTERPRET=1, set before Triton is imported, the
 kernels run on a CPU, slowly, in NumPy.
@@ -44,9 +46,20 @@ def empty_result(call: Call, *, keep: bool) -> Result:
 
 def attend(call: Call, *, keep: bool) -> Result:
     """Forward; ``keep`` what :func:`differentiate` needs."""
-    from linear_rope.functional.triton_form import launch
+    from linear_rope.functional.triton_form import launch, launch_bidirectional, launch_one_position
 
-    return launch.attend(call, keep=keep)
+    if not call.causal:
+        return launch_bidirectional.attend(call, keep=keep)
+    return launch_one_position.attend(call) if call.q.shape[2] == 1 and not keep else launch.attend(call, keep=keep)
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The output of one position, and the memory, normaliser and stabiliser after it."""
+    from linear_rope.functional.triton_form import launch_one_position
+
+    result = launch_one_position.attend(call)
+    normaliser = result.normaliser if call.has_total else None
+    return result.output, result.memory, normaliser, result.stabiliser if call.has_scale else None
 
 
 def differentiate(
@@ -58,6 +71,7 @@ def differentiate(
     grad_normaliser: Tensor | None,
 ) -> Gradients:
     """Backward: from the gradients of the result's output, total, memory and normaliser."""
-    from linear_rope.functional.triton_form import launch
+    from linear_rope.functional.triton_form import launch, launch_bidirectional
 
-    return launch.differentiate(call, result, grad_output, grad_total, grad_memory, grad_normaliser)
+    form = launch if call.causal else launch_bidirectional
+    return form.differentiate(call, result, grad_output, grad_total, grad_memory, grad_normaliser)

@@ -36,27 +36,27 @@ class Launcher:
         check_partners(call)
         self.call, self.settings = call, settings.launch_of(call)
         batch, self.heads, self.length, width = call.q.shape
+        self.keys = self.length if call.causal else call.k.shape[2]
         self.rows, self.values, self.features = batch * self.heads, call.v.shape[-1], call.features
-        self.chunks = -(-self.length // self.settings.chunk)
+        self.chunks = self.chunks_of(self.length)
         self.pieces, self.chunks_of_piece = settings.pieces_of(self.length, self.heads, self.settings.chunk)
         self.products, precision = products_of(call)
-        positions = batch, self.heads, self.length
-        features = (*positions, self.features)
+        queries, keys = (batch, self.heads, self.length), (batch, self.heads, self.keys)
         favor = call.formula == "favor+"
         hyperbolic, paired, eps = numbers_of_map(call.formula, call.numbers)
-        q_rotation = self._rotation("q_rotation", call.q_rotation)
-        k_rotation = self._rotation("k_rotation", call.k_rotation)
-        projection, rest = self._projection(width) if favor else (None, None)
+        q_rotation = self._rotation("q_rotation", call.q_rotation, self.length)
+        k_rotation = self._rotation("k_rotation", call.k_rotation, self.keys)
+        projection, rest = self.projection(width) if favor else (None, None)
         input_width = width if favor else self.features
         self.inputs = Inputs(
-            q=self.strided("q", call.q, (*positions, width)),
-            k=self.strided("k", call.k, (*positions, width)),
-            v=self.strided("v", call.v, (*positions, self.values)),
-            denominator_q=self._own("denominator_q", call.denominator_q, features),
-            denominator_k=self._own("denominator_k", call.denominator_k, features),
-            query_scale=self.flat("query_scale", call.query_scale, positions),
-            key_scale=self.flat("key_scale", call.key_scale, positions),
-            log_decay=self.flat("log_decay", call.log_decay, positions),
+            q=self.strided("q", call.q, (*queries, width)),
+            k=self.strided("k", call.k, (*keys, width)),
+            v=self.strided("v", call.v, (*keys, self.values)),
+            denominator_q=self._own("denominator_q", call.denominator_q, (*queries, self.features)),
+            denominator_k=self._own("denominator_k", call.denominator_k, (*keys, self.features)),
+            query_scale=self.flat("query_scale", call.query_scale, queries),
+            key_scale=self.flat("key_scale", call.key_scale, keys),
+            log_decay=self.flat("log_decay", call.log_decay, queries),
             padding=self._padding(call.padding),
             q_rotation=q_rotation,
             k_rotation=None if _same(q_rotation, k_rotation) else k_rotation,
@@ -87,6 +87,18 @@ class Launcher:
             PRECISION=tl.constexpr(precision),
         )
 
+    @property
+    def of_keys(self) -> Inputs:
+        """Where every query sees every key: what a kernel takes that goes through the keys."""
+        call, rotation, batch = self.inputs, self.inputs.k_rotation, self.inputs.k_rotation_batch
+        if rotation is None:  # the queries'
+            rotation, batch = call.q_rotation, call.q_rotation_batch
+        rotations = {"q_rotation": rotation, "q_rotation_batch": batch, "k_rotation": None}
+        return call._replace(length=self.keys, chunks=self.chunks_of(self.keys), **rotations)
+
+    def chunks_of(self, length: int) -> int:
+        return -(-length // self.settings.chunk)
+
     def strided(self, name: str, x: Tensor, shape: tuple[int, ...]) -> Rows:
         """A tensor (B, H, N, ·) where it lies."""
         self._check(name, x, shape)
@@ -105,21 +117,24 @@ class Launcher:
         return x.resolve_neg().contiguous()
 
     def _padding(self, padding: Tensor | None) -> Tensor | None:
-        padding = self.flat("padding", padding, (self.call.q.shape[0], 1, self.length, 1))
+        padding = self.flat("padding", padding, (self.call.q.shape[0], 1, self.keys, 1))
         return None if padding is None else padding.view(torch.uint8)
 
-    def _rotation(self, name: str, rotation: Tensor | None) -> Tensor | None:
+    def _rotation(self, name: str, rotation: Tensor | None, length: int) -> Tensor | None:
         if rotation is None:
             return None
         batch = 1 if rotation.shape[0] == 1 else self.call.q.shape[0]
-        return self.flat(name, rotation, (batch, 1, self.length, self.features // 2, 2))
+        return self.flat(name, rotation, (batch, 1, length, self.features // 2, 2))
 
-    def _projection(self, width: int) -> tuple[Tensor, Tensor | None]:
-        """In the dtype of products, and what that does not hold."""
+    def constant(self, width: int) -> Tensor:
         assert self.call.constant is not None
         twice = any(map(bool, self.call.numbers[:2]))
         self._check("constant", self.call.constant, (self.features // (2 if twice else 1), width))
-        projection = (self.call.constant.float() * width**-0.25).contiguous()
+        return self.call.constant
+
+    def projection(self, width: int) -> tuple[Tensor, Tensor | None]:
+        """In the dtype of products, and what that does not hold."""
+        projection = (self.constant(width).float() * width**-0.25).contiguous()
         high = projection.to(self.products)
         return high, (projection - high).to(self.products) if self.products != torch.float32 else None
 
@@ -221,7 +236,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     result = any_result(call)
     # What is computed from half precision is rounded to it once, here.
     result = result._replace(output=result.output.to(call.v.dtype))
-    if not keep:
+    if not keep or not call.causal:
         return result
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
@@ -249,7 +264,7 @@ def attend(call: Call, *, keep: bool) -> Result:
     begin = to.state(call.memory, call.normaliser, call.stabiliser)
     if to.pieces > 1:
         begin = _before_pieces(to, begin)
-    end = States(*(_or_none(x) for x in (result.memory, result.normaliser, result.stabiliser)))
+    end = States(*(or_none(x) for x in (result.memory, result.normaliser, result.stabiliser)))
     _run_states(to, begin, states, end, None, keep=True)
     to.run(
         forward.outputs,
@@ -257,9 +272,9 @@ def attend(call: Call, *, keep: bool) -> Result:
         to.inputs,
         states,
         rows_of(result.output),
-        _or_none(result.total),
-        _or_none(result.scale),
-        _or_none(result.weights),
+        or_none(result.total),
+        or_none(result.scale),
+        or_none(result.weights),
         to.rows,
         warps=warps_of_outputs,
     )
@@ -303,7 +318,7 @@ def _saved(result: Result, call: Call) -> States:
     return States(memory, normaliser, stabiliser)
 
 
-def _or_none(x: Tensor) -> Tensor | None:
+def or_none(x: Tensor) -> Tensor | None:
     return x if x.numel() else None
 
 
@@ -324,8 +339,8 @@ def differentiate(
     positions = call.q.shape[:3]
     grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
     grad_rows = to.strided("grad_output", grad_output, (*positions, to.values))
-    states, saved_query = _saved(result, call), _or_none(result.weights)
-    total = to.flat("total", _or_none(result.total), positions)
+    states, saved_query = _saved(result, call), or_none(result.weights)
+    total = to.flat("total", or_none(result.total), positions)
     of_total = None if total is None else torch.empty_like(total)
     of_q, of_k = (
         torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None

@@ -15,6 +15,9 @@ CHUNKS_OF_PIECE = 8
 STRETCH = 256
 """positions over which gradients of decays are summed, about"""
 
+NUMBERS_OF_STEP = 8192
+"""of a state, of which a program takes one position further: registers hold them"""
+
 
 class Launch(NamedTuple):
     """Attributes:
@@ -77,6 +80,14 @@ def launch_of(call: Call) -> Launch:
             f'"triton" needs at most {max(launches)} of each, choose "chunked"'
         )
     return launches[widest]
+
+
+def step_of(call: Call) -> tuple[int, int]:
+    """The values of a program that takes one position, and its warps."""
+    features, values = tile(call.features), tile(call.v.shape[-1])
+    block = max(SMALLEST_TILE, min(values, NUMBERS_OF_STEP // features))
+    projected = features * tile(call.q.shape[-1]) if call.formula == "favor+" else 0
+    return block, min(16, max(4, projected // NUMBERS_OF_STEP * 4))
 
 
 def pieces_of(length: int, heads: int, chunk: int) -> tuple[int, int]:

@@ -214,7 +214,10 @@ def load_projection(call):
 @triton.jit
 def projected(call, x, projection, rest):
     """x ω, as precise as float32: its exponential magnifies what rounding takes from ω."""
-    if rest is None:
+    if call.C == 1:  # a product has 16 rows and more; here ω is as the map has it
+        root: tl.constexpr = (2 * call.HALF_NORM) ** 0.5
+        exponent = tl.sum(tl.trans(x.to(tl.float32)) * projection.to(tl.float32), 0)[None, :] * root
+    elif rest is None:
         precision: tl.constexpr = "ieee" if call.PRECISION == "ieee" else "tf32x3"
         exponent = product(x, projection, call.DTYPE, precision)
     else:

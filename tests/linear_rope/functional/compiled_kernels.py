@@ -21,6 +21,7 @@ from triton.runtime import driver
 
 from linear_rope.functional.call import Call
 from linear_rope.functional.operator import TENSORS
+from linear_rope.functional import triton_form
 from linear_rope.functional.triton_form import launch, settings
 
 PROGRAMS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -65,41 +66,47 @@ class _Target:
         return 0
 
 
-def some_call(name: str, dtype: torch.dtype, *, decay: bool) -> Call:
-    """B = 1, H = 16, N = 1024."""
+def some_call(name: str, dtype: torch.dtype, length: int, *, decay: bool, causal: bool) -> Call:
+    """B = 1, H = 16; of one position, after a state."""
     formula, width, features, values = SIZES[name]
     tensors: dict[str, Tensor | None] = dict.fromkeys(TENSORS)
     for key, size in (("q", width), ("k", width), ("v", values)):
-        tensors[key] = torch.empty(1, 16, 1024, size, dtype=dtype)
-    tensors["q_rotation"] = tensors["k_rotation"] = torch.empty(1, 1, 1024, features // 2, 2)
+        tensors[key] = torch.empty(1, 16, length, size, dtype=dtype)
+    tensors["q_rotation"] = tensors["k_rotation"] = torch.empty(1, 1, length, features // 2, 2)
     if formula == "favor+":
         tensors["constant"] = torch.empty(features, width)
     if decay:
-        tensors["log_decay"] = torch.empty(1, 16, 1024, dtype=torch.float64)
-    return Call(**tensors, numbers=NUMBERS[formula], formula=formula, denominator="unrotated")  # type: ignore[arg-type]
+        tensors["log_decay"] = torch.empty(1, 16, length, dtype=torch.float64)
+    if length == 1:
+        tensors["memory"], tensors["normaliser"] = torch.empty(1, 16, features, values), torch.empty(1, 16, features)
+        tensors["stabiliser"] = torch.empty(1, 16, 1)
+    return Call(**tensors, numbers=NUMBERS[formula], formula=formula, denominator="unrotated", causal=causal)  # type: ignore[arg-type]
 
 
 def compile_all(
     capability: int, name: str, dtype: torch.dtype = torch.bfloat16, *, decay: bool = False
 ) -> list[Compiled]:
-    """The kernels of a forward and a backward pass, as they would be launched."""
+    """The kernels of all that there is, as they would be launched: both passes, both ways without a decay, a step."""
     driver.set_active(_Target(capability))
-    found = []
+    found = {}
 
     def run(self: Any, kernel: Any, grid: Any, *arguments: Any, warps: int, stages: int = 1, **flags: Any) -> None:
         compiled = kernel.warmup(*arguments, **flags, grid=grid, num_warps=warps, num_stages=stages)
-        found.append(_measured(kernel.__name__, capability, compiled))
+        if compiled.hash not in found:
+            found[compiled.hash] = _measured(kernel.__name__, capability, compiled)
 
     before = launch.Launcher.run, settings.capability
     launch.Launcher.run = run  # type: ignore[method-assign]
     settings.capability = lambda device: divmod(capability, 10)
     try:
-        call = some_call(name, dtype, decay=decay)
-        result = launch.attend(call, keep=True)
-        launch.differentiate(call, result, torch.empty_like(result.output), None, None, None)
+        for causal in (True,) if decay else (True, False):
+            call = some_call(name, dtype, 1024, decay=decay, causal=causal)
+            result = triton_form.attend(call, keep=True)
+            triton_form.differentiate(call, result, torch.empty_like(result.output), None, None, None)
+        triton_form.step(some_call(name, dtype, 1, decay=decay, causal=True))
     finally:
         launch.Launcher.run, settings.capability = before  # type: ignore[method-assign]
-    return found
+    return list(found.values())
 
 
 def _measured(name: str, capability: int, compiled: Any) -> Compiled:
@@ -123,4 +130,4 @@ if __name__ == "__main__":
     for name in names:
         if name != "decay":
             for one in compile_all(int(capability), name, decay="decay" in names):
-                print(name, *one)
+                print(name, *one, flush=True)

@@ -82,7 +82,7 @@ def assert_form(
         }
         feature_map = MAPS[kind]().to(device, wide or torch.float32)
         rest = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in options.items()}
-        output = linear_attention(**leaves, feature_map=feature_map, causal=True, implementation=form, **rest)
+        output = linear_attention(**leaves, feature_map=feature_map, **{"causal": True} | rest, implementation=form)
         upstream = random(*output.shape, seed=9).to(output)
         found.append([output.detach(), *torch.autograd.grad(output, list(leaves.values()), upstream)])
     expected, got = found
@@ -282,15 +282,21 @@ def without_scales() -> Call:
     return call._replace(memory=memory, normaliser=normaliser)
 
 
-def results_and_gradients(call: Call, implementation: str, dtype: torch.dtype, device: torch.device):
-    """Of all that the operator returns and takes."""
+def results_and_gradients(
+    call: Call,
+    implementation: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    wanted: tuple[str, ...] = ("output", "total", "memory", "normaliser"),
+):
+    """Of all that the operator returns and takes; gradients are of ``wanted``."""
     kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}
     tensors = {name: x.to(device, kept.get(name, dtype)) for name in TENSORS if (x := getattr(call, name)) is not None}
     leaves = {name: tensors[name].detach().requires_grad_() for name in Gradients._fields if name in tensors}
     result = attend(call._replace(**tensors | leaves), implementation)
     names = Result._fields[: Result._fields.index("weights")]
     outputs = {name: x for name in names if (x := getattr(result, name)).numel()}
-    differentiable = [name for name in ("output", "total", "memory", "normaliser") if name in outputs]
+    differentiable = [name for name in wanted if name in outputs]
     upstream = [random(*outputs[name].shape, seed=30 + i).to(outputs[name]) for i, name in enumerate(differentiable)]
     grads = torch.autograd.grad([outputs[name] for name in differentiable], list(leaves.values()), upstream)
     return {name: x.detach() for name, x in outputs.items()}, dict(zip(leaves, grads, strict=True))
@@ -380,13 +386,12 @@ def test_float32_is_tensorfloat_32_only_where_the_user_says_so() -> None:
 def test_what_it_does_not_compute_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     q = random(1, 1, 4, 4).float()
 
-    def call(x: Tensor = q, *, causal: bool = True, width: int = 4):
+    def call(x: Tensor = q, *, width: int = 4):
         values = x[..., :1].expand(*x.shape[:3], width)
-        options = {"feature_map": EluPlusOne(), "causal": causal, "implementation": "triton"}
+        options = {"feature_map": EluPlusOne(), "causal": True, "implementation": "triton"}
         return lambda: linear_attention(x, x, values, **options)
 
     assert_refused(call(q.double()), ["triton", "float64", "chunked"])
-    assert_refused(call(causal=False), ["triton", "causal", "auto"])
     assert_refused(call(width=300), ["300", "256", "chunked"])
     with torch.autograd.forward_ad.dual_level():
         assert_refused(call(torch.autograd.forward_ad.make_dual(q, q)), ["triton", "tangent", "chunked"])
