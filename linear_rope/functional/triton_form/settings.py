@@ -1,6 +1,6 @@
 """How the kernels are launched: by the number of features and the value width, which are tiles, the map and the GPU."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,7 +62,17 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 def tile(width: int) -> int:
     """The width of the tile for ``width`` numbers: a power of two."""
-    return max(SMALLEST_TILE, 1 << (width - 1).bit_length())
+    size = SMALLEST_TILE
+    while size < width:  # which compilers can follow
+        size *= 2
+    return size
+
+
+def allows_tf32() -> bool:
+    """Whether the user allows TensorFloat-32 for products of float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    # Since PyTorch 2.9 the older attribute raises an error where the newer one was set.
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
 
 
 def launch_of(call: Call) -> Launch:
