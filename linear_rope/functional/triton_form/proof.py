@@ -233,7 +233,7 @@ def prove(kind: Kind, device: torch.device) -> Outcome:
         with ThreadPoolExecutor(1) as pool:
             errors = pool.submit(lambda: _errors(kind, device)).result()
     except Exception as error:  # of the compiler, of the driver
-        return Outcome(False, f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}")
+        return Outcome(False, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
     outputs, gradients = tolerances(kind)
     passed = all(x <= (outputs if name == "output" else gradients) for name, x in errors.items())
     return Outcome(passed, errors)

@@ -5,17 +5,22 @@ A CPU and Triton's interpreter are in a GPU's place.
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, linear_attention
 from linear_rope.features import Features, GivenFeatures
 from linear_rope.functional import operator, triton_form
+from linear_rope.functional.call import Call
 from linear_rope.functional.linear_attention import prepare
 from linear_rope.functional.triton_form import proof, settings
 from tests.linear_rope.tensors import assert_near, random
@@ -37,7 +42,7 @@ class Own(FeatureMap):
 
 
 @pytest.fixture(autouse=True)
-def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where outcomes are kept; nothing is known, what is tried is small, and "auto" may take Triton on a CPU."""
     monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path))
     monkeypatch.setattr(proof, "_decided", {})
@@ -48,9 +53,8 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         short = {width: launch._replace(chunk=16) for width, launch in getattr(settings, table).items()}
         monkeypatch.setattr(settings, table, short)
     monkeypatch.setattr(operator, "PROVED_ON", ("cpu",))
-    proof.environment.cache_clear()
-    yield tmp_path / proof.FILE
-    proof.environment.cache_clear()
+    monkeypatch.setattr(proof, "environment", cache(proof.environment.__wrapped__))
+    return tmp_path / proof.FILE
 
 
 def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> proof.Kind:
@@ -149,9 +153,9 @@ def test_a_broken_kernel_is_found_told_of_once_and_not_taken(monkeypatch: pytest
 def test_another_driver_version_or_card_asks_again(change: str, monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
     attended()
     monkeypatch.setattr(proof, "_decided", {})
-    proof.environment.cache_clear()
     if change == "kernels":
         monkeypatch.setattr(proof, "sources_sha256", lambda: "0" * 64)
+        monkeypatch.setattr(proof, "environment", proof.environment.__wrapped__)
     else:
         other = proof.environment(CPU).replace({"driver": "driver none", "card": "a CPU"}[change], "new")
         monkeypatch.setattr(proof, "environment", lambda device: other)
@@ -185,13 +189,18 @@ def test_a_damaged_or_unwritable_file_costs_a_proof_and_nothing_more(
         assert is_triton(attended())
 
 
+class Attention(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return linear_attention(x, x, x, feature_map=EluPlusOne(), causal=True)
+
+
 def test_nothing_is_proved_while_somebody_follows(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
-    """vmap's operator is called after it has looked away, and proves for the next time."""
     asked = []
     monkeypatch.setattr(proof, "prove", lambda *of: asked.append(of) or proof.Outcome(True, {"output": 0.0}))
-    with torch.fx.experimental.proxy_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode():
         attended()
-    assert torch.fx.experimental.proxy_tensor.make_fx(lambda x: attended() + x)(torch.zeros(1)) is not None
+    torch.export.export(Attention(), (random(1, 1, LENGTH, WIDTH).float(),))
+    make_fx(lambda x: attended() + x, tracing_mode="fake")(torch.zeros(1))
     assert not asked
     attended()
     assert len(asked) == 1
@@ -210,22 +219,25 @@ def test_autocast_hooks_and_inference_mode_do_not_reach_a_proof() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
-def test_compiled_code_takes_it_once_it_is_proved() -> None:
+def test_compiled_code_takes_it_once_it_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call proves it, for the second, which is compiled again; the third is not."""
     torch.compiler.reset()
-    qkv = [random(1, 1, LENGTH, WIDTH, seed=seed).float() for seed in range(3)]
-    options: dict[str, Any] = {"feature_map": EluPlusOne(), "causal": True}
+    taken, implementation = [], operator._implementation
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return linear_attention(q, k, v, **options)
+    def noted(call: Call) -> ModuleType:
+        taken.append(implementation(call))
+        return taken[-1]
 
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    first, second = compiled(*qkv), compiled(*qkv)
-    assert_near(first, second, 1e-6)
-    assert not is_triton(first)
-    assert is_triton(second)
+    monkeypatch.setattr(operator, "_implementation", noted)
+    module, x = Attention(), random(1, 1, LENGTH, WIDTH).float().requires_grad_()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for expected in (False, True):
+        y = compiled(x)
+        y.sum().backward()
+        assert (taken[-1] is triton_form) == expected
+        assert_near(y, module(x), 1e-5)
     with torch.compiler.set_stance("fail_on_recompile"):
-        assert is_triton(compiled(*qkv))
+        compiled(x)
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
