@@ -1,11 +1,22 @@
 """What is asked of PyTorch by names that are not public."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
+    """What compilers call once and take for a constant: ``torch.compiler.assume_constant_result``, which imports the
+    compiler."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def in_backward_pass() -> bool:

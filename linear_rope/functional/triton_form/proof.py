@@ -7,6 +7,7 @@ on each card, driver and version, when it is first wanted. The outcome is kept i
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import math
 import os
 import warnings
@@ -30,7 +31,7 @@ from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, c
 from linear_rope.functional.terms import Terms, attention_output
 from linear_rope.functional.triton_form import kept, settings
 from linear_rope.positions.rotary import rotations
-from linear_rope.tracing import driver_version, in_backward_pass, is_watched
+from linear_rope.tracing import constant_in_graphs, driver_version, in_backward_pass, is_watched
 
 FILE = "triton-proofs.json"
 SWITCH = "LINEAR_ROPE_TRITON"
@@ -118,7 +119,7 @@ generation = "0"
 _decided: dict[tuple[Any, ...], bool] = {}
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def holds(kind: tuple[Any, ...], device: torch.device, may_prove: bool, generation: str) -> bool:
     """Whether the setting for calls of a kind is proved on a device; where it is not known it is tried, if that may be.
 
@@ -192,15 +193,20 @@ def sources_sha256() -> str:
 
 
 def description() -> str:
-    """How many settings are proved on the GPUs of this machine, and how many are wrong; empty without one."""
-    told = []
-    for device in {
-        torch.cuda.get_device_name(x): torch.device("cuda", x) for x in range(torch.cuda.device_count())
-    }.values():
-        outcomes = kept.load(kept.directory() / FILE).get(environment(device), {}).values()
-        passed = sum(bool(x["passed"]) for x in outcomes)
-        told.append(f"{torch.cuda.get_device_name(device)}: {passed} proved, {len(outcomes) - passed} wrong")
+    """Of the GPUs of this machine, for how many settings the kernels were proved; empty without GPU or Triton."""
+    if importlib.util.find_spec("triton") is None:
+        return ""
+    devices = {torch.cuda.get_device_name(x): torch.device("cuda", x) for x in range(torch.cuda.device_count())}
+    told = [f"{name}: {_counts(device)}" for name, device in devices.items()]
+    if os.environ.get(SWITCH) == "0":
+        told.append(f'not taken by "auto" ({SWITCH}=0)')
     return "; ".join(told)
+
+
+def _counts(device: torch.device) -> str:
+    outcomes = kept.load(kept.directory() / FILE).get(environment(device), {}).values()
+    passed = sum(bool(x["passed"]) for x in outcomes)
+    return f"{passed} proved, {len(outcomes) - passed} wrong"
 
 
 def tolerances(kind: Kind) -> tuple[float, float]:

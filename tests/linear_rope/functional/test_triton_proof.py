@@ -19,10 +19,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, linear_attention
 from linear_rope.features import Features, GivenFeatures
-from linear_rope.functional import operator, triton_form
+from linear_rope.functional import kernels, operator, triton_form
 from linear_rope.functional.call import Call
 from linear_rope.functional.linear_attention import prepare
-from linear_rope.functional.triton_form import proof, settings
+from linear_rope.functional.triton_form import kept, proof, settings
 from tests.linear_rope.tensors import assert_near, random
 
 pytestmark = pytest.mark.skipif(
@@ -218,6 +218,7 @@ def test_autocast_hooks_and_inference_mode_do_not_reach_a_proof() -> None:
     assert not saved
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.*:DeprecationWarning")
 def test_compiled_code_takes_it_once_it_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call proves it, for the second, which is compiled again; the third is not."""
@@ -244,3 +245,40 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, proofs: Path) -
     monkeypatch.setenv("LINEAR_ROPE_TRITON", "0")
     assert not is_triton(attended())
     assert not proofs.exists()
+
+
+def test_kernels_tell_what_is_proved_on_the_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(proof, "environment", lambda device: "there")
+    told = kernels()["triton"]
+    assert told.startswith("for float32, ")
+    assert told.endswith("; NVIDIA H200: 0 proved, 0 wrong")
+    passed = {f"setting {i}": proof.Outcome(i > 0, {"output": 0.1})._asdict() for i in range(3)}
+    kept.add(proofs, "there", passed)
+    kept.add(proofs, "elsewhere", passed)
+    assert kernels()["triton"].endswith("; NVIDIA H200: 2 proved, 1 wrong")
+    monkeypatch.setenv("LINEAR_ROPE_TRITON", "0")
+    assert kernels()["triton"].endswith('; not taken by "auto" (LINEAR_ROPE_TRITON=0)')
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert kernels()["triton"] == 'not installed: pip install "linear-rope[triton]"'
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {}, "home/.cache/linear-rope"),
+        ("linux", {"XDG_CACHE_HOME": "/caches"}, "/caches/linear-rope"),
+        ("darwin", {}, "home/Library/Caches/linear-rope"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/linear-rope"),
+        ("linux", {"XDG_CACHE_HOME": "/caches", "LINEAR_ROPE_CACHE": "/here"}, "/here"),
+    ],
+)
+def test_where_it_is_kept(platform, variables, expected, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LINEAR_ROPE_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(Path, "home", lambda: Path("home"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert kept.directory() == Path(expected)
