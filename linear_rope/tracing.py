@@ -3,16 +3,16 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-P, R = ParamSpec("P"), TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def constant_in_graphs(function: Callable[P, R]) -> Callable[P, R]:
+def constant_in_graphs(function: Function) -> Function:
     """What compilers call once and take for a constant: ``torch.compiler.assume_constant_result``, which imports the
     compiler."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linear_rope.functional import blockwise, native, triton_form
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
-from linear_rope.functional.triton_form import proof
+from linear_rope.functional.triton_form import proof, trial
 from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
@@ -62,7 +62,7 @@ def _is_triton_proved(call: Call, *, may_prove: bool) -> bool:
     """
     if call.implementation != "auto" or call.q.device.type not in PROVED_ON or not call.causal:
         return False
-    return proof.holds(tuple(proof.kind_of(call)), call.q.device, may_prove, proof.generation)
+    return proof.holds(tuple(trial.kind_of(call)), call.q.device, may_prove, proof.generation)
 
 
 PROVED_ON = ("cuda",)

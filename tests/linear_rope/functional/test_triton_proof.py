@@ -22,7 +22,7 @@ from linear_rope.features import Features, GivenFeatures
 from linear_rope.functional import kernels, operator, triton_form
 from linear_rope.functional.call import Call
 from linear_rope.functional.linear_attention import prepare
-from linear_rope.functional.triton_form import kept, proof, settings
+from linear_rope.functional.triton_form import kept, proof, settings, trial
 from tests.linear_rope.tensors import assert_near, random
 
 pytestmark = pytest.mark.skipif(
@@ -46,8 +46,8 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where outcomes are kept; nothing is known, what is tried is small, and "auto" may take Triton on a CPU."""
     monkeypatch.setenv("LINEAR_ROPE_CACHE", str(tmp_path))
     monkeypatch.setattr(proof, "_decided", {})
-    monkeypatch.setattr(proof, "ODD", (1, 5))
-    monkeypatch.setattr(proof, "ALIGNED", (1, 0))
+    monkeypatch.setattr(trial, "ODD", (1, 5))
+    monkeypatch.setattr(trial, "ALIGNED", (1, 0))
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1)
     for table in ("LAUNCHES", "FAVOR_LAUNCHES"):
         short = {width: launch._replace(chunk=16) for width, launch in getattr(settings, table).items()}
@@ -57,11 +57,11 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / proof.FILE
 
 
-def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> proof.Kind:
+def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> trial.Kind:
     q = random(1, 1, 3, WIDTH).to(dtype)
     log_decay = -torch.rand(1, 1, 3) if options.pop("decays", False) else None
     inputs = prepare(q, q, q, feature_map=feature_map or EluPlusOne(), log_decay=log_decay, **options)
-    return proof.kind_of(inputs.call())
+    return trial.kind_of(inputs.call())
 
 
 def attended(**options: Any) -> Tensor:
@@ -94,10 +94,10 @@ def entries(file: Path) -> dict[str, dict[str, Any]]:
         lambda: kind(rope="before", denominator="none", decays=True),
     ],
 )
-def test_what_is_right_is_proved_and_its_errors_are_kept(make: Callable[[], proof.Kind], proofs: Path) -> None:
+def test_what_is_right_is_proved_and_its_errors_are_kept(make: Callable[[], trial.Kind], proofs: Path) -> None:
     """What is tried is a call of the kind that was asked for."""
     wanted = make()
-    assert proof.kind_of(proof._smallest(wanted, CPU)) == wanted
+    assert trial.kind_of(trial.smallest_call(wanted, CPU)) == wanted
     assert proof.holds(tuple(wanted), CPU, True, "0")
     ((place, settings_of_place),) = entries(proofs).items()
     assert place == proof.environment(CPU)
@@ -143,7 +143,7 @@ def test_a_broken_kernel_is_found_told_of_once_and_not_taken(monkeypatch: pytest
     assert outcome["errors"]["q"] > 1e-2 > outcome["errors"]["k"]
     # Another process trusts what is kept, and says so.
     monkeypatch.setattr(proof, "_decided", {})
-    monkeypatch.setattr(proof, "prove", None)
+    monkeypatch.setattr(trial, "prove", None)
     with pytest.warns(UserWarning, match="Triton kernels fail"):
         assert not is_triton(attended())
     assert attended(implementation="triton").isfinite().all()
@@ -151,6 +151,8 @@ def test_a_broken_kernel_is_found_told_of_once_and_not_taken(monkeypatch: pytest
 
 @pytest.mark.parametrize("change", ["driver", "kernels", "card"])
 def test_another_driver_version_or_card_asks_again(change: str, monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(trial, "prove", lambda *of: asked.append(of) or trial.Outcome(True, {"output": 0.0}))
     attended()
     monkeypatch.setattr(proof, "_decided", {})
     if change == "kernels":
@@ -159,13 +161,10 @@ def test_another_driver_version_or_card_asks_again(change: str, monkeypatch: pyt
     else:
         other = proof.environment(CPU).replace({"driver": "driver none", "card": "a CPU"}[change], "new")
         monkeypatch.setattr(proof, "environment", lambda device: other)
-    asked = []
-    monkeypatch.setattr(proof, "prove", lambda *of: asked.append(of) or proof.Outcome(True, {"output": 0.0}))
     attended()
-    assert len(asked) == 1
-    assert len(entries(proofs)) == 2
+    assert len(asked) == len(entries(proofs)) == 2
     attended()
-    assert len(asked) == 1
+    assert len(asked) == 2
 
 
 def test_an_error_of_the_compiler_is_a_failure_and_has_its_first_line_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +179,7 @@ def test_an_error_of_the_compiler_is_a_failure_and_has_its_first_line_told(monke
 def test_a_damaged_or_unwritable_file_costs_a_proof_and_nothing_more(
     monkeypatch: pytest.MonkeyPatch, proofs: Path
 ) -> None:
+    monkeypatch.setattr(trial, "prove", lambda *of: trial.Outcome(True, {"output": 0.0}))
     proofs.write_text("{")
     assert is_triton(attended())
     assert entries(proofs)
@@ -196,7 +196,7 @@ class Attention(torch.nn.Module):
 
 def test_nothing_is_proved_while_somebody_follows(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
     asked = []
-    monkeypatch.setattr(proof, "prove", lambda *of: asked.append(of) or proof.Outcome(True, {"output": 0.0}))
+    monkeypatch.setattr(trial, "prove", lambda *of: asked.append(of) or trial.Outcome(True, {"output": 0.0}))
     with FakeTensorMode():
         attended()
     torch.export.export(Attention(), (random(1, 1, LENGTH, WIDTH).float(),))
@@ -254,7 +254,7 @@ def test_kernels_tell_what_is_proved_on_the_gpus_of_this_machine(monkeypatch: py
     told = kernels()["triton"]
     assert told.startswith("for float32, ")
     assert told.endswith("; NVIDIA H200: 0 proved, 0 wrong")
-    passed = {f"setting {i}": proof.Outcome(i > 0, {"output": 0.1})._asdict() for i in range(3)}
+    passed = {f"setting {i}": trial.Outcome(i > 0, {"output": 0.1})._asdict() for i in range(3)}
     kept.add(proofs, "there", passed)
     kept.add(proofs, "elsewhere", passed)
     assert kernels()["triton"].endswith("; NVIDIA H200: 2 proved, 1 wrong")
