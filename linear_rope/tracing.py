@@ -1,8 +1,22 @@
 """What is asked of PyTorch by names that are not public."""
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """What compilers call once and take for a constant: ``torch.compiler.assume_constant_result``, which imports the
+    compiler."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def in_backward_pass() -> bool:
@@ -40,3 +54,10 @@ def require(holds: Tensor, otherwise: str) -> None:
         torch._assert_async(holds.all(), otherwise)
     elif not holds.all():
         raise ValueError(otherwise)
+
+
+def driver_version() -> str:
+    """Of the GPU's driver: its own number where the system tells it, else of the CUDA that it serves."""
+    file = Path("/proc/driver/nvidia/version")
+    told = re.search(r"\d+\.\d+[.\d]*", file.read_text(encoding="utf-8")) if file.exists() else None
+    return told[0] if told else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]

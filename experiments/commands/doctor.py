@@ -20,7 +20,7 @@ from experiments.console import (
     print_pairs,
     say_that_it_loads,
 )
-from experiments.data.files import resolve_data_dir
+from experiments.data.files import cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.options import DoctorOptions
@@ -73,6 +73,7 @@ def machine() -> list[tuple[str, str]]:
         ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
         ("CUDA", ", ".join(cuda_devices()) or "no GPU that torch can use"),
         *((f"{name} kernel", what) for name, what in _kernels().items()),
+        ("cache directory", str(cache_directory())),
     ]
 
 

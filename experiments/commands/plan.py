@@ -29,7 +29,7 @@ from experiments.training.optimizers import make_optimizer
 from experiments.training.schedule import fall_begins
 from experiments.training.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant, get_variant, modules_of
-from linear_rope.functional import native
+from linear_rope.functional import native, triton_form
 
 MEASURING_SECONDS = 3
 
@@ -64,6 +64,8 @@ def _kernel(device: torch.device) -> str:
     """What computes causal linear attention in float32 on a device."""
     if native.takes(torch.float32, device):
         return native.description()
+    if device.type == "cuda" and triton_form.takes(torch.float32, device):
+        return "Triton where it is proved on this GPU, else the chunked form in PyTorch"
     why_not = f" (native kernel: {native.description()})" if device.type == "cpu" else ""
     return f"the chunked form in PyTorch{why_not}"
 

@@ -133,8 +133,8 @@ def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:
             f"{code[:12]}, there {needed.code_sha256[:12]}); install the same on both, or give the command again"
         )
     here = environment.versions()
-    told = needed.versions.items()
-    if differing := [f"{name} {here.get(name)} (there {there})" for name, there in told if here.get(name) != there]:
+    told = {name: there for name, there in needed.versions.items() if name != environment.PROOFS}
+    if differing := [f"{name} {here.get(name)} (there {x})" for name, x in told.items() if here.get(name) != x]:
         note(f"trained on {_host()} with other versions than its comparison: {', '.join(differing)}")
 
 

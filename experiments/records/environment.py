@@ -18,6 +18,8 @@ from linear_rope import kernels
 PACKAGES = "linear-rope torch performer-pytorch einops numpy scipy pandas matplotlib safetensors".split()
 OPTIONAL_PACKAGES = "pytorch-fast-transformers fla-core triton tokenizers".split()
 """named only where they are installed"""
+PROOFS = "triton kernel"
+"""the version that counts what was proved on a GPU, which grows while runs are made: no other version by that"""
 ROOT = Path(__file__).parents[2]
 CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
 CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/functional/cpp/*"]
@@ -35,21 +37,25 @@ def versions() -> dict[str, str]:
 
 def software(device: str) -> Software:
     """What trains runs on a device ("cpu" or "cuda") of this machine."""
-    return Software(kernel=_kernel(kernels()["native"], device), torch=version("torch"), code_sha256=code_sha256())
+    return Software(kernel=_kernel(kernels(), device), torch=version("torch"), code_sha256=code_sha256())
 
 
 def software_of(comparison: Comparison) -> Software:
     """What a comparison's record says that its runs were trained with."""
     versions = comparison.versions
+    there = {name: str(versions.get(f"{name} kernel")) for name in ("native", "triton")}
     return Software(
-        kernel=_kernel(str(versions.get("native kernel")), str(comparison.machine.get("device"))),
+        kernel=_kernel(there, str(comparison.machine.get("device"))),
         torch=str(versions.get("torch")),
         code_sha256=comparison.git.code_sha256,
     )
 
 
-def _kernel(native: str, device: str) -> str:
-    return native if native.startswith("C++") and device == "cpu" else "PyTorch"
+def _kernel(available: dict[str, str], device: str) -> str:
+    if device == "cpu":
+        return available["native"] if available["native"].startswith("C++") else "PyTorch"
+    is_taken = available["triton"].startswith("for ") and "not taken" not in available["triton"]
+    return "Triton where proved" if is_taken else "PyTorch"
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -309,7 +309,7 @@ class Software(Struct, kw_only=True, frozen=True):
     """What a run is trained with, as the process says that trains it."""
 
     kernel: str
-    """of causal linear attention: "C++ for ..." or "PyTorch" """
+    """of causal linear attention: "C++ for ...", "Triton where proved" or "PyTorch" """
     torch: str
     code_sha256: str
     """as in GitRecord"""

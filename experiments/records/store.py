@@ -209,7 +209,7 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
     When all of it was done before, only the code and the versions still matter: they measured and reported.
     """
     for key, kind in {"command": "command", "versions": "set of versions", "machine": "machine"}.items():
-        before, now = getattr(merged, key), getattr(comparison, key)
+        before, now = (_without_proofs(getattr(x, key)) for x in (merged, comparison))
         if before != now and (key == "versions" or not all_done):
             add_notes(merged, [f"{CONTINUED} {kind}: {_difference(before, now)}"])
     before, now = merged.git, comparison.git
@@ -220,6 +220,10 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
             told = "the files of the code are the same"
         changed = "commit {}, begun with {}".format(*commits)
         add_notes(merged, [f"{CONTINUED} state of the code: {changed}; {told}"])
+
+
+def _without_proofs(said: Any) -> Any:
+    return {name: x for name, x in said.items() if name != environment.PROOFS} if isinstance(said, dict) else said
 
 
 def trained_otherwise(root: Path, comparison: Comparison) -> list[str]:

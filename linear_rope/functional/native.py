@@ -88,17 +88,6 @@ def description() -> str:
     return what if native is None or _parallel() else f"{what}, on one thread: PyTorch brings no OpenMP that it can use"
 
 
-def kernels() -> dict[str, str]:
-    """What computes linear attention on a CPU here, by the names that ``implementation`` takes.
-
-    Returns:
-        "native": the kernel in C++ and the processors that it was compiled for, or why there is none, as in
-        {"native": "C++ for x86-64-v3", "chunked": "PyTorch 2.13.0, any device and dtype"}. The environment
-        variable LINEAR_ROPE_NATIVE=0 switches it off.
-    """
-    return {"native": description(), "chunked": f"PyTorch {torch.__version__}, any device and dtype"}
-
-
 @cache
 def _loaded() -> tuple[ctypes.CDLL | None, str]:
     if not LIBRARY.exists():

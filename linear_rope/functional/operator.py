@@ -13,6 +13,7 @@ from torch import Tensor
 
 from linear_rope.functional import blockwise, native, triton_form
 from linear_rope.functional.call import Call, Gradients, Result, empty_gradients
+from linear_rope.functional.triton_form import proof, trial
 from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
@@ -28,15 +29,18 @@ def attend(call: Call, implementation: str = "auto") -> Result:
         ValueError: the implementation is "native" or "triton" and cannot be had for this call.
     """
     # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
-    call = Call(*tuple(call)[:-1], implementation)  # type: ignore[arg-type, call-arg]
+    fields = tuple(call)[:-1]
+    call = Call(*fields, implementation)  # type: ignore[arg-type, call-arg]
     if has_tangent(*call):
         _check_forward_mode(call)
         return blockwise.attend(call, keep=False)
+    # Compilers and tracers follow an operator, function transforms an autograd.Function.
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+    if _is_triton_proved(call, may_prove=not traced):
+        call = Call(*fields, "triton")  # type: ignore[arg-type, call-arg]
     keep = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call)
     if not keep and not is_watched() and are_plain(*call):
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
-    # Compilers and tracers follow an operator, function transforms an autograd.Function.
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     apply = _forward if traced else _Forward.apply
     return Result(*apply(*call, keep))
 
@@ -66,11 +70,22 @@ def _check_forward_mode(call: Call) -> None:
         )
 
 
-def _implementation(call: Call) -> ModuleType:
-    """Chosen inside the operator, where compilers do not look.
+def _is_triton_proved(call: Call, *, may_prove: bool) -> bool:
+    """Whether "auto" is "triton": on a GPU, where that is proved.
 
-    "auto" does not choose Triton: that is for a form that was proved on the GPU at hand.
+    Asked before the operator is called, so that compiled code, which is also kept in files, says which it is.
     """
+    if call.implementation != "auto" or call.q.device.type not in PROVED_ON or not call.causal:
+        return False
+    return proof.holds(tuple(trial.kind_of(call)), call.q.device, may_prove, proof.generation)
+
+
+PROVED_ON = ("cuda",)
+"""devices on which "auto" may be "triton" """
+
+
+def _implementation(call: Call) -> ModuleType:
+    """Chosen inside the operator, where compilers do not look; but for "auto" of a GPU."""
     if call.implementation == "triton":
         if not triton_form.takes(call.dtype, call.q.device):
             raise ValueError(
@@ -107,6 +122,7 @@ _GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? 
 )
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
     call, keep = Call(*arguments[:-1]), arguments[-1]
+    _is_triton_proved(call, may_prove=True)  # for the next time that a compiler asks
     return tuple(_implementation(call).attend(call, keep=keep))
 
 

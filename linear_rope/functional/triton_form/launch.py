@@ -202,13 +202,7 @@ def products_of(call: Call) -> tuple[torch.dtype, str]:
     dtypes = {x.dtype for x in (call.q, call.k, call.v)}
     if dtypes == {torch.bfloat16}:
         return torch.bfloat16, "ieee"
-    return torch.float32, "tf32" if dtypes == {torch.float16} or _allows_tf32() else "ieee"
-
-
-def _allows_tf32() -> bool:
-    matmul: Any = torch.backends.cuda.matmul
-    # Since PyTorch 2.9 the older attribute raises an error where the newer one was set.
-    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
+    return torch.float32, "tf32" if dtypes == {torch.float16} or settings.allows_tf32() else "ieee"
 
 
 def rows_of(x: Tensor) -> Rows:

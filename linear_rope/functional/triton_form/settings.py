@@ -1,10 +1,12 @@
 """How the kernels are launched: by the number of features and the value width, which are tiles, the map and the GPU."""
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 
 from linear_rope.functional.call import Call
+from linear_rope.functional.triton_form import kept
 
 SMALLEST_TILE = 16
 """of a matrix product"""
@@ -65,11 +67,49 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 def tile(width: int) -> int:
     """The width of the tile for ``width`` numbers: a power of two."""
-    return max(SMALLEST_TILE, 1 << (width - 1).bit_length())
+    size = SMALLEST_TILE
+    while size < width:  # which compilers can follow
+        size *= 2
+    return size
+
+
+def allows_tf32() -> bool:
+    """Whether the user allows TensorFloat-32 for products of float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    # Since PyTorch 2.9 the older attribute raises an error where the newer one was set.
+    return bool(matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32)
+
+
+def card(device: torch.device) -> str:
+    """The name of a GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
+
+
+TUNED = "triton-launches.json"
+
+
+@cache
+def tuned(device: torch.device) -> dict[str, Launch]:
+    """What linear_rope.tune found for a device, by :func:`row_of` calls."""
+    entries = kept.load(kept.directory() / TUNED).get(card(device), {})
+    fields = set(Launch._fields)  # of another version there can be others
+    return {
+        row: Launch(**entry | {"warps": tuple(entry["warps"])})
+        for row, entry in entries.items()
+        if entry.keys() == fields
+    }
+
+
+def row_of(call: Call) -> str:
+    """What calls have in common that are tuned as one."""
+    formula = "favor+" if call.formula == "favor+" else "other"
+    dtype = "bfloat16" if {call.q.dtype, call.k.dtype, call.v.dtype} == {torch.bfloat16} else "float32"
+    way = "causal" if call.causal else "both ways"
+    return f"{formula} {tile(call.features)}-{tile(call.v.shape[-1])} {dtype} {way}"
 
 
 def launch_of(call: Call) -> Launch:
-    """The settings for a call."""
+    """The settings for a call: those that were tuned on the card at hand, or else built in."""
     launches = FAVOR_LAUNCHES if call.formula == "favor+" else LAUNCHES
     if capability(call.q.device) < HOPPER:
         launches = SHORT_LAUNCHES
@@ -79,7 +119,7 @@ def launch_of(call: Call) -> Launch:
             f"there are {call.features} features and values of width {call.v.shape[-1]}; implementation "
             f'"triton" needs at most {max(launches)} of each, choose "chunked"'
         )
-    return launches[widest]
+    return tuned(call.q.device).get(row_of(call)) or launches[widest]
 
 
 def step_of(call: Call) -> tuple[int, int]:

@@ -66,7 +66,9 @@ def test_doctor_passes_this_machine(tmp_path, capsys):
     text = capsys.readouterr().out
     for expected in ("Python", "cores", "memory", "CUDA", "torch", "performer-pytorch", *DATA_SETS, "can be written"):
         assert expected in text
-    assert f"native kernel {kernels()['native']}" in " ".join(text.split())
+    words = " ".join(text.split())
+    assert all(f"{name} kernel {kernels()[name]}" in words for name in ("native", "triton"))
+    assert f"cache directory {tmp_path / 'cache'}" in words.replace("\n", "")
     assert "This machine can run the presets smoke" in text
     assert "Missing" not in text
     assert list(tmp_path.iterdir()) == []

@@ -110,7 +110,7 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     status = run_directory(there, "elu+1-none", 1) / "status.json"
     status.write_text(json.dumps({"state": "queued", "reason": None}))
     machine = {**now(there).machine, "cores": 64}
-    versions = {"torch": "9", "native kernel": "C++ for x86-64-v3"}
+    versions = {"torch": "9", "native kernel": "C++ for x86-64-v3", "triton kernel": "one more is proved"}
     merged = merge_with_existing(there, now(there, machine=machine, versions=versions))
     assert merged.notes == [
         "continued with another set of versions: torch 9 (before: 2.13.0), "
