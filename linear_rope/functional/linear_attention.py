@@ -9,13 +9,12 @@ from torch import Tensor
 
 from linear_rope.checks import check_base, check_choice
 from linear_rope.features.base import FeatureMap
-from linear_rope.functional import native
 from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
 from linear_rope.functional.bidirectional import Attended, bidirectional, two_passes
 from linear_rope.functional.call import Call
 from linear_rope.functional.decay import with_resets
 from linear_rope.functional.fla import fla
-from linear_rope.functional.operator import attend
+from linear_rope.functional.operator import attend, has_both_ways
 from linear_rope.functional.recurrent import State, recurrent
 from linear_rope.functional.reference import reference
 from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_terms
@@ -159,22 +158,23 @@ def both_ways(inputs: Inputs, implementation: str = "auto", segments: Tensor | N
         if inputs.q.numel() and not inputs.q.is_meta and not is_watched():
             return per_segment(inputs, segments, lambda rows: both_ways(rows, implementation))
         inputs = replace(inputs, log_decay=cut(None, segments, inputs.q.shape[1], inputs.dtype))
-    if inputs.log_decay is None and _sums_in_a_kernel(inputs, implementation):
-        return attend(inputs.call()._replace(causal=False), implementation).output
+    if inputs.log_decay is None and (implementation == "triton" or _is_plain(inputs, implementation)):
+        call = inputs.call()._replace(causal=False, implementation=implementation)
+        if has_both_ways(call):
+            return attend(call, implementation).output
     terms = inputs.terms(causal=False)
     if terms.log_decay is None:
         return attention_output(bidirectional(terms), terms.query_scale)
     return two_passes(terms, one_pass(inputs.denominator, None, implementation))
 
 
-def _sums_in_a_kernel(inputs: Inputs, implementation: str) -> bool:
-    """Whether the operator computes what sees both ways, and not PyTorch."""
-    if implementation == "triton":
-        return True
-    # Compilers fuse what PyTorch computes, and function transforms differentiate it as often as one likes.
+def _is_plain(inputs: Inputs, implementation: str) -> bool:
+    """Whether what sees both ways is not better computed in PyTorch.
+
+    Compilers fuse that, and function transforms differentiate it as often as one likes.
+    """
     is_plain = implementation != "chunked" and not is_watched()
-    is_plain = is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
-    return is_plain and (implementation == "native" or native.takes(inputs.dtype, inputs.q.device))
+    return is_plain and not has_tangent(inputs.q, inputs.k, inputs.v, inputs.q_rotation, inputs.k_rotation)
 
 
 def one_pass(denominator: Denominator, before: State | None, implementation: str) -> Callable[[Terms], Attended]:

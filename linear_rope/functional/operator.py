@@ -45,6 +45,14 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     return Result(*apply(*call, keep))
 
 
+def has_both_ways(call: Call) -> bool:
+    """Whether an implementation that is not PyTorch computes a call that is not causal."""
+    return call.implementation in ("native", "triton") or (
+        call.implementation == "auto"
+        and (native.takes(call.dtype, call.q.device) or _is_triton_proved(call, may_prove=True))
+    )
+
+
 def has_step(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether :func:`step` may have an implementation for calls in ``dtype``."""
     return native.takes(dtype, device) or triton_form.takes(dtype, device)
@@ -56,6 +64,8 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None] | No
     For decoding, where what is made around an implementation takes longer than it. The tensors are plain, and nobody
     differentiates or follows them.
     """
+    if _is_triton_proved(call, may_prove=True):
+        call = call._replace(implementation="triton")
     form = _implementation(call)
     return None if form is blockwise else form.step(call)
 
@@ -75,7 +85,7 @@ def _is_triton_proved(call: Call, *, may_prove: bool) -> bool:
 
     Asked before the operator is called, so that compiled code, which is also kept in files, says which it is.
     """
-    if call.implementation != "auto" or call.q.device.type not in PROVED_ON or not call.causal:
+    if call.implementation != "auto" or call.q.device.type not in PROVED_ON:
         return False
     return proof.holds(tuple(trial.kind_of(call)), call.q.device, may_prove, proof.generation)
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,6 +155,19 @@ def _errors_of(kind: Kind, heads: int, length: int, device: torch.device) -> Ite
     yield "output", _relative(result.output, expected)
     for name, x in zip(exact, of_leaves, strict=True):
         yield name, _relative(getattr(gradients, name), x)
+    if kind.causal:
+        prompt = triton_form.attend(_part(call, slice(length - 1)), keep=False)
+        state = (x if x.numel() else None for x in (prompt.memory, prompt.normaliser, prompt.stabiliser))
+        after: dict[str, Any] = dict(zip(("memory", "normaliser", "stabiliser"), state, strict=True))
+        last = triton_form.attend(_part(call, slice(length - 1, length))._replace(**after), keep=False)
+        yield "output", _relative(last.output, expected[:, :, -1:])
+
+
+def _part(call: Call, positions: slice) -> Call:
+    """Some positions of a call without a state."""
+    fields: dict[str, Any] = call._asdict() | {"constant": None}
+    parts: dict[str, Any] = {name: x[:, :, positions] for name, x in fields.items() if isinstance(x, Tensor)}
+    return call._replace(**parts)
 
 
 def _relative(x: Tensor, expected: Tensor) -> float:

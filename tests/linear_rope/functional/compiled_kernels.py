@@ -19,9 +19,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from linear_rope.functional import triton_form
 from linear_rope.functional.call import Call
 from linear_rope.functional.operator import TENSORS
-from linear_rope.functional import triton_form
 from linear_rope.functional.triton_form import launch, settings
 
 PROGRAMS = Path(triton.__file__).parent / "backends/nvidia/bin"

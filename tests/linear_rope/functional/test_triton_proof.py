@@ -3,9 +3,11 @@
 A CPU and Triton's interpreter are in a GPU's place.
 """
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +19,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, linear_attention
 from linear_rope.features import Features, GivenFeatures
 from linear_rope.functional import kernels, operator, triton_form
-from linear_rope.functional.call import Call
+from linear_rope.functional.call import Call, Result
 from linear_rope.functional.linear_attention import prepare
 from linear_rope.functional.triton_form import kept, proof, settings, trial
-from tests.linear_rope.tensors import assert_near, random
+from tests.linear_rope.tensors import assert_near, in_steps, random
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
@@ -69,9 +71,9 @@ def attended(**options: Any) -> Tensor:
     return linear_attention(*qkv, **{"feature_map": EluPlusOne(), "causal": True, **options})
 
 
-def is_triton(output: Tensor) -> bool:
+def is_triton(output: Tensor, **options: Any) -> bool:
     """Whether it has the bits of that form."""
-    forms = {form: torch.equal(output, attended(implementation=form)) for form in ("triton", "native")}
+    forms = {form: torch.equal(output, attended(implementation=form, **options)) for form in ("triton", "native")}
     assert sum(forms.values()) == 1
     return forms["triton"]
 
@@ -108,9 +110,35 @@ def test_what_is_right_is_proved_and_its_errors_are_kept(make: Callable[[], tria
     assert {"output", "q", "k", "v"} <= outcome["errors"].keys()
 
 
-def test_auto_takes_what_is_proved_and_only_then() -> None:
-    assert is_triton(attended())
-    assert not is_triton(attended(implementation="native"))
+@pytest.mark.parametrize("causal", [True, False])
+def test_auto_takes_what_is_proved_and_only_then(causal: bool, proofs: Path) -> None:
+    assert is_triton(attended(causal=causal), causal=causal)
+    assert not is_triton(attended(causal=causal, implementation="native"), causal=causal)
+    (name,) = entries(proofs)[proof.environment(CPU)]
+    assert ("causal" in name) == causal
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_decoding_takes_a_step_that_is_proved(is_wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = LinearRoPEAttention(32, 2, feature_map="elu+1", causal=True)
+
+    def noted(call: Call) -> Result:
+        steps.append(call)
+        result = step(call)
+        return result._replace(output=result.output * (1 + is_wrong))
+
+    launch_one_position = importlib.import_module("linear_rope.functional.triton_form.launch_one_position")
+    steps, step = [], launch_one_position.attend
+    monkeypatch.setattr(launch_one_position, "attend", noted)
+    x = random(1, LENGTH, 32).float()
+    warned = pytest.warns(UserWarning, match="Triton kernels fail") if is_wrong else nullcontext()
+    with torch.no_grad(), warned:
+        expected = module(x[:, :-1])  # where it is not proved, it is tried
+        tried = len(steps)
+        y = in_steps(module, x, LENGTH - 1)
+    assert tried > 0
+    assert (len(steps) > tried) != is_wrong
+    assert_near(y[:, :-1], expected, 1e-5)
 
 
 def test_auto_takes_it_on_no_cpu(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
