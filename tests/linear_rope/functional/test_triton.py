@@ -331,12 +331,14 @@ def test_states_totals_and_scales_have_values_and_gradients_too(make, in_pieces:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["triton", "chunked", "native"])
 @pytest.mark.parametrize("make", [everything, without_scales, with_features])
-def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call], implementation: str) -> None:
-    """Its schema, its results without data and its gradients, also compiled for other sizes."""
+def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
+    """Its schema, its results without data and its gradients, also compiled for other sizes.
+
+    The length is one that fills all that is kept for the backward pass; else there would be numbers that nobody wrote.
+    """
     kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}
-    call = make()._replace(implementation=implementation)
+    call = make()._replace(implementation="triton")
     arguments = [
         x.to(DEVICE, kept.get(name, torch.float32)).requires_grad_(name in Gradients._fields)
         if isinstance(x, Tensor)
