@@ -4,6 +4,7 @@ A guarantee holds for every implementation, feature map, rotation and denominato
 interface: one more of them is one more entry here.
 """
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN
 from linear_rope.features import Features
-from linear_rope.functional import IMPLEMENTATIONS, kernels, linear_attention
+from linear_rope.functional import IMPLEMENTATIONS, kernels, linear_attention, operator
+from linear_rope.functional.triton_form import proof
+from linear_rope.tracing import constant_in_graphs
 
 # Where no compiler was found there is no native form; test_native.py says so. Those of a GPU have their own tests.
 FORMS = tuple(
@@ -21,6 +24,11 @@ FORMS = tuple(
     for form in IMPLEMENTATIONS
     if form not in ("fla", "triton") and (form != "native" or kernels()["native"].startswith("C++"))
 )
+NEEDS_INTERPRETER = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or torch.cuda.is_available(),
+    reason="Triton is not installed, or its kernels are not interpreted",
+)
+AUTO_OR_TRITON = ["auto", pytest.param("triton", marks=[NEEDS_INTERPRETER, pytest.mark.slow])]
 FAST = tuple(form for form in FORMS if form != "reference")
 # Without a rotation after the map there is one denominator.
 SETTINGS = [("after", name) for name in ("unrotated", "rotated", "none")]
@@ -76,6 +84,15 @@ MAPS: dict[str, Callable[[float], FeatureMap]] = {
     "learned": Learned,
     "plain": lambda eps: Plain(),
 }
+
+
+def take(form: str, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """Makes "auto" what ``form`` says, if that is "triton" on this CPU, in float32. Returns the dtype to test it in."""
+    if form != "triton":
+        return torch.float64
+    monkeypatch.setattr(operator, "PROVED_ON", ("cpu",))
+    monkeypatch.setattr(proof, "holds", constant_in_graphs(lambda kind, *_: torch.float64 not in kind[0]))
+    return torch.float32
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from linear_rope import FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, apply_rope, linear_attention
 from tests.linear_rope.tensors import (
+    AUTO_OR_TRITON,
     HEADS,
     SCALINGS,
     D,
@@ -19,6 +20,7 @@ from tests.linear_rope.tensors import (
     assert_near,
     in_steps,
     random,
+    take,
 )
 
 DIM = HEADS * D
@@ -244,9 +246,11 @@ def test_state_dicts_hold_each_weight_once_and_load_strictly_and_copies_are_inde
     assert_identical(module(x), expected)
 
 
+@pytest.mark.parametrize("form", AUTO_OR_TRITON)
 @pytest.mark.parametrize("name", MODULES)
-def test_autocast_is_finite_and_close(name: str) -> None:
+def test_autocast_is_finite_and_close(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The projections are bfloat16 (8 bits: 0.4 %); features, angles, sums and denominators stay float32."""
+    take(form, monkeypatch)
     for causal in (True, False):
         module, x = make(name, causal=causal).float(), random(2, 130, DIM).float().requires_grad_()
         expected = module(x)

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, linear_attention
 from linear_rope.features import Features
 from tests.linear_rope.tensors import (
+    AUTO_OR_TRITON,
     HEADS,
     MAPS,
     SETTINGS,
+    TOLERANCES,
     D,
     Learned,
     M,
@@ -29,6 +31,7 @@ from tests.linear_rope.tensors import (
     random_qkv,
     slow_positions,
     some_padding,
+    take,
 )
 
 BY_KIND = pytest.mark.parametrize("name", ["favor+", "elu+1", "learned"])
@@ -87,22 +90,25 @@ def test_second_derivatives_are_right_or_refused(exact_map: FeatureMap, form: st
 # What vmap has no rule for it does one by one, and PyTorch's forward-mode derivatives are written in TorchScript.
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning", "ignore:`torch.jit.*:DeprecationWarning")
 @pytest.mark.parametrize("rope", ["after", "before", "none"])
+@pytest.mark.parametrize("form", AUTO_OR_TRITON)
 @BY_KIND
-def test_function_transforms_equal_autograd(name: str, rope: str) -> None:
-    options: dict[str, Any] = dict(feature_map=MAPS[name](0.0), rope=rope, causal=True)
-    pairs = [random_qkv(2, HEADS, 70, seed=seed) for seed in range(2)]
-    upstream = random(*pairs[0][0].shape, seed=99)
+def test_function_transforms_equal_autograd(name: str, form: str, rope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype, length = take(form, monkeypatch), 70 if form == "auto" else 9
+    options: dict[str, Any] = dict(feature_map=MAPS[name](0.0).to(dtype), rope=rope, causal=True)
+    pairs = [[x.to(dtype) for x in random_qkv(2, HEADS, length, seed=seed)] for seed in range(2)]
+    upstream = random(*pairs[0][0].shape, seed=99).to(dtype)
     expected = [outputs_and_gradients(pair, **options)[1] for pair in pairs]
 
     def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (linear_attention(q, k, v, **options) * upstream).sum()
 
     each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*map(torch.stack, zip(*pairs, strict=True)))
-    assert_near(torch.cat([x.flatten(1) for x in each], dim=1), torch.stack(expected))
+    assert_near(torch.cat([x.flatten(1).double() for x in each], dim=1), torch.stack(expected), TOLERANCES[dtype])
     for implementation in ("chunked", "reference"):
         options["implementation"] = implementation
         _, along = torch.func.jvp(loss, tuple(pairs[0]), tuple(pairs[1]))
-        assert_near(along, torch.cat([x.flatten() for x in pairs[1]]) @ expected[0])
+        of_gradient = torch.cat([x.flatten() for x in pairs[1]]).double() @ expected[0]
+        assert_near(along.double(), of_gradient, 10 * TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("gradients", [True, False])
@@ -138,23 +144,29 @@ def test_the_way_from_the_module_to_the_product_is_short(
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("decay", ["none", "gate"])
 @pytest.mark.parametrize("name", ["favor+", "elu+1"])
-def test_an_ensemble_of_modules_goes_through_vmap(name: str, decay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", AUTO_OR_TRITON)
+def test_an_ensemble_of_modules_goes_through_vmap(
+    form: str, name: str, decay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each with features of its own, outputs and gradients."""
-    modules = [LinearRoPEAttention(8, 2, causal=True, feature_map=name, seed=i, decay=decay).double() for i in range(3)]
-    x = random(2, 70, 8)
+    dtype = take(form, monkeypatch)
+    options: dict[str, Any] = dict(causal=True, feature_map=name, decay=decay)
+    modules = [LinearRoPEAttention(8, 2, seed=i, **options).to(dtype) for i in range(3)]
+    x = random(2, 70 if form == "auto" else 9, 8).to(dtype)
     parameters, buffers = torch.func.stack_module_state(modules)  # type: ignore[arg-type]
 
     def loss(parameters: Any, buffers: Any) -> tuple[Tensor, Tensor]:
         y = torch.func.functional_call(modules[0], (parameters, buffers), (x,))
         return y.square().sum(), y
 
-    for native in ("0", "1"):
+    for native in ("0", "1") if form == "auto" else ("1",):
         monkeypatch.setenv("LINEAR_ROPE_NATIVE", native)
         gradients, outputs = torch.func.vmap(torch.func.grad(loss, has_aux=True))(parameters, buffers)
         for index, module in enumerate(modules):
             y = module(x)
             expected = torch.autograd.grad(y.square().sum(), list(module.parameters()))
-            assert_near([outputs[index], *(x[index] for x in gradients.values())], [y, *expected])
+            found = [outputs[index], *(x[index] for x in gradients.values())]
+            assert_near(found, [y, *expected], TOLERANCES[dtype])
 
 
 @BY_KIND

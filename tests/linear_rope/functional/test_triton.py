@@ -11,6 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -333,6 +334,32 @@ def test_states_totals_and_scales_have_values_and_gradients_too(make, in_pieces:
         assert_close(got[0][name], x, loose * OUTPUTS[torch.float32], size)
     for name, x in expected[1].items():
         assert_close(got[1][name], x, loose * GRADIENTS[torch.float32], largest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [everything, without_scales, with_features])
+def test_the_operator_is_what_pytorch_expects(make: Callable[[], Call]) -> None:
+    """Its schema, its results without data and its gradients, also compiled for other sizes.
+
+    The length is one that fills all that is kept for the backward pass; else there would be numbers that nobody wrote.
+    """
+    kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}
+    call = make()._replace(implementation="triton")
+    arguments = [
+        x.to(DEVICE, kept.get(name, torch.float32)).requires_grad_(name in Gradients._fields)
+        if isinstance(x, Tensor)
+        else x
+        for name, x in zip(Call._fields, call, strict=True)
+    ]
+    torch.library.opcheck(torch.ops.linear_rope.causal.default, (*arguments, True))
+
+
+def test_second_derivatives_are_refused() -> None:
+    qkv = [x.float().to(DEVICE).requires_grad_() for x in some_qkv(length=5)]
+    output = linear_attention(*qkv, feature_map=EluPlusOne(), causal=True, implementation="triton")
+    (grad,) = torch.autograd.grad(output.sum(), qkv[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match='implementation="reference"'):
+        torch.autograd.grad(grad.sum(), qkv[0])
 
 
 @pytest.mark.parametrize("kind", ["favor+", "elu+1"])
