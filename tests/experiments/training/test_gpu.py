@@ -8,7 +8,7 @@ import torch
 
 from experiments.config import Config
 from experiments.records.record import read_metrics
-from experiments.training import loop
+from experiments.training import steps
 from experiments.training.loop import train_run
 from experiments.training.models import build_model
 from experiments.training.optimizers import make_optimizer
@@ -40,7 +40,7 @@ def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte
     )
     model, objective = build_model(get_variant(variant), config, 0, next_byte(config)), next_byte(config)
     optimizer = make_optimizer(model, config)
-    loop.training_step(model, optimizer, objective, objective.batch(0, 0), config, 0)
+    steps.training_step(model, optimizer, objective, objective.batch(0, 0), config, 0)
     moments = [value for state in optimizer.state.values() for value in state.values()]
     assert {tensor.dtype for tensor in (*model.parameters(), *moments)} == {torch.float32}
 
@@ -52,7 +52,7 @@ def test_compiled_steps_give_the_same_losses(tmp_path, next_byte, monkeypatch):
         modules.append(model)
         return really_compile(model, backend="aot_eager")
 
-    monkeypatch.setattr(loop.torch, "compile", compile_quickly)
+    monkeypatch.setattr(steps.torch, "compile", compile_quickly)
     compiled = losses(tmp_path / "compiled", next_byte, dataclasses.replace(CONFIG, compile="yes", dropout=0.0))
     assert len(modules) == 1
     eager = losses(tmp_path / "eager", next_byte, dataclasses.replace(CONFIG, dropout=0.0))
