@@ -351,6 +351,7 @@ def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: 
         held.enter_context(store.failing_after_it_began(root))
         ended = trainer.train(root, comparison, comparison, part.share(runs_by_seed(comparison)))
     trainer.tell({(root, run): failure for run, failure in ended.items()})
+    trainer.tell_what_is_left(comparison, [(root, run) for run in ended])
     console.print(f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True)
     return EXIT_FAILED if ended else 0
 
@@ -420,6 +421,11 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
         if not failure.recorded and at == root
     ]
 
+    if leaves_the_report(trainer):
+        trainer.tell(failures)
+        console.print("what was trained is neither measured nor reported yet, as the GPU's time is over")
+        trainer.tell_what_is_left(comparison, failures)
+        return EXIT_FAILED if failures else 0
     console.print("measuring the trained models and writing the report")
     # Now and not before: of long runs they take a while, which training need not wait for.
     comparison.floors = floors_of(objective, config, comparison.every_floor)
@@ -436,6 +442,11 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     console.print(f"report: {report}", soft_wrap=True)
     trainer.tell_what_is_left(comparison, failures)
     return EXIT_FAILED if failures else 0
+
+
+def leaves_the_report(trainer: _Trainer) -> bool:
+    """Whether runs are left and a GPU waits: its time is for them, and all else comes with the last of them."""
+    return trainer.device.type == "cuda" and bool(trainer.limit and trainer.limit.reached)
 
 
 def _short_of_the_peak(config: Config) -> list[str]:

@@ -4,8 +4,10 @@ import dataclasses
 import io
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from experiments.cli import main
@@ -193,29 +195,49 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
             assert main(words) == 0
         return capsys.readouterr().out
 
-    class ForThree(TimeLimit):
-        """Time for three runs."""
+    class ForTwo(TimeLimit):
+        """Time for two runs."""
 
         started = 0
 
         def allows(self, job):
             self.started += 1
-            self.reached = self.started > 3
+            self.reached = self.started > 2
             return not self.reached
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_training, "TimeLimit", ForThree)
+        patch.setattr(run_training, "TimeLimit", ForTwo)
+        patch.setattr(run_training, "leaves_the_report", lambda trainer: trainer.limit.reached)  # as on a GPU
         said = run(tmp_path / "here", "6m")
     done = [line.removesuffix(": done") for line in said.splitlines() if line.endswith(": done")]
-    assert done == ["softmax-none seed 0", "softmax-rope seed 0", "softmax-none seed 1"]
-    assert "1 runs are left that there was no time for (--for), about " in said
+    assert done == ["softmax-none seed 0", "softmax-rope seed 0"]
+    assert "2 runs are left that there was no time for (--for), about " in said
+    assert not (tmp_path / "here" / "report.md").exists()
     assert main(["pack", str(tmp_path / "here"), "--out", str(tmp_path / "packed")]) == 0
     capsys.readouterr()
     shutil.copytree(tmp_path / "packed", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
+    statuses = json.loads((tmp_path / "there/runs.json").read_text())
+    write_json(
+        tmp_path / "there/runs.json", statuses | {"softmax-none/seed1": {"state": "failed", "reason": "diverged"}}
+    )
     said = run(tmp_path / "there", "1h")
-    assert [line for line in said.splitlines() if line.endswith(": started")] == ["softmax-rope seed 1: started"]
+    started = [line.removesuffix(": started") for line in said.splitlines() if line.endswith(": started")]
+    assert started == ["softmax-rope seed 1", "softmax-none seed 1"]  # what has failed comes last
     assert "estimating" not in said  # how long softmax-rope takes is on record
     assert "are left" not in said
     states = {run_status(tmp_path / "there", *each).state for each in read_comparison(tmp_path / "there").runs}
     assert states == {"done"}
+    assert (tmp_path / "there" / "report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "reached", "leaves"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_a_gpu_whose_time_is_over_does_not_wait_for_a_report(device, reached, leaves):
+    limit = TimeLimit(10)
+    limit.reached = reached
+    trainer = SimpleNamespace(device=torch.device(device), limit=limit)
+    assert run_training.leaves_the_report(trainer) == leaves
+    trainer.limit = None
+    assert not run_training.leaves_the_report(trainer)

@@ -167,3 +167,20 @@ def test_the_share_is_of_some_steps_after_the_start(monkeypatch):
     kernels.look(100 + BEGINS_AFTER + STEPS)
     assert kernels.metrics() == {"kernel_share": 0.75}
     assert set(kernels.metrics()) < set(WALL_CLOCK)
+
+
+@pytest.mark.parametrize("setting", ["yes", "graphs"])
+def test_queued_steps_are_compiled_with_their_loss(corpus, monkeypatch, setting):
+    really_compile, given = torch.compile, []
+
+    def compile_quickly(part, **options):
+        given.append((part, options))
+        return really_compile(part, backend="aot_eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", compile_quickly)
+    objective = NextByte(corpus, CONFIG.context, CONFIG.batch_size)
+    _, expected = trained(QueuedSteps, objective, CONFIG, range(3))
+    _, steps = trained(QueuedSteps, objective, dataclasses.replace(CONFIG, compile=setting), range(3))
+    assert given == [(objective.loss, {"mode": "reduce-overhead"} if setting == "graphs" else {})]
+    for step, other in zip(steps.read(), expected.read(), strict=True):
+        assert step == pytest.approx(other, rel=1e-5)
