@@ -94,8 +94,8 @@ class RunOptions(ListOptions):
     for slurm); default: a core a thread, and a GPU with --device cuda"""
     for_: str | None = None
     """time such as 2h, 90m or 45s: no run is started that would not end in it, by the time that others took, or trial
-    steps; one that has not ended then is stopped; what is measured then, and the report, come after it, on a GPU
-    with the last run"""
+    steps; one that has not ended then is stopped; what is measured then, and the report, come after it; on a
+    GPU they are left to the command without it"""
     part: str | None = None
     """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
     prepare: bool = False

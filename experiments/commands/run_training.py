@@ -423,7 +423,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
 
     if leaves_the_report(trainer):
         trainer.tell(failures)
-        console.print("what was trained is neither measured nor reported yet, as the GPU's time is over")
+        console.print("the GPU's time is for runs: the same command without --for measures them and writes the report")
         trainer.tell_what_is_left(comparison, failures)
         return EXIT_FAILED if failures else 0
     console.print("measuring the trained models and writing the report")
@@ -445,8 +445,8 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
 
 
 def leaves_the_report(trainer: _Trainer) -> bool:
-    """Whether runs are left and a GPU waits: its time is for them, and all else comes with the last of them."""
-    return trainer.device.type == "cuda" and bool(trainer.limit and trainer.limit.reached)
+    """Whether a GPU's time is limited: then it is for runs, and floors, which take minutes, and all else come later."""
+    return trainer.device.type == "cuda" and trainer.limit is not None
 
 
 def _short_of_the_peak(config: Config) -> list[str]:
