@@ -124,8 +124,9 @@ class Config:
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16: autocast (weights, angles, exponents, states and denominators stay in float32); float64: everything, to
     compare last digits"""
-    compile: Literal["no", "yes"] = "no"
-    """yes: training steps run under torch.compile, whose operations round otherwise; evaluations do not"""
+    compile: Literal["no", "yes", "graphs"] = "no"
+    """yes: training steps run under torch.compile, whose operations round otherwise; evaluations do not; graphs: as
+    CUDA graphs too, for models so small that a GPU waits for Python"""
     threads: Annotated[int, 1, 4096] = 1
     """CPU threads of each worker; part of the configuration because it changes the last bits of sums"""
 

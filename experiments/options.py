@@ -50,8 +50,9 @@ class RunOptions(ListOptions):
     study: str = field(metadata={"flag": "STUDY"})
     """name of the study, as `list` shows, "all" for every comparison that `claims` judges, or "benchmark" """
     preset: Literal[
-        "smoke", "cpu", "one-thread", "decoding", "gpu", "paper", "v0", "smoke,v0", "gpu,v0", "paper,v0"
-    ] = "cpu"
+        "smoke", "cpu", "one-thread", "decoding", "gpu-0.47m", "gpu-1.6m", "gpu-6.4m", "gpu-small", "gpu", "paper",
+        "v0", "smoke,v0", "gpu-small,v0", "gpu,v0", "paper,v0",
+    ] = "cpu"  # fmt: skip
     """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
     learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None
@@ -78,7 +79,8 @@ class RunOptions(ListOptions):
     device: Device = "auto"
     """where to train and measure"""
     workers: int | None = None
-    """runs trained at the same time; default: one a core on the CPU, one on a GPU; of a cluster, all it has room for"""
+    """runs trained at the same time; default: one a core on the CPU; on a GPU one, or as many as its kernels have room
+    for by the kernel_share on record; of a cluster, all it has room for"""
     nproc: int = 1
     """processes that train one run together, each on its share of every batch"""
     shard: bool = False
@@ -91,8 +93,9 @@ class RunOptions(ListOptions):
     """what ray and slurm reserve for a run: cpu=2,gpu=0.25,memory=8,minutes=240 (memory in GiB; minutes and whole GPUs
     for slurm); default: a core a thread, and a GPU with --device cuda"""
     for_: str | None = None
-    """time such as 2h, 90m or 45s: no run is started that would not end in it, by an estimate from trial steps; what is
-    measured then, and the report, come after it"""
+    """time such as 2h, 90m or 45s: no run is started that would not end in it, by the time that others took, or trial
+    steps; one that has not ended then is stopped; what is measured then, and the report, come after it; on a
+    GPU they are left to the command without it"""
     part: str | None = None
     """K/N: train only the K-th of N shares of the runs, as a job of a job array; without it the rest, and report"""
     prepare: bool = False

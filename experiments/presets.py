@@ -8,7 +8,7 @@ from typing import Any
 from experiments.config import Config
 from experiments.study import Study, read_toml
 
-PRESETS = ("smoke", "cpu", "gpu", "paper")
+PRESETS = ("smoke", "cpu", "gpu-small", "gpu", "paper")
 """of the studies that have none of their own"""
 OLD = "v0"
 """the preset cpu without a study's recipe, or behind the name of another preset that one without"""

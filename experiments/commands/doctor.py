@@ -24,6 +24,7 @@ from experiments.data.files import cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS, load_corpus
 from experiments.errors import EXIT_FAILED
 from experiments.options import DoctorOptions
+from experiments.presets import PRESETS
 
 REQUIREMENTS = (
     "torch einops numpy pandas scipy matplotlib Jinja2 rich plotext pooch psutil safetensors filelock requests msgspec "
@@ -60,7 +61,9 @@ def doctor(
     if problems:
         console.print("This machine cannot run the experiments yet.", style="bold")
         return EXIT_FAILED
-    presets = "smoke, cpu, gpu and paper" if cuda_devices() else "smoke and cpu; gpu and paper need a CUDA GPU"
+    *others, last = PRESETS[2:]
+    of_gpu = f"{', '.join(others)} and {last}"
+    presets = f"smoke, cpu, {of_gpu}" if cuda_devices() else f"smoke and cpu; {of_gpu} need a CUDA GPU"
     console.print(f"This machine can run the presets {presets}.", style="bold")
     return 0
 

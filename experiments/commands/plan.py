@@ -22,11 +22,12 @@ from experiments.records.schema import Comparison, Origin
 from experiments.studies.registry import STUDIES
 from experiments.trackers.registry import TRACKERS, parse_trackers
 from experiments.training.determinism import nondeterministic_operations
-from experiments.training.loop import RunFailed, on_device, training_step
+from experiments.training.loop import on_device
 from experiments.training.models import build_model
 from experiments.training.objectives import Objective
 from experiments.training.optimizers import make_optimizer
 from experiments.training.schedule import fall_begins
+from experiments.training.steps import RunFailed, training_step
 from experiments.training.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant, get_variant, modules_of
 from linear_rope.functional import native, triton_form
@@ -134,11 +135,18 @@ def estimated_seconds(
 
 
 def _estimated_seconds(variant: Variant, config: Config, objective: Objective, device: torch.device) -> float:
-    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included."""
+    """Seconds of a run, from a few steps of a one-layer model on about a thousand tokens, evaluation included.
+
+    On a GPU, where those would tell of launches alone, from whole steps (not compiled, so of a slower run).
+    """
     torch.set_num_threads(config.threads)
-    trial, sequences = _trial_step(variant, config, objective, device)
+    is_whole = device.type == "cuda"
+    trial, sequences = _trial_step(variant, config, objective, device, is_whole)
     times = timeit.repeat(partial(trial, 1), repeat=3, number=1)
-    per_sequence = statistics.mean(times[1:]) * config.layers / sequences
+    per_sequence = statistics.mean(times[1:]) * (1 if is_whole else config.layers) / sequences
+    if device.type == "cuda":
+        del trial
+        torch.cuda.empty_cache()  # the runs are other processes
     budgets, evaluations = budget_steps(config.budgets), config.steps // config.evaluate_every + 1
     steps = config.steps + sum(end - fall_begins(end, config) for end in budgets)
     # A forward pass is a third of a training step.
@@ -147,12 +155,16 @@ def _estimated_seconds(variant: Variant, config: Config, objective: Objective, d
 
 
 def _trial_step(
-    variant: Variant, config: Config, objective: Objective, device: torch.device
+    variant: Variant, config: Config, objective: Objective, device: torch.device, is_whole: bool = False
 ) -> tuple[Callable[[int], object], int]:
-    """A training step of a one-layer model, to be called with its number, and the sequences it takes."""
-    sequences = max(1, min(config.batch_size, 1024 // config.context))
+    """A training step of a one-layer model, to be called with its number, and the sequences it takes.
+
+    ``is_whole``: of the whole model on a whole batch.
+    """
+    sequences = config.batch_size if is_whole else max(1, min(config.batch_size, 1024 // config.context))
     # A learning rate of almost nothing: the steps are a trial, and must not diverge.
-    small = dataclasses.replace(config, layers=1, batch_size=sequences, learning_rate=1e-12)
+    layers = config.layers if is_whole else 1
+    small = dataclasses.replace(config, layers=layers, batch_size=sequences, learning_rate=1e-12)
     model = build_model(variant, small, 0, objective).to(device)
     optimizer = make_optimizer(model, small)
     batch = on_device(tuple(tensor[:sequences] for tensor in objective.batch(0, 0)), device)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -29,10 +30,18 @@ from experiments.launch.runs import Failure, Training, prepare_runs, train_runs
 from experiments.launch.time_limit import TimeLimit, parse_time
 from experiments.options import RunOptions
 from experiments.presets import get_preset
-from experiments.records import store
+from experiments.records import environment, store
 from experiments.records.files import remove_leftovers
 from experiments.records.lock import check_free, for_a_moment, one_part, only_one_run
-from experiments.records.record import TRIALS, is_finished, read_comparison, run_directory, write_record
+from experiments.records.record import (
+    TRIALS,
+    is_finished,
+    read_comparison,
+    run_directory,
+    run_rows,
+    run_status,
+    write_record,
+)
 from experiments.records.schema import Comparison, Origin, UnrecordedRun, VariantRecord
 from experiments.report.report import remove_unfinished_reports, result_table, write_report
 from experiments.study import Study, resolve
@@ -51,6 +60,9 @@ from experiments.variants import (
     parse_variants,
     without_rate,
 )
+
+MOST_ON_A_GPU = 4
+"""runs at a time, unless it is said: each takes memory there"""
 
 
 def run_training(
@@ -90,7 +102,9 @@ def run_training(
         check_can_shard(device)
     workers = options.workers
     if workers is None and not is_elsewhere(options.launcher):
-        workers = 1 if device.type == "cuda" else max(1, available_cores() // (config.threads * options.nproc))
+        workers = max(1, available_cores() // (config.threads * options.nproc))
+        if device.type == "cuda":
+            workers = min(workers, runs_beside_each_other(root))
     launcher = make_launcher(
         options.launcher,
         workers=workers,
@@ -156,7 +170,7 @@ def run_training(
         return 0
     store.make_directory(root)
     part = None if options.part is None else parse_part(options.part)
-    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part, limit)
+    trainer = _Trainer(console, root, config, options, objective, device, launcher, reusable, part, limit, workers or 1)
     if part is not None:
         return _train_part(trainer, comparison, part, workers)
     with only_one_run(root, console):
@@ -199,6 +213,8 @@ class _Trainer:
     reusable: dict[str, Trained]
     part: Part | None
     limit: TimeLimit | None
+    workers: int
+    """runs at a time, where it is known"""
     plugins: list[Origin] = field(default_factory=list)
 
     def begin(self, comparison: Comparison) -> None:
@@ -255,14 +271,19 @@ class _Trainer:
         if not runs:
             return {}
         if self.limit:
-            self._estimate(self.limit, training, [run for run in runs if not training.is_finished(run)])
+            missing = [run for run in runs if not training.is_finished(run)]
+            self._estimate(self.limit, training, missing)
+            # What has failed is tried again when the others have had their turn.
+            runs = sorted(runs, key=lambda run: run_status(at, *run).state == "failed")
         with Display(self.console, runs, done, training.config.steps) as display:
             return train_runs(training, runs, self.launcher, display, self.limit)
 
     def _estimate(self, limit: TimeLimit, training: Training, runs: Sequence[Run]) -> None:
-        """Let the limit know how long these take."""
+        """Let the limit know how long these take: what runs took before on this machine, or else by trial steps."""
         limit.steps = training.config.steps
         every = dict.fromkeys(without_rate(run.variant) for run in runs)
+        if read_comparison(self.root).machine == environment.machine(self.device):
+            limit.of_run = recorded_seconds(self.root, [*every], training.config.steps) | limit.of_run
         if names := [name for name in every if name not in limit.of_run]:
             self.console.print("estimating how long runs take, from a few trial steps of each variant")
             variants = map(get_variant, names)
@@ -276,16 +297,17 @@ class _Trainer:
         trials = tuning.trials_left(self.root, comparison)
         # The first seeds of a variant that waits for its rate are trained as trials.
         of_trials = {Run(name, seed) for name in trials for seed in comparison.seeds[: max(1, comparison.rate_seeds)]}
-        runs = [run for run in _runs_by_seed(comparison) if run not in failed | of_trials]
+        runs = [run for run in runs_by_seed(comparison) if run not in failed | of_trials]
         runs = [run for run in runs if not training.is_finished(run)]
         self._estimate(self.limit, training, [*runs, *of_trials])
         seconds = sum(self.limit.seconds(training.job(run)) for run in runs)
         seconds += sum(number * self.limit.of_run[name] for name, number in trials.items())
         number, least = len(runs) + sum(trials.values()), " or more" * bool(trials)
         told = f", {sum(trials.values())} of them trials of learning rates" * bool(trials)
+        at_once = "one" if self.workers == 1 else f"{self.workers}"
         self.console.print(
-            f"{number} runs{least} are left that there was no time for (--for){told}, about {duration(seconds)} one at "
-            "a time; the same command goes on",
+            f"{number} runs{least} are left that there was no time for (--for){told}, about "
+            f"{duration(seconds / self.workers)} {at_once} at a time; the same command goes on",
             soft_wrap=True,
         )
 
@@ -327,14 +349,53 @@ def _train_part(trainer: _Trainer, comparison: Comparison, part: Part, workers: 
             trainer.begin(comparison)
             trainer.note_nondeterministic(comparison)
         held.enter_context(store.failing_after_it_began(root))
-        ended = trainer.train(root, comparison, comparison, part.share(_runs_by_seed(comparison)))
+        ended = trainer.train(root, comparison, comparison, part.share(runs_by_seed(comparison)))
     trainer.tell({(root, run): failure for run, failure in ended.items()})
+    trainer.tell_what_is_left(comparison, [(root, run) for run in ended])
     console.print(f"{part} has ended; when all have, the same command without --part writes the report", soft_wrap=True)
     return EXIT_FAILED if ended else 0
 
 
-def _runs_by_seed(comparison: Comparison) -> list[Run]:
-    return [Run(variant.name, seed) for seed in comparison.seeds for variant in comparison.variants]
+def runs_by_seed(comparison: Comparison) -> list[Run]:
+    """Every run, seed by seed, each variant's baseline before it: a stop at any run leaves at most one pair open."""
+    ordered: dict[str, VariantRecord] = {}
+
+    def add(variant: VariantRecord) -> None:
+        baseline = there.get(comparison.baseline_of(variant), variant)
+        if baseline.name not in {variant.name, *ordered}:
+            add(baseline)
+        ordered.setdefault(variant.name, variant)
+
+    there = {variant.name: variant for variant in comparison.variants}
+    for variant in comparison.variants:
+        add(variant)
+    return [Run(name, seed) for seed in comparison.seeds for name in ordered]
+
+
+def runs_beside_each_other(root: Path) -> int:
+    """How many runs a GPU trains at a time unless that is said: as many as its kernels have room for.
+
+    By the smallest ``kernel_share`` on record (beside others a run's kernels seem to take longer), one where there is
+    none. It was not measured on a GPU yet whether that many are faster than one.
+    """
+    if not (root / "comparison.json").exists():
+        return 1
+    rows = [row.metrics for run in read_comparison(root).runs for row in run_rows(root, *run)]
+    shares = [metrics["kernel_share"] for metrics in rows if metrics.get("kernel_share")]
+    return max(1, min(MOST_ON_A_GPU, int(1 / min(shares)))) if shares else 1
+
+
+def recorded_seconds(root: Path, names: Sequence[str], steps: int) -> dict[str, float]:
+    """By variant, the most that a finished run took from its first step to its last, evaluations included."""
+    found = dict[str, float]()
+    for name, seed in read_comparison(root).runs:
+        if name in names and is_finished(root, name, seed, steps):
+            rows = [row for row in run_rows(root, name, seed) if row.split == "train"]
+            times = [row.metrics.get("seconds", 0.0) for row in rows]
+            # One that was stopped counts from 0 again where it goes on.
+            whole = sum(now - before if now >= before else now for before, now in pairwise((0.0, *times)))
+            found[name] = max(whole, found.get(name, 0.0))
+    return found
 
 
 def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -> int:
@@ -352,7 +413,7 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     waiting = untuned(comparison)
     ready = replace(comparison, variants=[variant for variant in comparison.variants if variant not in waiting])
     if ready.variants:
-        ended = trainer.train(root, ready, comparison, _runs_by_seed(ready))
+        ended = trainer.train(root, ready, comparison, runs_by_seed(ready))
         failures |= {(root, run): failure for run, failure in ended.items()}
     comparison.unrecorded = [
         UnrecordedRun(variant=run.variant, seed=run.seed, state=failure.ended.state, reason=failure.reason)
@@ -360,6 +421,11 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
         if not failure.recorded and at == root
     ]
 
+    if leaves_the_report(trainer):
+        trainer.tell(failures)
+        console.print("the GPU's time is for runs: the same command without --for measures them and writes the report")
+        trainer.tell_what_is_left(comparison, failures)
+        return EXIT_FAILED if failures else 0
     console.print("measuring the trained models and writing the report")
     # Now and not before: of long runs they take a while, which training need not wait for.
     comparison.floors = floors_of(objective, config, comparison.every_floor)
@@ -376,6 +442,11 @@ def _train_and_report(trainer: _Trainer, study: Study, comparison: Comparison) -
     console.print(f"report: {report}", soft_wrap=True)
     trainer.tell_what_is_left(comparison, failures)
     return EXIT_FAILED if failures else 0
+
+
+def leaves_the_report(trainer: _Trainer) -> bool:
+    """Whether a GPU's time is limited: then it is for runs, and floors, which take minutes, and all else come later."""
+    return trainer.device.type == "cuda" and trainer.limit is not None
 
 
 def _short_of_the_peak(config: Config) -> list[str]:

@@ -21,6 +21,9 @@ PRELOADED += ["torch._dynamo"]  # which PyTorch's optimizers import in their fir
 """modules that the fork server imports, once for all runs"""
 LONGEST_PAUSE = 5
 """seconds; the loop that listens to the runs comes round in half a second, unless its process was stopped"""
+OUT_OF_TIME = "there was no time to end it (--for)"
+STOP_SECONDS = 10
+"""that runs have for a checkpoint when the time is over"""
 KILL_SECONDS = 5
 """to wait for a killed process: it may hang in the system, where no signal reaches it"""
 
@@ -77,9 +80,13 @@ class Local:
         workers: int = 1,
         run_timeout: float = float("inf"),
         may_start: Callable[[Job], bool] = lambda job: True,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``may_start`` says of a job whether there is time for it; after the first that may not, none is started."""
-        self._workers, self._run_timeout, self._may_start = workers, run_timeout, may_start
+        """``may_start`` says of a job whether there is time for it; after the first that may not, none is started.
+
+        ``is_over`` says whether there is no time left at all: then those that run are stopped.
+        """
+        self._workers, self._run_timeout, self._may_start, self._is_over = workers, run_timeout, may_start, is_over
         # A fork server imports PyTorch once; the processes forked from it start in milliseconds.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform.startswith("linux") else "spawn")
         self._forks = hasattr(self._context, "set_forkserver_preload")
@@ -119,8 +126,14 @@ class Local:
                         running.remove(entry)
                         yield entry.ended or how_it_ended(entry.job, entry.process.exitcode)
                 if stop.numbers:
-                    self._stop_all(running, stop.numbers)
+                    self._stop_all(running, stop.numbers, self._run_timeout)
                     raise Stopped(stop.numbers[0])
+                if running and self._is_over():
+                    self._stop_all(running, stop.numbers, STOP_SECONDS)
+                    for entry in running:
+                        late = Ended(entry.job.run, "queued", OUT_OF_TIME)
+                        yield entry.ended if entry.ended and entry.ended.state != "queued" else late
+                    return
 
     def _start(self, job: Job, place: int) -> _Running:
         """Raises OSError or EOFError if there is no process to be had."""
@@ -144,14 +157,14 @@ class Local:
         silence = f"no sign of life for {self._run_timeout:g} s after step {entry.step} (--run-timeout)"
         entry.ended = entry.ended or Ended(entry.job.run, "failed", f"{silence}, so it was killed")
 
-    def _stop_all(self, running: list[_Running], received: list[int]) -> None:
-        """Let every run stop after a checkpoint; a second signal, or the time one may be silent, ends the waiting."""
+    def _stop_all(self, running: list[_Running], received: list[int], seconds: float) -> None:
+        """Let every run stop after a checkpoint; a second signal, or so many seconds, end the waiting."""
         begun = time.monotonic()
         killed = None
         for entry in running:
             entry.send_signal(signal.SIGTERM)
         while alive := [entry for entry in running if entry.is_alive]:
-            if killed is None and (len(received) > 1 or time.monotonic() - begun > self._run_timeout):
+            if killed is None and (len(received) > 1 or time.monotonic() - begun > seconds):
                 killed = time.monotonic()
                 for entry in alive:
                     entry.send_signal(signal.SIGKILL)

@@ -45,7 +45,7 @@ def make_launcher(
     """
     options: dict[str, Any] = {"run_timeout": run_timeout} | ({} if workers is None else {"workers": workers})
     if limit is not None:
-        options["may_start"] = limit.allows
+        options |= {"may_start": limit.allows, "is_over": limit.is_over}
     if is_elsewhere(name):
         options["resources"] = parse_resources(resources, default)
     return LAUNCHERS[name](**options)

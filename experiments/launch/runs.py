@@ -5,6 +5,7 @@ Whatever ends a run, the others go on, and its status.json says what happened.
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -91,6 +92,15 @@ class Training:
     def is_finished(self, run: Run) -> bool:
         return is_finished(self.root, *run, self.config.steps)
 
+    def drop(self, run: Run) -> None:
+        """Remove what an unfinished run has left, where runs keep no checkpoint to go on from before their last step.
+
+        It begins anew: on a GPU the same steps give other last digits, and its records would be of two runs.
+        """
+        job = self.job(run)
+        if self.config.checkpoint_every >= self.config.steps and not _may_be_in_training(job):
+            shutil.rmtree(job.directory, ignore_errors=True)
+
 
 class Failure(NamedTuple):
     """A run that is not done; ``recorded`` tells whether its status.json says so."""
@@ -108,7 +118,7 @@ def train_runs(
 ) -> dict[Run, Failure]:
     """Run every run that is not done; returns the failed ones by run (an empty dict if all is well).
 
-    Those that there was no time for stay queued.
+    Those that there was no time for stay queued; the ``limit`` learns how long runs take.
 
     Raises:
         Stopped: SIGINT or SIGTERM came.
@@ -120,7 +130,10 @@ def train_runs(
             display.show(event)
 
     def end(ended: Ended) -> None:
-        if failure := _record(training.job(ended.run), ended):
+        failure = _record(training.job(ended.run), ended)
+        if limit and limit.reached and ended.state == "queued":
+            training.drop(ended.run)
+        elif failure:
             failures[ended.run] = failure
         show(failure.ended if failure else ended)
 
@@ -130,11 +143,15 @@ def train_runs(
         for run in runs:
             try:
                 if not training.is_finished(run):
+                    if limit:
+                        training.drop(run)  # a machine may have been taken away while it was trained there
                     waiting[run] = _prepared(training, run, needed)
             except OSError as error:
                 show(Started(run))
                 end(Ended(run, "failed", f"{type(error).__name__}: {error}"))
         for event in launcher.run(list(waiting.values())) if waiting else ():
+            if limit:
+                limit.learn(training.job(event.run), event)
             if isinstance(event, Ended):
                 waiting.pop(event.run, None)
                 end(event)

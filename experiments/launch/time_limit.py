@@ -1,10 +1,10 @@
-"""``--for``: no run is started that would not end in the time that there is."""
+"""``--for``: no run is started that would not end in the time that there is, and none is trained beyond it."""
 
 import re
 import time
 from collections.abc import Callable
 
-from experiments.launch.launcher import Job
+from experiments.launch.launcher import Ended, Event, Job, Started
 from experiments.records.record import read_metrics
 from experiments.variants import without_rate
 
@@ -20,10 +20,11 @@ def parse_time(text: str) -> float:
 
 
 class TimeLimit:
-    """A time from now on, and how long the runs of each variant are estimated to take."""
+    """A time from now on, and how long the runs of each variant take: an estimate until one has ended."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._end = clock, clock() + seconds
+        self._started: dict[Job, float] = {}
         self.of_run: dict[str, float] = {}
         """by variant, without its learning rate: seconds of a whole run"""
         self.steps = 1
@@ -38,15 +39,30 @@ class TimeLimit:
 
     def seconds(self, job: Job) -> float:
         """Estimated seconds of what is left of a run."""
-        whole = self.of_run[without_rate(job.run.variant)]
-        try:
-            rows = read_metrics(job.directory / "metrics.jsonl")
-        except ValueError:  # damaged: the run itself says so
-            rows = []
-        done = max((row.step for row in rows if row.split == "train"), default=0)
-        return whole * (1 - min(done / self.steps, 1))
+        return self.of_run[without_rate(job.run.variant)] * (1 - min(_steps_done(job) / self.steps, 1))
 
     def allows(self, job: Job) -> bool:
         """Whether a run may be started now."""
         self.reached = self.reached or self.seconds(job) > self.left
         return not self.reached
+
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        self.reached = self.reached or not self.left
+        return not self.left
+
+    def learn(self, job: Job, event: Event) -> None:
+        """Take the time of a run that ended well as that of its variant, start and evaluations included."""
+        if isinstance(event, Started) and not _steps_done(job):
+            self._started[job] = self._clock()
+        if isinstance(event, Ended) and event.state == "done" and job in self._started:
+            self.of_run[without_rate(job.run.variant)] = self._clock() - self._started[job]
+
+
+def _steps_done(job: Job) -> int:
+    """By the records of a run."""
+    try:
+        rows = read_metrics(job.directory / "metrics.jsonl")
+    except ValueError:  # damaged: the run itself says so
+        rows = []
+    return max((row.step for row in rows if row.split == "train"), default=0)

@@ -77,8 +77,9 @@ def train_job(
     """
     import torch
 
-    from experiments.training.loop import RunFailed, train_run
+    from experiments.training.loop import train_run
     from experiments.training.processes import ALONE, connect, tells_of_a_lost_process
+    from experiments.training.steps import RunFailed
     from experiments.variants import get_variant
 
     _, record, needed = read_job(job.directory)
@@ -124,7 +125,7 @@ def train_job(
 def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:
     """Note what this machine has in other versions than the comparison's. Raises RunFailed if it has other code."""
     from experiments.records import environment
-    from experiments.training.loop import RunFailed
+    from experiments.training.steps import RunFailed
 
     code = environment.code_sha256()
     if needed.machine not in ("", machine()) and needed.code_sha256 != code:
@@ -147,7 +148,8 @@ def take_part(job: Job) -> int:
 
     Returns the exit status.
     """
-    from experiments.training.loop import RunFailed, RunStopped
+    from experiments.training.loop import RunStopped
+    from experiments.training.steps import RunFailed
 
     with stop_signals_are_collected() as received:  # and left to the first one, which gets them too
         try:

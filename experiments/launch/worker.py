@@ -142,7 +142,8 @@ def _work(job: Job, listener: Listener, started: int = 1) -> Ended:
 
 def _train(job: Job, lock: FileLock, lease: Lease, listener: Listener, started: int) -> Ended:
     from experiments.records.environment import software
-    from experiments.training.loop import RunFailed, RunStopped
+    from experiments.training.loop import RunStopped
+    from experiments.training.steps import RunFailed
 
     def should_stop() -> bool:
         listener.tell(None, now=False)

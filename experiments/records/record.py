@@ -29,7 +29,7 @@ from experiments.records.files import (
 from experiments.records.parquet import read_rows
 from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
 
-WALL_CLOCK = ("seconds", "tokens_per_second")
+WALL_CLOCK = ("seconds", "tokens_per_second", "kernel_share")
 """metrics that differ from run to run; all others are the same on the same machine"""
 PACKED_ROWS, PACKED_STATUSES = "runs.parquet", "runs.json"
 KEPT_EVERY = 10

@@ -21,12 +21,14 @@ from experiments.records.record import MetricsLog
 from experiments.records.schema import MetricsRow, Split
 from experiments.training.checkpoint import load_newest_checkpoint, save_checkpoint
 from experiments.training.early_stopping import Best
+from experiments.training.kernel_share import KernelShare
 from experiments.training.models import build_model
 from experiments.training.objectives import Batch, Objective
 from experiments.training.optimizers import make_optimizer
 from experiments.training.prefetch import Batches
 from experiments.training.processes import ALONE, Processes
 from experiments.training.schedule import fall_begins, last_constant_step, learning_rate_at
+from experiments.training.steps import DIVERGED, QueuedSteps, RunFailed, Steps, are_queued, autocast
 from experiments.training.weights import as_tensors
 from experiments.variants import Variant
 from linear_rope.attention.multi_head import RoPEAttention
@@ -34,13 +36,6 @@ from linear_rope.diagnostics import diagnose_model
 
 Progress = Callable[[int, float, float], None]
 """Called after every step with (steps done, loss in nats, tokens per second)."""
-
-DIVERGED = "diverged"
-"""how the reason of such a run begins"""
-
-
-class RunFailed(Exception):
-    """A run that cannot go on; the message is the reason that its status and every table show."""
 
 
 class RunStopped(Exception):
@@ -95,8 +90,14 @@ def train_run(
     objective.prepare(model, variant, seed)
     model = model.to(device)
     # What is evaluated and saved is the model itself, which has the same parameters.
-    trained = compiled(processes.trained(model), config)
+    trained = processes.trained(model)
     optimizer = make_optimizer(model, config)
+    queued = are_queued(device, processes)
+    steps = (
+        QueuedSteps(trained, optimizer, objective, config)
+        if queued
+        else Steps(trained, optimizer, objective, config, processes)
+    )
     log = MetricsLog(directory / "metrics.jsonl", note, processes.is_first, follow, check)
     step = resume(directory / "checkpoint", model, optimizer, last_whole_step(log, config), note, processes)
     processes.wait()  # until all have read what the first one will write
@@ -106,10 +107,27 @@ def train_run(
     kept_checkpoints = config.kept_checkpoints, config.checkpoint_every
 
     trained_seconds, trained_tokens, started = 0.0, 0, time.perf_counter()
+    loss = gradient_norm = math.nan
     best = Best(directory / "checkpoint", log, objective.primary)
-    with log, Batches(lambda step: objective.batch(seed, step), device) as batches:
+    kernels = KernelShare(step) if queued and seed == 0 else None
+    draw, finish = objective.source(seed, device)
+    with log, Batches(draw, device, finish=finish) as batches:
+
+        def settle() -> None:
+            """Wait for the steps that have begun, and see that they are well."""
+            nonlocal trained_seconds, loss, gradient_norm
+            begun = time.perf_counter()
+            made = steps.read()
+            trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
+            for each in made:
+                loss, gradient_norm = each.loss, each.gradient_norm
+                progress(each.number + 1, loss, tokens_per_second())
+
+        def tokens_per_second() -> float:
+            return trained_tokens / trained_seconds if trained_seconds else 0.0
 
         def save() -> None:
+            settle()
             states = processes.states(model, optimizer)
             if processes.is_first:
                 check()
@@ -122,6 +140,7 @@ def train_run(
                 raise RunStopped(f"stopped at step {step}")
 
         def log_evaluation(split: Split, windows: int) -> None:
+            settle()
             # Processes do not come to the end of a batch together, so several stop after the evaluation.
             between = stop_if_asked if processes.count == 1 else should_stop
             values = evaluate(model, objective, split, windows, config, between, processes)
@@ -154,28 +173,30 @@ def train_run(
             if processes.is_first:
                 best.remove()
 
-        def update(step: int, end: int) -> tuple[float, float, float, Batch]:
-            """Loss, gradient norm, learning rate and batch of one step of a run that ends at step ``end``."""
+        def update(step: int, end: int) -> tuple[float, Batch]:
+            """Make one step of a run that ends at step ``end``. Returns its learning rate and its batch."""
             learning_rate = learning_rate_at(step, config, end)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
             torch.manual_seed(seed * 1_000_003 + step + (processes.rank << 40))
             batch = batches.at(step)
-            own = on_device(processes.rows(batch), device)
-            return *training_step(trained, optimizer, objective, own, config, step, processes), learning_rate, batch
+            steps.make(step, on_device(processes.rows(batch), device))
+            return learning_rate, batch
 
         def test_as_if_it_ended_at(end: int) -> None:
             """Train a copy to step ``end`` and test it; the run itself stays where it is."""
+            settle()
             kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
             begun, tokens = time.perf_counter(), 0
             try:
                 for at in range(step, end):
                     if processes.first_says(should_stop()):
                         break
-                    loss, _, _, batch = update(at, end)
+                    _, batch = update(at, end)
                     tokens += objective.tokens_in(batch, config)
+                    (made,) = steps.read()
                     seconds = time.perf_counter() - begun
-                    progress(step, loss, tokens / seconds if seconds > 0 else 0.0)
+                    progress(step, made.loss, tokens / seconds if seconds > 0 else 0.0)
                 else:
                     values = evaluate(model, objective, "test", config.test_windows, config, processes=processes)
                     check_finite(values, "test", end)
@@ -193,21 +214,25 @@ def train_run(
                 if step == fall_begins(budget, config) and not log.has(budget, "test"):
                     test_as_if_it_ended_at(budget)
             stop_if_asked()
+            if kernels:
+                kernels.look(step)
             begun = time.perf_counter()
-            loss, gradient_norm, learning_rate, batch = update(step, config.steps)
+            learning_rate, batch = update(step, config.steps)
             step += 1
             trained_tokens += objective.tokens_in(batch, config)
-            trained_seconds += max(0.0, time.perf_counter() - begun)  # a clock can be set back
-            rate = trained_tokens / trained_seconds if trained_seconds else 0.0
-            progress(step, loss, rate)
-            if step % config.log_every == 0 or step == config.steps:
+            trained_seconds += max(0.0, time.perf_counter() - begun)
+            is_recorded = step % config.log_every == 0 or step == config.steps
+            if is_recorded or not queued:
+                settle()
+            if is_recorded:
                 log.append(step, step * config.tokens_per_step, "train", {
                     "loss": loss,
                     **objective.training_metrics(loss, batch),
                     "learning_rate": learning_rate,
                     "gradient_norm": gradient_norm,
-                    "tokens_per_second": rate,
+                    "tokens_per_second": tokens_per_second(),
                     "seconds": max(0.0, time.perf_counter() - started),
+                    **(kernels.metrics() if kernels and step == config.steps else {}),
                 })  # fmt: skip
                 trained_seconds, trained_tokens = 0.0, 0
             if step % config.checkpoint_every == 0 or step in (last_constant, config.steps):
@@ -262,46 +287,6 @@ def resume(
     processes.load_optimizer(optimizer, checkpoint.optimizer)
     note(f"resumed at step {checkpoint.step}")
     return checkpoint.step
-
-
-def training_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    batch: Batch,
-    config: Config,
-    step: int,
-    processes: Processes = ALONE,
-) -> tuple[float, float]:
-    """One update on a batch, or one's own rows of it, on the model's device.
-
-    Returns the loss of the whole batch in nats and the gradient's norm before clipping. Raises RunFailed if either is
-    not finite; then no weight was changed.
-    """
-    model.train()
-    optimizer.zero_grad(set_to_none=True)
-    with autocast(config, batch[0].device):
-        loss = objective.loss(model, batch)
-    loss, value = processes.shared_loss(loss, lambda: objective.scored(batch))
-    if not math.isfinite(value):
-        raise RunFailed(f"{DIVERGED}: the loss is {value} at step {step}")
-    loss.backward()
-    norm = processes.norm(torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clip))
-    if not math.isfinite(norm):
-        raise RunFailed(f"{DIVERGED}: the gradient norm is {norm} at step {step} (loss {value:.4g})")
-    optimizer.step()
-    return value, norm
-
-
-def compiled(model: nn.Module, config: Config) -> nn.Module:
-    """The model under ``torch.compile``, if the configuration has that; it compiles in its first step."""
-    # The type of a compiled module is unknown to PyTorch's own stubs.
-    return torch.compile(model) if config.compile == "yes" else model  # type: ignore[return-value]
-
-
-def autocast(config: Config, device: torch.device) -> torch.autocast:
-    """The autocast context of a configuration's precision, for a model and its loss."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

@@ -34,6 +34,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
+            weights, steps = list[Tensor](), list[Tensor]()
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
@@ -42,19 +43,38 @@ class Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(weight.grad)
                 mean = state["momentum_buffer"]
                 mean.lerp_(weight.grad, 1 - group["momentum"])
-                update = orthogonal(weight.grad.lerp(mean, group["momentum"])).to(weight.dtype)
+                weights.append(weight)
+                steps.append(weight.grad.lerp(mean, group["momentum"]))
+            is_on_gpu = bool(weights) and weights[0].is_cuda
+            for weight, update in zip(weights, all_orthogonal(steps, is_on_gpu), strict=True):
                 weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(update, alpha=-group["lr"] * RMS_OF_ADAMW * max(weight.shape) ** 0.5)
+                weight.add_(update.to(weight.dtype), alpha=-group["lr"] * RMS_OF_ADAMW * max(weight.shape) ** 0.5)
+
+
+def all_orthogonal(matrices: list[Tensor], at_once: bool) -> list[Tensor]:
+    """``orthogonal`` of each; ``at_once``, those of one shape together: a GPU waits for the launches of small ones."""
+    if not at_once:
+        return [orthogonal(matrix) for matrix in matrices]
+    found: list[Tensor] = [*matrices]
+    for shape in {matrix.shape for matrix in matrices}:
+        places = [place for place, matrix in enumerate(matrices) if matrix.shape == shape]
+        for place, made in zip(places, orthogonal(torch.stack([matrices[place] for place in places])), strict=True):
+            found[place] = made
+    return found
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """A matrix with the singular vectors of ``matrix`` and singular values from about 0.7 to 1.2 (Newton–Schulz)."""
+    """A matrix with the singular vectors of ``matrix`` and singular values from about 0.7 to 1.2 (Newton–Schulz).
+
+    ``matrix`` may be several of one shape, with a dimension before the others.
+    """
     a, b, c = COEFFICIENTS
-    is_tall = matrix.shape[0] > matrix.shape[1]
+    is_tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if is_tall else matrix
     x = x.bfloat16() if matrix.is_cuda else x.float()
-    x = x / x.norm().clamp(min=SMALLEST_NORM)
+    addmm, norm = (torch.addmm, x.norm()) if x.dim() == 2 else (torch.baddbmm, x.norm(dim=(-2, -1), keepdim=True))
+    x = x / norm.clamp(min=SMALLEST_NORM)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = addmm(x, addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if is_tall else x

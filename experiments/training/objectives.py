@@ -8,8 +8,8 @@ import dataclasses
 import lzma
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -79,6 +79,10 @@ class Objective(Trained, ABC):
 
         So every variant of a seed sees the same batches, and a resumed run needs no loader state.
         """
+
+    def source(self, seed: int, device: torch.device) -> tuple[Callable[[int], Batch], Callable[[Batch], Batch]]:
+        """What draws the batch of a step on the CPU, and what makes it on a device of what was drawn."""
+        return partial(self.batch, seed), lambda drawn: drawn
 
     @abstractmethod
     def windows(self, split: str, count: int) -> Batch:
@@ -190,10 +194,12 @@ class NextToken(Objective):
 
     def batch(self, seed: int, step: int) -> Batch:
         """Windows that start anywhere in the training split, with equal probability."""
-        train = self.splits["train"]
-        last_start = len(train) - (self.length + 1)
-        starts = np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
-        return self.windows_at("train", starts)
+        return self.windows_at("train", self.starts(seed, step))
+
+    def starts(self, seed: int, step: int) -> npt.NDArray[np.int64]:
+        """Where the windows of a training batch begin."""
+        last_start = len(self.splits["train"]) - (self.length + 1)
+        return np.random.default_rng([seed, step]).integers(0, last_start, size=self.batch_size, endpoint=True)
 
     def windows(self, split: str, count: int) -> Batch:
         """Evenly spaced windows of the split, see ``evenly_spaced``."""
@@ -264,7 +270,32 @@ class NextToken(Objective):
         return self.windows(split, count)[0]
 
 
-class NextByte(NextToken):
+class TextOnDevice:
+    """A split that lies on a device, where batches are cut from it: of a batch only the starts come from the CPU."""
+
+    def __init__(self, tokens: Tokens, length: int, device: torch.device) -> None:
+        # PyTorch has few operations for uint16.
+        whole = torch.from_numpy(np.array(tokens, tokens.dtype if tokens.dtype == np.uint8 else np.int32))
+        self._tokens, self._places = whole.to(device), torch.arange(length + 1, device=device)
+
+    def __call__(self, drawn: Batch) -> Batch:
+        starts = drawn[0].to(self._tokens.device, non_blocking=True)
+        return inputs_and_targets(self._tokens[starts[:, None] + self._places].long())
+
+
+class NextOfText(NextToken):
+    """Predicting every next token of a text as it stands."""
+
+    def source(self, seed: int, device: torch.device) -> tuple[Callable[[int], Batch], Callable[[Batch], Batch]]:
+        if device.type == "cpu":
+            return super().source(seed, device)
+        return (
+            lambda step: (torch.from_numpy(self.starts(seed, step)),),
+            TextOnDevice(self.splits["train"], self.length, device),
+        )
+
+
+class NextByte(NextOfText):
     """Predicting the next byte of a text; a token is a byte."""
 
     name = "next byte"
@@ -302,7 +333,7 @@ class NextByteOfDocuments(NextToken):
         return None
 
 
-class NextSubword(NextToken):
+class NextSubword(NextOfText):
     """Predicting the next subword of a text; bits per byte are of the bytes that the targets stand for."""
 
     name = "next subword"

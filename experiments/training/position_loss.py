@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.config import Config
-from experiments.training.loop import autocast
 from experiments.training.objectives import bits_per_byte
+from experiments.training.steps import autocast
 from linear_rope.model import CausalLM
 
 FIRST_BIN = 16

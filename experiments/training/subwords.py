@@ -7,6 +7,7 @@ text then, also where UTF-8 is cut in two, and a token is as many bytes as it ha
 import hashlib
 import importlib
 import io
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from experiments.console import install_command
 from experiments.data.corpus import Bytes, Tokens
@@ -23,8 +25,8 @@ from experiments.records.files import read_file, write_atomically, wrong_file
 FILE = "tokenizer.json"
 WORDS = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's: no token goes over the end of a word, a number or a row of signs"""
-PIECE = 2**16
-"""bytes that are encoded at once: the library takes a hundred times as much memory"""
+PIECE, AT_ONCE = 2**16, 32
+"""bytes that are encoded as one text, and texts at once: the library takes a hundred times as much memory"""
 
 
 class SubwordTokenizer:
@@ -68,8 +70,10 @@ class SubwordTokenizer:
             kept = np.load(path, allow_pickle=False)
             if self.decode(kept) == content.tobytes():
                 return kept
-        ids = [ids for part in _characters(content) for ids in self._tokenizer.encode(part).ids]
-        tokens = np.array(ids, dtype=np.uint16)
+        found, parts = list[npt.NDArray[np.uint16]](), _characters(content)
+        while some := [*itertools.islice(parts, AT_ONCE)]:  # which the library shares among its threads
+            found += [np.array(part.ids, np.uint16) for part in self._tokenizer.encode_batch(some)]
+        tokens = np.concatenate([np.empty(0, np.uint16), *found])
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             np.save(buffer := io.BytesIO(), tokens)

@@ -21,7 +21,7 @@ from experiments.config import LARGEST_RATE
 from experiments.records.record import TRIALS, read_comparison, run_rows, run_status
 from experiments.records.schema import Comparison, MetricsRow, VariantRecord
 from experiments.records.store import check_runs
-from experiments.training.loop import DIVERGED
+from experiments.training.steps import DIVERGED
 from experiments.variants import get_variant
 
 SEED = 0

@@ -16,8 +16,8 @@ from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark
 from experiments.studies.length.measure import measure_lengths
 from experiments.studies.tables import RUN, Table
-from experiments.training.loop import autocast
 from experiments.training.objectives import NextToken
+from experiments.training.steps import autocast
 from experiments.variants import PEER, get_variant
 from linear_rope.model import CausalLM
 from linear_rope.positions.registry import has_table

@@ -15,8 +15,8 @@ from experiments.analysis.samples import ReadSample, Sample, per_seed
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import Table
-from experiments.training.loop import DIVERGED
 from experiments.training.objectives import NextToken
+from experiments.training.steps import DIVERGED
 from linear_rope import EluPlusOne, FavorPlus, apply_rope, linear_attention
 from linear_rope.features import FeatureMap
 

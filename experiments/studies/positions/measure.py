@@ -14,10 +14,11 @@ from experiments.studies.length.measure import method_difference as method_diffe
 from experiments.studies.length.measure import rise as rise
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
-from experiments.training.loop import on_device, training_step
+from experiments.training.loop import on_device
 from experiments.training.models import build_model
 from experiments.training.objectives import NextToken
 from experiments.training.optimizers import make_optimizer
+from experiments.training.steps import training_step
 from experiments.training.trained_models import measuring_device
 from experiments.variants import get_variant
 

@@ -12,6 +12,7 @@ from experiments.config import Config
 from experiments.data.corpus import Corpus
 from experiments.presets import get_preset
 from experiments.training import loop as train
+from experiments.training import steps
 from experiments.training.objectives import NextByte
 from experiments.variants import VARIANTS
 from tests.made_up import metrics_rows
@@ -91,7 +92,7 @@ def clocked(tmp_path, monkeypatch):
         return STEP_BITS[step] * math.log(2), 0.5
 
     monkeypatch.setattr(train, "time", clock)
-    monkeypatch.setattr(train, "training_step", training_step)
+    monkeypatch.setattr(steps, "training_step", training_step)
     monkeypatch.setattr(train, "evaluate", clock.takes(100, {"bits_per_byte": 4.0}))
     monkeypatch.setattr(train, "save_checkpoint", clock.takes(1000))
     task = language_model(b"any text of some length", config.context, config.batch_size)
@@ -136,7 +137,7 @@ def test_the_gradient_norm_on_record_is_that_before_clipping_and_the_update_is_c
     model = KnownModel({"a": 1 / 2})
     before = model.logits.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    loss, norm = train.training_step(model, optimizer, task, task.batch(0, 0), config, 0)
+    loss, norm = steps.training_step(model, optimizer, task, task.batch(0, 0), config, 0)
     assert loss == pytest.approx(math.log(2))
     assert norm == pytest.approx(math.sqrt(0.25 + 255 * (0.5 / 255) ** 2))
     assert (model.logits.detach() - before).norm().item() == pytest.approx(0.25, rel=1e-4)

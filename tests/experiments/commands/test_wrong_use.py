@@ -59,7 +59,7 @@ WRONG_RUNS = [
     ("--dry-run=yes", "--dry-run is 'yes', and takes no value; give it alone"),
     ("--run-timeout 0", "--run-timeout is 0.0; give a positive number of seconds"),
     ("--run-timeout nan", "--run-timeout is nan"),
-    ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, one-thread, decoding, gpu, paper"),
+    ("--preset huge", "--preset is 'huge'; choose from smoke, cpu, one-thread, decoding, gpu-0.47m"),
     ("--variants softmax-none,softmax-rpoe", "did you mean 'softmax-rope'?"),
     ("--variants=", "--variants is empty"),
     ("--variants elu+1-none,elu+1-none", "--variants: elu+1-none is named twice; name each variant once"),

@@ -17,6 +17,7 @@ from experiments.data.induction import MARK, Induction
 from experiments.data.registry import load_corpus
 from experiments.data.state_tracking import GROUPS
 from experiments.training import loop as train
+from experiments.training import steps
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import GeneratedSequences
 
@@ -219,7 +220,7 @@ def test_training_counts_the_scored_targets_alone():
     model = Guess()
     batch = task.windows("test", 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    loss, _ = train.training_step(model, optimizer, task, batch, config, 0)
+    loss, _ = steps.training_step(model, optimizer, task, batch, config, 0)
     assert loss == pytest.approx((3 * math.log(4 / 3) + math.log(4 * 255)) / 4)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from experiments.config import Config
 from experiments.records.record import read_metrics
-from experiments.training import loop
+from experiments.training import steps
 from experiments.training.loop import train_run
 from experiments.training.models import build_model
 from experiments.training.optimizers import make_optimizer
@@ -40,7 +40,7 @@ def test_bfloat16_trains_with_weights_and_moments_in_float32(tmp_path, next_byte
     )
     model, objective = build_model(get_variant(variant), config, 0, next_byte(config)), next_byte(config)
     optimizer = make_optimizer(model, config)
-    loop.training_step(model, optimizer, objective, objective.batch(0, 0), config, 0)
+    steps.training_step(model, optimizer, objective, objective.batch(0, 0), config, 0)
     moments = [value for state in optimizer.state.values() for value in state.values()]
     assert {tensor.dtype for tensor in (*model.parameters(), *moments)} == {torch.float32}
 
@@ -52,7 +52,7 @@ def test_compiled_steps_give_the_same_losses(tmp_path, next_byte, monkeypatch):
         modules.append(model)
         return really_compile(model, backend="aot_eager")
 
-    monkeypatch.setattr(loop.torch, "compile", compile_quickly)
+    monkeypatch.setattr(steps.torch, "compile", compile_quickly)
     compiled = losses(tmp_path / "compiled", next_byte, dataclasses.replace(CONFIG, compile="yes", dropout=0.0))
     assert len(modules) == 1
     eager = losses(tmp_path / "eager", next_byte, dataclasses.replace(CONFIG, dropout=0.0))
@@ -93,7 +93,9 @@ def test_a_batch_that_cannot_be_drawn_ahead_says_so_when_it_is_asked_for():
 
 @NEEDS_CUDA
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("settings", [{}, {"precision": "bfloat16"}, {"compile": "yes"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"precision": "bfloat16"}, {"compile": "yes"}, {"compile": "graphs"}], ids=str
+)
 def test_a_gpu_gives_the_losses_of_a_cpu(tmp_path, next_byte, variant, settings):
     config = dataclasses.replace(CONFIG, dropout=0.0, **settings)
     on_cpu = losses(tmp_path / "cpu", next_byte, dataclasses.replace(CONFIG, dropout=0.0), variant)
@@ -107,3 +109,30 @@ def test_on_a_gpu_adamw_is_fused_and_batches_are_pinned(next_byte):
     assert make_optimizer(model, CONFIG).defaults["fused"]
     with Batches(lambda step: next_byte(CONFIG).batch(0, step), CUDA) as batches:
         assert all(tensor.is_pinned() for step in range(2) for tensor in batches.at(step))
+
+
+@NEEDS_CUDA
+def test_a_run_on_a_gpu_records_the_share_of_its_kernels(tmp_path, next_byte):
+    config = dataclasses.replace(CONFIG, steps=50)
+    train_run(tmp_path, get_variant("softmax-rope"), 0, config, next_byte(config), CUDA)
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row.split == "train"]
+    assert 0 < rows[-1].metrics["kernel_share"] <= 1
+    assert all("kernel_share" not in row.metrics for row in rows[:-1])
+
+
+@NEEDS_CUDA
+def test_a_step_on_a_gpu_waits_for_nothing(next_byte):
+    objective, config = next_byte(CONFIG), dataclasses.replace(CONFIG, optimizer="muon")
+    model = build_model(get_variant("elu+1-rope-after"), config, 0, objective).to(CUDA)
+    queued = steps.QueuedSteps(model, make_optimizer(model, config), objective, config)
+    draw, finish = objective.source(0, CUDA)
+    with Batches(draw, CUDA, finish=finish) as batches:
+        queued.make(0, batches.at(0))
+        queued.read()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for step in range(1, 4):
+                queued.make(step, batches.at(step))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert [step.number for step in queued.read()] == [1, 2, 3]

@@ -7,7 +7,7 @@ import torch
 
 from experiments.presets import get_preset
 from experiments.training.models import LanguageModel, build_model
-from experiments.training.muon import orthogonal
+from experiments.training.muon import all_orthogonal, orthogonal
 from experiments.training.optimizers import block_matrices, make_optimizer
 from experiments.variants import get_variant
 
@@ -112,3 +112,13 @@ def test_a_rate_that_is_set_is_that_of_both():
 def test_muon_is_refused_where_it_would_not_be_what_was_asked_for():
     with pytest.raises(ValueError, match=r"optimizer is muon with the precision float64.*give adamw"):
         dataclasses.replace(CONFIG, precision="float64")
+
+
+def test_matrices_of_one_shape_together_are_those_one_by_one():
+    generator = torch.Generator().manual_seed(0)
+    matrices = [torch.randn(shape, generator=generator) for shape in ((8, 8), (32, 8), (8, 32), (8, 8), (32, 8))]
+    together, apart = (all_orthogonal(matrices, at_once) for at_once in (True, False))
+    for matrix, made, expected in zip(matrices, together, apart, strict=True):
+        assert made.shape == matrix.shape
+        torch.testing.assert_close(made, expected, rtol=0, atol=1e-5)  # float32, and values up to about 1
+    assert all_orthogonal([], True) == []
