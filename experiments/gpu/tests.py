@@ -1,0 +1,37 @@
+"""The tests that a GPU runs otherwise than a CPU; a record for each as it ends."""
+
+import sys
+from typing import Any
+
+from experiments.gpu.step import Step
+
+TESTS = """\
+tests/linear_rope/functional/test_triton_on_gpu.py
+tests/linear_rope/test_devices.py
+tests/linear_rope/interop/test_on_devices.py
+tests/experiments/training/test_gpu.py
+""".split()
+
+
+class Recorder:
+    """A plugin of pytest."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.step.write(test=report.nodeid, outcome=report.outcome)
+
+
+def main(step: Step) -> int:
+    import pytest
+
+    chosen = "finite and elu and float32" if step.rehearses else "not -cpu and not [cpu"
+    # Whatever versions are there, and files whose packages are not there, are not to keep the others from running.
+    options = ["-q", "-rs", "-W", "default", "-p", "no:cacheprovider", "-k", chosen]
+    return max(pytest.main([*options, file], plugins=[Recorder(step)]) for file in TESTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Step.of_command()))
