@@ -21,6 +21,7 @@ import torch
 
 from experiments.gpu.session import ARCHIVE, FAILED, ROOT, SUMMARY, Planned, Session
 from experiments.gpu.speeds import PACKAGES
+from experiments.gpu.step import PROOFS
 
 OPTIONAL = (*dict.fromkeys(PACKAGES.values()), "pytest", "msgspec", "pooch")
 """packages without which something is left out"""
@@ -36,7 +37,8 @@ def plan(session: Session, *, rehearses: bool) -> list[list[Planned]]:
         words = f"-m experiments.gpu.{module or name} {name} {session.records} {{ends}} {mode}".split()
         return Planned(name, share, [*before, sys.executable, *words], environment)
 
-    first = [step("proof", 0.19), step("tests", 0.19)]
+    first = [step(f"proof-{number}", 0.19, "proof") for number in range(1 if rehearses else PROOFS)]
+    first.append(step("tests", 0.19))
     if shutil.which(SANITIZER):
         uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         for tool in ("memcheck", "racecheck"):

@@ -1,39 +1,47 @@
-"""The Triton kernels on this card against the definition in float64, setting by setting."""
+"""The Triton kernels on this card against their definition in float64, kind by kind, with any setting that is used."""
 
-import copy
-from functools import partial
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from experiments.gpu.step import Step
-from linear_rope import EluPlusOne, FavorPlus, linear_attention
+from experiments.gpu.step import PROOFS, Step
+from linear_rope.functional.triton_form.proof import Kind, prove
 
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+SANITIZED = 2
+"""kinds whose kernels run under compute-sanitizer: both maps"""
 
 
-def error(step: Step, kind: str, width: int, dtype: torch.dtype) -> float:
-    """The largest of ‖x − exact‖ / ‖exact‖ of the output and the gradients."""
-    heads, length = (1, 40) if step.rehearses else (4, 300)
-    q, k, v = (torch.randn(2, heads, length, width, device=step.device, dtype=dtype) for _ in "qkv")
-    feature_map = (FavorPlus(width, 2 * width) if kind == "favor+" else EluPlusOne()).to(step.device)
-    found = []
-    for form, wide in (("reference", torch.float64), ("triton", dtype)):
-        leaves = [x.detach().to(wide).requires_grad_() for x in (q, k, v)]
-        own = copy.deepcopy(feature_map).to(torch.float64 if form == "reference" else torch.float32)
-        output = linear_attention(*leaves, feature_map=own, causal=True, implementation=form)
-        found.append([output.detach(), *torch.autograd.grad(output, leaves, v.to(wide))])
-    return max(float((x.double() - exact).norm() / exact.norm()) for exact, x in zip(*found, strict=True))
+def kinds() -> Iterator[Kind]:
+    """What is trained and timed first: with a decay, which has all that there is without one, and then without."""
+    sizes = ("elu+1", 64, 64), ("favor+", 64, 128), ("elu+1", 128, 128), ("favor+", 128, 128)
+    for dtype in (torch.bfloat16, torch.float32, torch.float16):
+        yield from (kind(*size, dtype, decays=decays) for decays in (True, False) for size in sizes)
+    for formula, width, features in (*sizes, ("relu", 64, 64)):
+        yield kind(formula, width, features, rotated=False, denominator="shared")
+        yield kind(formula, width, features, causal=False)
+    for denominator in ("shared", "none"):
+        yield kind("elu+1", 64, 64, denominator=denominator)
+    yield kind("given", 64, 64, denominator="own", rotated=False, scaled=True)
+    yield kind("favor+", 64, 128, hyperbolic=True)
+    yield kind("elu+1", 64, 128, paired=True)
+
+
+def kind(formula: str, width: int, features: int, dtype: torch.dtype = torch.bfloat16, **others: Any) -> Kind:
+    usual: dict[str, Any] = dict.fromkeys(("hyperbolic", "paired", "scaled", "decays"), False)
+    usual |= {"rotated": True, "denominator": "mapped", "causal": True}
+    return Kind((dtype,) * 3, formula, width=width, features=features, values=width, **usual | others)
 
 
 def main(step: Step) -> None:
-    for kind in ("elu+1", "favor+"):
-        for width in (16,) if step.rehearses else (64, 128):
-            for dtype, tolerance in TOLERANCES.items():
-                case = {"map": kind, "width": width, "dtype": str(dtype)}
-                if not step.is_done(case):
-                    found = step.attempt(case, "triton", partial(error, step, kind, width, dtype))
-                    if found is not None:
-                        step.write(case=case, error=found, proved=found < tolerance)
+    name, _, number = step.name.partition("-")
+    chosen = list(kinds())[:SANITIZED] if name != "proof" else list(kinds())[int(number) :: PROOFS]
+    for each in [kind("elu+1", 16, 16, torch.float32)] if step.rehearses else chosen:
+        case = {"kind": str(each)}
+        if not step.is_over and not step.is_done(case):
+            outcome = step.attempt(case, "kernels", lambda each=each: prove(each, step.device))  # type: ignore[misc]
+            if outcome is not None:
+                step.write(case=case, proved=outcome.passed, errors=outcome.errors)
 
 
 if __name__ == "__main__":

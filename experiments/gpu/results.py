@@ -13,12 +13,12 @@ Record = dict[str, Any]
 
 
 def sections(records: list[Record]) -> dict[str, list[Record]]:
-    """The records of each step, without those that something began."""
+    """The records of each step, whose parts are named with a dash, without those that something began."""
     limits: dict[str, float] = next((each["limits"] for each in records if "limits" in each), {})
     found: dict[str, list[Record]] = {}
     for record in records:
         if "begun" not in record:
-            found.setdefault(record["step"], []).append(record | _derived(record, limits))
+            found.setdefault(record["step"].partition("-")[0], []).append(record | _derived(record, limits))
     return found
 
 

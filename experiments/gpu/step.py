@@ -13,6 +13,9 @@ import torch
 
 T = TypeVar("T")
 
+PROOFS = 8
+"""steps that share what is to be proved, as each compiles on one core"""
+
 
 @dataclass(frozen=True)
 class Step:

@@ -126,7 +126,7 @@ def test_a_rehearsal_goes_on_after_a_kill_and_writes_every_section(tmp_path):
         finally:
             process.terminate()
     found = summary(tmp_path)
-    assert [each["step"] for each in found["steps"]] == ["proof", "tests", "speeds", "peers", "training", "research"]
+    assert [each["step"] for each in found["steps"]] == ["proof-0", "tests", "speeds", "peers", "training", "research"]
     assert {each["outcome"] for each in found["steps"]} == {DONE}
     assert {each["proved"] for each in found["proof"]} == {True}
     assert {each["outcome"] for each in found["tests"]} <= {"passed", "skipped"}
