@@ -21,7 +21,7 @@ import torch
 
 from experiments.gpu.session import ARCHIVE, FAILED, ROOT, SUMMARY, Planned, Session
 from experiments.gpu.speeds import PACKAGES
-from experiments.gpu.step import PROOFS
+from experiments.gpu.step import COMPILED_TOGETHER, PROOFS
 
 OPTIONAL = (*dict.fromkeys(PACKAGES.values()), "pytest", "msgspec", "pooch")
 """packages without which something is left out"""
@@ -46,10 +46,11 @@ def plan(session: Session, *, rehearses: bool) -> list[list[Planned]]:
     if not rehearses:
         # Of kernels that are timed while others run none is to be kept as the fastest.
         first += [step(f"compile-{what}", 0.19, "speeds", FLA_CACHE_RESULTS="0") for what in ("speeds", "peers")]
+        first += [step(f"compile-training-{number}", 0.19, "training") for number in range(COMPILED_TOGETHER)]
     preset, device = ("smoke --variants elu+1-none", "cpu") if rehearses else ("gpu-small", "cuda")
     words = f"-m experiments run convergence --preset {preset} --device {device} --out {session.runs}"
     research = Planned("research", 1.0, [sys.executable, *words.split(), "--for", "{seconds}s"])
-    return [first, [step("speeds", 0.28)], [step("peers", 0.1, "speeds")], [step("training", 0.13)], [research]]
+    return [first, [step("speeds", 0.28)], [step("peers", 0.1, "speeds")], [step("training", 0.2)], [research]]
 
 
 def take(data: Path | None, session: Session) -> None:

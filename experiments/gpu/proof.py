@@ -1,12 +1,14 @@
 """The Triton kernels on this card against their definition in float64, kind by kind, with any setting that is used."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from experiments.gpu.step import PROOFS, Step
-from linear_rope.functional.triton_form.proof import Kind, prove
+from linear_rope.functional.triton_form.proof import outcome_of
+from linear_rope.functional.triton_form.trial import Kind, Outcome, prove
 
 SANITIZED = 2
 """kinds whose kernels run under compute-sanitizer: both maps"""
@@ -35,13 +37,18 @@ def kind(formula: str, width: int, features: int, dtype: torch.dtype = torch.bfl
 
 def main(step: Step) -> None:
     name, _, number = step.name.partition("-")
-    chosen = list(kinds())[:SANITIZED] if name != "proof" else list(kinds())[int(number) :: PROOFS]
+    is_kept = name == "proof" and not step.rehearses  # for "auto", in the steps to come
+    chosen = list(kinds())[int(number) :: PROOFS] if name == "proof" else list(kinds())[:SANITIZED]
+
+    def outcome(each: Kind) -> Outcome | None:
+        return outcome_of(each, step.device, may_prove=True) if is_kept else prove(each, step.device)
+
     for each in [kind("elu+1", 16, 16, torch.float32)] if step.rehearses else chosen:
         case = {"kind": str(each)}
         if not step.is_over and not step.is_done(case):
-            outcome = step.attempt(case, "kernels", lambda each=each: prove(each, step.device))  # type: ignore[misc]
-            if outcome is not None:
-                step.write(case=case, proved=outcome.passed, errors=outcome.errors)
+            found = step.attempt(case, "kernels", partial(outcome, each))
+            if found is not None:
+                step.write(case=case, proved=found.passed, errors=found.errors)
 
 
 if __name__ == "__main__":

@@ -231,7 +231,7 @@ def attention(step: Step, case: Case, names: tuple[str, ...]) -> None:
 
 def in_turn(step: Step, case: dict[str, Any], calls: dict[str, Any], ours: str, **others: Any) -> None:
     """Times calls that are warm, and puts down milliseconds, and how many times as fast as each other ours is."""
-    if step.name in ONLY_COMPILED or not calls:
+    if step.only_compiles or not calls:
         return
     times = step.attempt(case, "all in turn", partial(time_in_turn, calls, step.device))
     if times is not None:
@@ -328,8 +328,6 @@ def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:
 
 TOPICS = {"attention": attention, "errors": errors, "decoding": decoding, "limits": limits}
 STEPS = {"speeds": cases, "peers": cases_of_peers, "compile-speeds": cases, "compile-peers": cases_of_peers}
-ONLY_COMPILED = "compile-speeds", "compile-peers"
-"""beside steps in which nothing is timed: compilers keep what they made for the processes to come"""
 
 
 def main(step: Step) -> None:
@@ -343,7 +341,7 @@ def main(step: Step) -> None:
             print("the time is over")
             break
         names = tuple(name for name in names if name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]))
-        if not (step.is_done(case.key) or (step.name in ONLY_COMPILED and case.topic != "attention")):
+        if not (step.is_done(case.key) or (step.only_compiles and case.topic != "attention")):
             print(*case, flush=True)
             TOPICS[case.topic](step, case, names)
 

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 PROOFS = 8
 """steps that share what is to be proved, as each compiles on one core"""
+COMPILED_TOGETHER = 6
+"""steps that share the models to be compiled"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Step:
     @property
     def device(self) -> torch.device:
         return torch.device("cpu" if self.rehearses else "cuda")
+
+    @property
+    def only_compiles(self) -> bool:
+        """Beside steps in which nothing is timed: compilers keep what they made for the processes to come."""
+        return self.name.startswith("compile")
 
     @property
     def is_over(self) -> bool:
