@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.gpu.step import Step
 from experiments.gpu.timing import medians, ratios, time_in_turn, warm_up
-from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, linear_attention
+from linear_rope import EluPlusOne, FavorPlus, LinearRoPEAttention, SoftmaxRoPEAttention, kernels, linear_attention
 from linear_rope.attention.growing import shortened
 from linear_rope.attention.softmax import KeyValueCache
 from linear_rope.features.base import FeatureMap
@@ -72,10 +72,10 @@ def cases() -> Iterator[tuple[Case, tuple[str, ...]]]:
     yield from ((case, (OURS, SOFTMAX)) for case in at(2048, map=FAVOR))
     yield from ((Case("decoding", batch, CONTEXT), (OURS, SOFTMAX)) for batch in (64, 1))
     yield from ((case, (OURS, SOFTMAX)) for case in at(1024, decay=True))
-    for length in (512, 4096, 32768, 16384, 65536):
+    for length, width in ((1024, 128), (8192, 128), (512, 64), (4096, 64), (32768, 64), (2048, 128), (131072, 128)):
+        yield from ((case, (OURS, *softmax)) for case in at(length, width=width))
+    for length in (16384, 65536):
         yield from ((case, (OURS, *softmax)) for case in at(length))
-    for length in (1024, 8192, 131072, 2048):
-        yield from ((case, (OURS, *softmax)) for case in at(length, width=128))
     for length in (1024, 8192):
         yield from ((case, (OURS, SOFTMAX)) for case in at(length, map=FAVOR))
     yield from ((case, (OURS, SOFTMAX)) for case in at(8192, decay=True))
@@ -214,6 +214,7 @@ def differentiated(run: Callable[[], Tensor], x: Inputs, upstream: Tensor) -> li
 
 
 def attention(step: Step, case: Case, names: tuple[str, ...]) -> None:
+    torch.compiler.reset()  # or after some sizes of one function PyTorch compiles no more of it
     sizes = case.toy() if step.rehearses else case
     x = make_inputs(sizes, step.device)
     upstream = torch.randn_like(x.v)
@@ -323,7 +324,7 @@ def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:
         warm_up(call, step.device)
     ms = medians(time_in_turn(calls, step.device))
     amounts = {COPY: 2 * large.nbytes, MATMUL: 2 * size**3}
-    step.write(case=case.key, ms=ms, limits={name: amounts[name] / ms[name] * 1e3 for name in ms})
+    step.write(case=case.key, ms=ms, limits={name: amounts[name] / ms[name] * 1e3 for name in ms}, kernels=kernels())
 
 
 TOPICS = {"attention": attention, "errors": errors, "decoding": decoding, "limits": limits}

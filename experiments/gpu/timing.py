@@ -10,7 +10,7 @@ SAMPLE_MS = 5.0
 """a sample repeats a short call for about so long"""
 MOST_CALLS = 50
 ROUNDS, FEWEST_ROUNDS = 15, 3
-SECONDS = 1.5
+SECONDS = 1.0
 """after these no further round begins, but the fewest"""
 
 Call = Callable[[], object]

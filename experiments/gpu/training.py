@@ -28,7 +28,7 @@ def main(step: Step) -> None:
     variants = tuple(STUDY.variants)
     if step.only_compiles:
         variants = variants[int(step.name.rpartition("-")[2]) :: COMPILED_TOGETHER]
-    for preset in PRESETS:
+    for preset in PRESETS[:1] if step.rehearses else PRESETS:
         case = {"topic": "training", "preset": preset}
         if not step.is_over and not step.is_done(case):
             step.attempt(case, "all", partial(measure, step, case, "smoke" if step.rehearses else preset, variants))
@@ -36,6 +36,7 @@ def main(step: Step) -> None:
 
 def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, ...]) -> None:
     """A step of each variant on one batch of random tokens, which is on the device already."""
+    torch.compiler.reset()  # of another preset; PyTorch compiles a function for some models only
     config = get_preset(preset, STUDY).config
     shape = config.batch_size, config.context + 1
     tokens = torch.randint(config.vocabulary_size, shape, device=step.device)
