@@ -1,0 +1,146 @@
+"""Runs steps, each in processes of its own, and writes what they found as it comes."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, NamedTuple
+
+from experiments.gpu.results import sections, targets
+from experiments.gpu.step import append, read
+from experiments.records.files import write_atomically
+
+ROOT = Path(__file__).parents[2]
+RECORDS, ARCHIVE, LOG, SUMMARY = "records.jsonl", "runs.tar.gz", "log.txt", "gpu.json"
+KEPT = ".json", ".jsonl", ".csv"
+"""files of runs that are archived: their records, not their weights"""
+DONE, FAILED, STOPPED, LEFT_OUT = "done", "failed", "stopped at its limit", "left out"
+ENDING = 3.0
+"""seconds for what comes after the last step"""
+BEGINNING = 10.0
+"""seconds until a command has imported what it needs"""
+BETWEEN = 10.0
+"""seconds after which all is written again"""
+SHORTEST = 2.0
+"""seconds; a step that would have less is left out"""
+
+
+class Planned(NamedTuple):
+    """A step, which takes at most ``share`` of the whole time.
+
+    In its command {ends} is when that is over, by time.monotonic, and {seconds} how long it has once it has begun.
+    """
+
+    name: str
+    share: float
+    command: Sequence[str]
+    environment: Mapping[str, str] = {}
+
+
+class Session:
+    """The steps of one call, and where their results go."""
+
+    def __init__(self, results: Path, seconds: float) -> None:
+        self.results, self.seconds = results, seconds
+        self.begun = time.monotonic()
+        self.ends = self.begun + seconds - ENDING
+        self.records = results / RECORDS
+        self.runs = Path(tempfile.mkdtemp(prefix="gpu-")) / "runs"
+        self.about: dict[str, Any] = {}
+        self.outcomes: list[dict[str, Any]] = []
+
+    def run(self, group: Sequence[Planned]) -> None:
+        """Steps beside each other, until each has ended or its time is over."""
+        running = [Running(each, self) for each in group if self.ends - time.monotonic() > SHORTEST]
+        self.outcomes += [{"step": each.name, "outcome": LEFT_OUT} for each in group[len(running) :]]
+        written = time.monotonic()
+        try:
+            while any([each.goes_on() for each in running]):
+                time.sleep(0.05)
+                if time.monotonic() - written > BETWEEN:
+                    self.write()
+                    written = time.monotonic()
+        finally:
+            self.outcomes += [each.stop() for each in running]
+            self.write()
+
+    def write(self) -> None:
+        """The summary of all that is on record by now, and the archive of runs."""
+        found = sections(read(self.records))
+        summary = {"about": self.about, "steps": self.outcomes, "targets": targets(found), **found}
+        write_atomically(self.results / SUMMARY, json.dumps(summary, indent=1).encode())
+        if self.runs.exists():
+            write_atomically(self.results / ARCHIVE, self.archive())
+
+    def archive(self) -> bytes:
+        """The records of all runs."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for path in sorted(self.runs.rglob("*")):
+                if path.suffix in KEPT and "checkpoint" not in path.parts:
+                    with suppress(FileNotFoundError):  # what a run replaces meanwhile
+                        archive.add(path, path.relative_to(self.runs))
+        return packed.getvalue()
+
+
+class Running:
+    """A step's process, and those that go on after one that died."""
+
+    def __init__(self, planned: Planned, session: Session) -> None:
+        self.planned, self.session, self.begun = planned, session, time.monotonic()
+        self.ends = min(session.ends, self.begun + planned.share * session.seconds)
+        self.start()
+
+    def start(self) -> None:
+        self.known = len(self.written())
+        seconds = max(1, int(self.ends - time.monotonic() - BEGINNING))
+        self.process = subprocess.Popen(
+            [word.format(ends=self.ends, seconds=seconds) for word in self.planned.command],
+            cwd=ROOT, env=os.environ | dict(self.planned.environment), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+        self.logging = Thread(target=self.log, args=(self.process.stdout,), daemon=True)
+        self.logging.start()
+
+    def log(self, lines: IO[str]) -> None:
+        with (self.session.results / LOG).open("a", buffering=1) as file, lines:
+            for line in lines:
+                file.write(f"{self.planned.name}: {line}")
+
+    def written(self) -> list[dict[str, Any]]:
+        return [record for record in read(self.session.records) if record["step"] == self.planned.name]
+
+    def goes_on(self) -> bool:
+        """Whether there is something to wait for. After a process that died of what it put down another one goes on."""
+        status = self.process.poll()
+        if time.monotonic() > self.ends or status == 0:
+            return False
+        if status is None:
+            return True
+        written = self.written()
+        if len(written) == self.known:  # another one would die at the same place
+            return False
+        if "begun" in written[-1]:
+            place = {name: written[-1][name] for name in ("case", "part")}
+            append(self.session.records, self.planned.name, **place, failure=f"its process ended with status {status}")
+        self.start()
+        return True
+
+    def stop(self) -> dict[str, Any]:
+        """Ends it with all that it started; returns how it went."""
+        is_late = self.process.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        status = self.process.wait()
+        self.logging.join()
+        outcome = STOPPED if is_late else FAILED if status else DONE
+        seconds = round(time.monotonic() - self.begun, 1)
+        return {"step": self.planned.name, "outcome": outcome, "status": status, "seconds": seconds}

@@ -1,0 +1,62 @@
+"""Training steps of the convergence study's variants on a GPU: tokens a second."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from experiments.data.corpus import corpus_of_text
+from experiments.gpu.speeds import in_turn
+from experiments.gpu.step import COMPILED_TOGETHER, Step
+from experiments.gpu.timing import warm_up
+from experiments.presets import get_preset
+from experiments.studies.registry import STUDIES
+from experiments.training.models import LanguageModel, build_model
+from experiments.training.objectives import NextByte
+from experiments.training.optimizers import make_optimizer
+from experiments.training.steps import QueuedSteps, Steps
+from experiments.variants import get_variant
+
+STUDY = STUDIES["convergence"]
+PRESETS = "gpu-small", "gpu"
+OURS = "elu+1-rope-after"
+
+
+def main(step: Step) -> None:
+    variants = tuple(STUDY.variants)
+    if step.only_compiles:
+        variants = variants[int(step.name.rpartition("-")[2]) :: COMPILED_TOGETHER]
+    for preset in PRESETS[:1] if step.rehearses else PRESETS:
+        case = {"topic": "training", "preset": preset}
+        if not step.is_over and not step.is_done(case):
+            step.attempt(case, "all", partial(measure, step, case, "smoke" if step.rehearses else preset, variants))
+
+
+def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, ...]) -> None:
+    """A step of each variant on one batch of random tokens, which is on the device already."""
+    torch.compiler.reset()  # of another preset; PyTorch compiles a function for some models only
+    config = get_preset(preset, STUDY).config
+    shape = config.batch_size, config.context + 1
+    tokens = torch.randint(config.vocabulary_size, shape, device=step.device)
+    batch = tokens[:, :-1], tokens[:, 1:]
+    corpus = corpus_of_text("random", random.Random(0).randbytes(20 * shape[1]))
+    objective = NextByte(corpus, config.context, config.batch_size)
+    calls: dict[str, Callable[[], object]] = {}
+
+    def build(name: str) -> int | None:
+        variant = get_variant(name)
+        own = variant.config(config)
+        model = build_model(variant, own, 0, LanguageModel(own.vocabulary_size, own.context)).to(step.device)
+        steps = Steps if step.rehearses else QueuedSteps
+        calls[name] = partial(steps(model, make_optimizer(model, own), objective, own).make, 0, batch)
+        return warm_up(calls[name], step.device)
+
+    memory = {name: step.attempt(case, name, partial(build, name)) for name in variants}
+    calls = {name: call for name, call in calls.items() if not step.has_failed(case, name)}
+    in_turn(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step)
+
+
+if __name__ == "__main__":
+    main(Step.of_command())
