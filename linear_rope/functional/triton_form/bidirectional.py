@@ -129,7 +129,7 @@ def read_sums(call, sums, output, total_out):
             summed = load_denominator_queries(call, batch, head, start)
         total = tl.sum(summed * load_normaliser(call, sums.normaliser, row)[None, :], 1)
         store_vector(total_out, row, start, call.length, total, call.C)
-    memory = load_memory(call, sums.memory, row)
+    memory = load_memory(call, sums.memory, row).to(call.DTYPE)
     numerator = product(turned_q, memory, call.DTYPE, call.PRECISION)
     scale = load_stabiliser(call, sums.stabiliser, row) + nothing
     numerator *= gains(call, total, scale, nothing, query_scale)[:, None]
@@ -146,7 +146,7 @@ def reader_gradients(call, sums, output, total, grad_output, grad_total, grad_q,
     projection, rest = load_projection(call)
     q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
     grad = reader_numerator_gradients(call, sums, grad_output, total, query_scale, batch, head, row, start)
-    memory = load_memory(call, sums.memory, row)
+    memory = load_memory(call, sums.memory, row).to(call.DTYPE)
     of_features = product(grad, tl.trans(memory), call.DTYPE, call.PRECISION)
 
     of_read, normaliser = tl.zeros([call.C], tl.float32), tl.zeros([call.BLOCK_M], tl.float32)
@@ -221,7 +221,7 @@ def summand_gradients(call, sums, of_sums, grad_k, grad_v, grad_own, of_k):
     enter = tl.where(there, 1.0, 0.0)
     if call.HAS_SCALE:
         enter = tl.where(there, tl.exp(key_scale - load_stabiliser(call, sums.stabiliser, row)), 0.0)
-    of_memory = load_memory(call, of_sums.memory, row)
+    of_memory = load_memory(call, of_sums.memory, row).to(call.DTYPE)
     turned_k = rotated_keys(call, k, batch, start)
     columns = tl.arange(0, call.BLOCK_V)
     of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]

@@ -33,8 +33,8 @@ class Launch(NamedTuple):
     stages: int
 
 
-# By the larger of both tiles. Compiled for sm_90 in bfloat16 none spills; but the outputs of FAVOR+, 60 to 70 bytes a
-# thread with 128 features. None was proved on a GPU: see "auto" in operator.py.
+# By the larger of both tiles. What still spills, compiled in bfloat16, is in the test of what compiles, test_triton.py.
+# None was proved on a GPU: see "auto" in operator.py.
 LAUNCHES = {
     16: Launch(64, (4, 4, 8, 4, 8), 2),
     32: Launch(64, (4, 4, 8, 4, 8), 2),
