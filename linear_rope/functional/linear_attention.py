@@ -91,7 +91,8 @@ def linear_attention(
             float64; not run on a GPU yet, and with TRITON_INTERPRET=1 on a CPU, slowly), "recurrent" (a loop over
             positions with a state of constant size), "fla" (on a GPU, causal, by the kernel of
             :mod:`linear_rope.functional.fla`; not run on a GPU yet), or "auto", which is "native" where
-            :func:`linear_rope.kernels` has it, and else "chunked". "native", and "chunked" if causal, keep nothing as
+            :func:`linear_rope.kernels` has it, on a GPU "triton" where a trial at the first use proves it
+            there, and else "chunked". "native", and "chunked" if causal, keep nothing as
             wide as the features of the built-in maps for their backward pass. They and "triton" can be differentiated
             once, in reverse, as "fla"; the others as often as one likes. In forward mode (``torch.func.jvp``,
             ``torch.autograd.forward_ad``) "auto" is "chunked"; "native", if causal, "triton" and "fla" are refused.

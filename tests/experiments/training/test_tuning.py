@@ -513,7 +513,7 @@ def test_what_there_was_no_time_for_counts_the_trials(tmp_path, capsys, monkeypa
     hour = 3600.0
     monkeypatch.setattr(run_training, "estimated_seconds", lambda variants, *_: {each.name: hour for each in variants})
     variants = f"{VARIANT},{VARIANT}@learning_rate=0.1"
-    assert tuned_run(tmp_path / "out", "--for", "30m", variants=variants, rates="0.001,0.002") == 0
+    assert tuned_run(tmp_path / "out", "--for", "30m", "--workers", "1", variants=variants, rates="0.001,0.002") == 0
     told = capsys.readouterr().out
     # Of two rates and one beyond them with two seeds each; and two runs at the rate that is known.
     assert "8 runs or more are left that there was no time for (--for), 6 of them trials of learning rates" in told

@@ -118,6 +118,7 @@ def test_a_cuda_graph_replays_a_training_step_and_proves_nothing(proofs: Path) -
         return [output, *torch.autograd.grad(output.float().square().sum(), leaves)]
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()  # the kernels are compiled
     torch.cuda.synchronize()
