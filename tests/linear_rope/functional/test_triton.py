@@ -390,10 +390,10 @@ def test_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_two_hundred_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [*range(4), *(pytest.param(part, marks=pytest.mark.full) for part in range(4, 20))])
+def test_fifty_more_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 + part % 2)
-    for seed in range(100 + part, 300, 4):
+    for seed in range(100 + 50 * part, 150 + 50 * part):
         compare(seed, torch.float32, "triton", SIZES)
 
 

@@ -205,6 +205,7 @@ def test_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
 def test_two_hundred_random_calls_agree_with_the_oracle(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "CHUNKS_OF_PIECE", 1 + part % 2)
