@@ -37,16 +37,17 @@ def plan(session: Session, *, rehearses: bool) -> list[list[Planned]]:
         words = f"-m experiments.gpu.{module or name} {name} {session.records} {{ends}} {mode}".split()
         return Planned(name, share, [*before, sys.executable, *words], environment)
 
-    first = [step(f"proof-{number}", 0.19, "proof") for number in range(1 if rehearses else PROOFS)]
-    first.append(step("tests", 0.19))
+    share = 0.45 if rehearses else 0.19  # an interpreter is slow
+    first = [step(f"proof-{number}", share, "proof") for number in range(1 if rehearses else PROOFS)]
+    first.append(step("tests", share))
     if shutil.which(SANITIZER):
         uncached = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         for tool in ("memcheck", "racecheck"):
-            first.append(step(tool, 0.19, "proof", (SANITIZER, "--tool", tool, "--error-exitcode", "9"), **uncached))
+            first.append(step(tool, share, "proof", (SANITIZER, "--tool", tool, "--error-exitcode", "9"), **uncached))
     if not rehearses:
         # Of kernels that are timed while others run none is to be kept as the fastest.
-        first += [step(f"compile-{what}", 0.19, "speeds", FLA_CACHE_RESULTS="0") for what in ("speeds", "peers")]
-        first += [step(f"compile-training-{number}", 0.19, "training") for number in range(COMPILED_TOGETHER)]
+        first += [step(f"compile-{what}", share, "speeds", FLA_CACHE_RESULTS="0") for what in ("speeds", "peers")]
+        first += [step(f"compile-training-{number}", share, "training") for number in range(COMPILED_TOGETHER)]
     preset, device = ("smoke --variants elu+1-none", "cpu") if rehearses else ("gpu-small", "cuda")
     words = f"-m experiments run convergence --preset {preset} --device {device} --out {session.runs}"
     research = Planned("research", 1.0, [sys.executable, *words.split(), "--for", "{seconds}s"])
