@@ -80,7 +80,7 @@ def tune(name: str, device: torch.device, timer: Timer, size: tuple[int, int, in
     of_each = torch.randn(4, *size, kind.width, device=device).bfloat16()
     grad, leaves = of_each[3], dict(zip("qkv", of_each, strict=False))
     call, table = trial.call_of(kind, leaves), settings.tuned(device)
-    row, was = settings.row_of(call), settings.launch_of(call)
+    row, was = kind.size.row, settings.launch_of(kind.size, device)
 
     def run() -> None:
         result = triton_form.attend(call, keep=True)

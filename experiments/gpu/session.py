@@ -126,7 +126,8 @@ class Running:
         if status is None:
             return True
         written = self.written()
-        if len(written) == self.known:  # another one would die at the same place
+        # Another one would die at the same place, or do again what has ended.
+        if len(written) == self.known or not {"begun", "failure"} & written[-1].keys():
             return False
         if "begun" in written[-1]:
             place = {name: written[-1][name] for name in ("case", "part")}

@@ -310,7 +310,7 @@ def decoding(step: Step, case: Case, names: tuple[str, ...]) -> None:
 
     memory = {name: step.attempt(case.key, name, partial(build, name)) for name in names}
     calls = {name: partial(token, name) for name in names if not step.has_failed(case.key, name)}
-    in_turn(step, case.key, calls, OURS, memory=memory)
+    in_turn(step, case.key, calls, OURS, memory=memory, kernels=kernels())
 
 
 def limits(step: Step, case: Case, names: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """Training steps of the convergence study's variants on a GPU: tokens a second."""
 
+import dataclasses
 import random
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,7 @@ from experiments.training.objectives import NextByte
 from experiments.training.optimizers import make_optimizer
 from experiments.training.steps import QueuedSteps, Steps
 from experiments.variants import get_variant
+from linear_rope import kernels
 
 STUDY = STUDIES["convergence"]
 PRESETS = "gpu-small", "gpu"
@@ -45,17 +47,22 @@ def measure(step: Step, case: dict[str, Any], preset: str, variants: tuple[str, 
     objective = NextByte(corpus, config.context, config.batch_size)
     calls: dict[str, Callable[[], object]] = {}
 
-    def build(name: str) -> int | None:
+    def build(name: str, *, is_compiled: bool) -> int | None:
         variant = get_variant(name)
         own = variant.config(config)
+        if not is_compiled:
+            own = dataclasses.replace(own, compile="no")
         model = build_model(variant, own, 0, LanguageModel(own.vocabulary_size, own.context)).to(step.device)
         steps = Steps if step.rehearses else QueuedSteps
         calls[name] = partial(steps(model, make_optimizer(model, own), objective, own).make, 0, batch)
         return warm_up(calls[name], step.device)
 
-    memory = {name: step.attempt(case, name, partial(build, name)) for name in variants}
+    # What "auto" takes is decided before anything is compiled: compiled code depends on it.
+    for name in variants:
+        step.attempt(case, f"{name}, not compiled", partial(build, name, is_compiled=False))
+    memory = {name: step.attempt(case, name, partial(build, name, is_compiled=True)) for name in variants}
     calls = {name: call for name, call in calls.items() if not step.has_failed(case, name)}
-    in_turn(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step)
+    in_turn(step, case, calls, OURS, memory=memory, tokens=config.tokens_per_step, kernels=kernels())
 
 
 if __name__ == "__main__":

@@ -93,12 +93,15 @@ class Training:
         return is_finished(self.root, *run, self.config.steps)
 
     def drop(self, run: Run) -> None:
-        """Remove what an unfinished run has left, where runs keep no checkpoint to go on from before their last step.
+        """Remove what an unfinished run has left, where runs keep no checkpoint on the way and it has none.
 
         It begins anew: on a GPU the same steps give other last digits, and its records would be of two runs.
         """
         job = self.job(run)
-        if self.config.checkpoint_every >= self.config.steps and not _may_be_in_training(job):
+        keeps_none = self.config.checkpoint_every >= self.config.steps and not any(
+            (job.directory / "checkpoint").glob("*")
+        )
+        if keeps_none and not _may_be_in_training(job):
             shutil.rmtree(job.directory, ignore_errors=True)
 
 

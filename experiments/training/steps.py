@@ -73,9 +73,13 @@ class QueuedSteps:
         # With the loss: of a vocabulary of thousands it is a large part of a small model's step.
         self._loss = compiled(objective.loss, config)
         self._begun: list[tuple[int, Tensor]] = []
+        self._are_finite: Tensor | None = None
 
     def make(self, number: int, batch: Batch) -> None:
-        """Begin a step on a batch on the model's device. If its loss or gradient is not finite, no weight changes."""
+        """Begin a step on a batch on the model's device.
+
+        If its loss or gradient is not finite, no weight changes from then on.
+        """
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         if self._config.compile == "graphs":
@@ -85,7 +89,9 @@ class QueuedSteps:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.gradient_clip)
         numbers = torch.stack([loss.detach().to(norm.dtype), norm])
-        self._update(numbers.isfinite().all())
+        is_finite = numbers.isfinite().all()
+        self._are_finite = is_finite if self._are_finite is None else self._are_finite & is_finite
+        self._update(self._are_finite)
         self._begun.append((number, numbers))
 
     @torch.no_grad()

@@ -15,11 +15,11 @@ def directory() -> Path:
     """What LINEAR_ROPE_CACHE names, or else linear-rope in the platform's cache directory."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
+    variable, default = "XDG_CACHE_HOME", "Library/Caches" if sys.platform == "darwin" else ".cache"
     if sys.platform == "win32":
-        variable, default = "LOCALAPPDATA", Path.home() / "AppData/Local"
-    else:
-        variable, default = "XDG_CACHE_HOME", Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return Path(os.environ.get(variable) or default) / "linear-rope"
+        variable, default = "LOCALAPPDATA", "AppData/Local"
+    of_all = os.environ.get(variable)
+    return (Path(of_all) if of_all else Path.home() / default) / "linear-rope"
 
 
 def load(file: Path) -> dict[str, dict[str, Any]]:

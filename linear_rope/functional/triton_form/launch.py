@@ -34,7 +34,7 @@ class Launcher:
 
     def __init__(self, call: Call) -> None:
         check_partners(call)
-        self.call, self.settings = call, settings.launch_of(call)
+        self.call, self.settings = call, settings.launch_of(settings.size_of(call), call.q.device)
         batch, self.heads, self.length, width = call.q.shape
         self.keys = self.length if call.causal else call.k.shape[2]
         self.rows, self.values, self.features = batch * self.heads, call.v.shape[-1], call.features
@@ -234,7 +234,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         return result
     batch, heads, length, _ = call.q.shape
     # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
-    places = length // settings.launch_of(call).chunk + 2
+    places = length // settings.launch_of(settings.size_of(call), call.q.device).chunk + 2
 
     def new(*shape: int, exists: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)

@@ -6,7 +6,6 @@ on each card, driver and version, when it is first wanted. The outcome is kept i
 """
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from linear_rope.functional import triton_form
-from linear_rope.functional.call import computed_in
 from linear_rope.functional.triton_form import kept, settings, trial
 from linear_rope.functional.triton_form.trial import Kind, Outcome
 from linear_rope.tracing import constant_in_graphs, driver_version, in_backward_pass, is_watched
@@ -72,6 +70,8 @@ def outcome_of(kind: Kind, device: torch.device, *, may_prove: bool) -> Outcome 
     if entry is not None or not may_prove:
         return None if entry is None else Outcome(**entry)
     outcome = trial.prove(kind, device)
+    if isinstance(outcome.errors, str):  # of memory that was short, say: another process may fare better
+        return outcome
     try:
         kept.add(file, part, {setting: outcome._asdict()})
     except OSError as error:
@@ -81,10 +81,11 @@ def outcome_of(kind: Kind, device: torch.device, *, may_prove: bool) -> Outcome 
 
 def _setting(kind: Kind, device: torch.device) -> str | None:
     """The name of a setting: the kind, and how kernels are launched for it. None for what they do not compute."""
-    if not triton_form.takes(computed_in(*(torch.empty(0, dtype=x) for x in kind.dtypes)), device):
+    # Of no tensors: function transforms and captured graphs would follow what is made here.
+    if torch.float64 in kind.dtypes or not triton_form.takes(torch.float32, device):
         return None
     try:
-        launch = settings.launch_of(trial.smallest_call(kind, device))
+        launch = settings.launch_of(kind.size, device)
     except ValueError:  # too wide
         return None
     precision = " tf32" if settings.allows_tf32() else ""
@@ -111,7 +112,9 @@ def environment(device: torch.device) -> str:
     """What a proof holds for."""
     driver = driver_version() if device.type == "cuda" else "none"
     capability = ".".join(map(str, settings.capability(device)))
-    versions = f"Triton {importlib.metadata.version('triton')}, PyTorch {torch.__version__}"
+    import triton  # whose distribution has several names
+
+    versions = f"Triton {triton.__version__}, PyTorch {torch.__version__}"
     return f"{settings.card(device)} ({capability}), driver {driver}, {versions}, kernels {sources_sha256()[:12]}"
 
 
@@ -122,8 +125,8 @@ def sources_sha256() -> str:
 
 
 def description() -> str:
-    """Of the GPUs of this machine, for how many settings the kernels were proved; empty without GPU or Triton."""
-    if importlib.util.find_spec("triton") is None:
+    """Of the GPUs of a process that uses some, for how many settings the kernels were proved; empty for another."""
+    if importlib.util.find_spec("triton") is None or not torch.cuda.is_initialized():
         return ""
     devices = {torch.cuda.get_device_name(x): torch.device("cuda", x) for x in range(torch.cuda.device_count())}
     told = [f"{name}: {_counts(device)}" for name, device in devices.items()]

@@ -90,7 +90,7 @@ TUNED = "triton-launches.json"
 
 @cache
 def tuned(device: torch.device) -> dict[str, Launch]:
-    """What linear_rope.tune found for a device, by :func:`row_of` calls."""
+    """What linear_rope.tune found for a device, by rows of :class:`Size`."""
     entries = kept.load(kept.directory() / TUNED).get(card(device), {})
     fields = set(Launch._fields)  # of another version there can be others
     return {
@@ -100,26 +100,48 @@ def tuned(device: torch.device) -> dict[str, Launch]:
     }
 
 
-def row_of(call: Call) -> str:
-    """What calls have in common that are tuned as one."""
-    formula = "favor+" if call.formula == "favor+" else "other"
-    dtype = "bfloat16" if {call.q.dtype, call.k.dtype, call.v.dtype} == {torch.bfloat16} else "float32"
-    way = "causal" if call.causal else "both ways"
-    return f"{formula} {tile(call.features)}-{tile(call.v.shape[-1])} {dtype} {way}"
+class Size(NamedTuple):
+    """What of a call its launch depends on.
+
+    Attributes:
+        formula: of the feature map.
+        features, values: M and Dv.
+        dtypes: of q, k and v.
+        causal: whether queries see only keys up to their own.
+    """
+
+    formula: str
+    features: int
+    values: int
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype]
+    causal: bool
+
+    @property
+    def row(self) -> str:
+        """What sizes have in common that are tuned as one."""
+        formula = "favor+" if self.formula == "favor+" else "other"
+        dtype = "bfloat16" if set(self.dtypes) == {torch.bfloat16} else "float32"
+        way = "causal" if self.causal else "both ways"
+        return f"{formula} {tile(self.features)}-{tile(self.values)} {dtype} {way}"
 
 
-def launch_of(call: Call) -> Launch:
-    """The settings for a call: those that were tuned on the card at hand, or else built in."""
-    launches = FAVOR_LAUNCHES if call.formula == "favor+" else LAUNCHES
-    if capability(call.q.device) < HOPPER:
+def size_of(call: Call) -> Size:
+    """That of a call."""
+    return Size(call.formula, call.features, call.v.shape[-1], (call.q.dtype, call.k.dtype, call.v.dtype), call.causal)
+
+
+def launch_of(size: Size, device: torch.device) -> Launch:
+    """The settings for a size: those that were tuned on the card at hand, or else built in."""
+    launches = FAVOR_LAUNCHES if size.formula == "favor+" else LAUNCHES
+    if capability(device) < HOPPER:
         launches = SHORT_LAUNCHES
-    widest = max(tile(call.features), tile(call.v.shape[-1]))
+    widest = max(tile(size.features), tile(size.values))
     if widest not in launches:
         raise ValueError(
-            f"there are {call.features} features and values of width {call.v.shape[-1]}; implementation "
+            f"there are {size.features} features and values of width {size.values}; implementation "
             f'"triton" needs at most {max(launches)} of each, choose "chunked"'
         )
-    return tuned(call.q.device).get(row_of(call)) or launches[widest]
+    return tuned(device).get(size.row) or launches[widest]
 
 
 def step_of(call: Call) -> tuple[int, int]:

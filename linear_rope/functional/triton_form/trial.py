@@ -51,6 +51,11 @@ class Kind(NamedTuple):
     features: int
     values: int
 
+    @property
+    def size(self) -> settings.Size:
+        """What its launch depends on."""
+        return settings.Size(self.formula, self.features, self.values, self.dtypes, self.causal)
+
     def __str__(self) -> str:
         dtypes = [str(x).removeprefix("torch.") for x in dict.fromkeys(self.dtypes)]
         names = ("hyperbolic", "paired", "rotated", "scaled", "decays", "causal")
@@ -132,7 +137,7 @@ def prove(kind: Kind, device: torch.device) -> Outcome:
 
 def _errors(kind: Kind, device: torch.device) -> dict[str, float]:
     """The largest of the calls that are tried."""
-    chunk = settings.launch_of(smallest_call(kind, device)).chunk
+    chunk = settings.launch_of(kind.size, device).chunk
     found: dict[str, float] = {}
     # The first is long enough for two pieces.
     for (heads, last), chunks in ((ODD, 2 * settings.CHUNKS_OF_PIECE - 1), (ALIGNED, 2)):
@@ -233,11 +238,6 @@ def _inputs(kind: Kind, leaves: dict[str, Tensor]) -> Inputs | _Given:
 def call_of(kind: Kind, leaves: dict[str, Tensor]) -> Call:
     """The call of a kind with these tensors, "q", "k", "v" and what else it has."""
     return _inputs(kind, leaves).call()._replace(causal=kind.causal)
-
-
-def smallest_call(kind: Kind, device: torch.device) -> Call:
-    """A call of that kind."""
-    return call_of(kind, {name: x.detach().to(device, _dtype(kind, name)) for name, x in _leaves(kind, 1, 1).items()})
 
 
 def _map(kind: Kind) -> FeatureMap:

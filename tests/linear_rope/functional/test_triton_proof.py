@@ -96,11 +96,14 @@ def entries(file: Path) -> dict[str, dict[str, Any]]:
         lambda: kind(rope="before", denominator="none", decays=True),
     ],
 )
-def test_what_is_right_is_proved_and_its_errors_are_kept(make: Callable[[], trial.Kind], proofs: Path) -> None:
-    """What is tried is a call of the kind that was asked for."""
+def test_what_is_right_is_proved_and_its_errors_are_kept(
+    make: Callable[[], trial.Kind], proofs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = make()
-    assert trial.kind_of(trial.smallest_call(wanted, CPU)) == wanted
+    tried, attend = [], triton_form.attend
+    monkeypatch.setattr(triton_form, "attend", lambda call, **keep: tried.append(call) or attend(call, **keep))
     assert proof.holds(tuple(wanted), CPU, True, "0")
+    assert {trial.kind_of(call) for call in tried} == {wanted}
     ((place, settings_of_place),) = entries(proofs).items()
     assert place == proof.environment(CPU)
     ((name, outcome),) = settings_of_place.items()
@@ -235,6 +238,18 @@ def test_nothing_is_proved_while_somebody_follows(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("proofs")
+def test_function_transforms_come_before_any_proof() -> None:
+    """They refuse random numbers and what begins to be differentiated, of which a proof is made."""
+    x = random(3, 1, 1, LENGTH, WIDTH).float()
+    several = torch.func.vmap(Attention())(x)
+    gradient = torch.func.grad(lambda x: Attention()(x).sum())(x[0])
+    assert_near(several, torch.stack([*map(Attention(), x)]), 1e-5)
+    leaf = x[0].clone().requires_grad_()
+    Attention()(leaf).sum().backward()
+    assert_near(gradient, leaf.grad, 1e-5)
+
+
+@pytest.mark.usefixtures("proofs")
 def test_autocast_hooks_and_inference_mode_do_not_reach_a_proof() -> None:
     saved: list[Tensor] = []
     with (
@@ -277,6 +292,8 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, proofs: Path) -
 
 def test_kernels_tell_what_is_proved_on_the_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch, proofs: Path) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert "proved" not in kernels()["triton"]  # a process that uses no GPU does not wake one to tell of it
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(proof, "environment", lambda device: "there")
     told = kernels()["triton"]

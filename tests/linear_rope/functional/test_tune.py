@@ -51,9 +51,8 @@ def test_the_fastest_is_kept_and_taken() -> None:
     assert str(tuned).endswith("stages 2), 2.00 times as fast")
     kept.add(kept.directory() / settings.TUNED, settings.card(CPU), {tuned.row: tuned.best._asdict()})
     settings.tuned.cache_clear()  # as in another process
-    call = trial.smallest_call(tune.kind_of_row("small"), CPU)
-    assert settings.launch_of(call) == tuned.best
-    assert settings.launch_of(everything()).chunk == settings.FAVOR_LAUNCHES[16].chunk
+    assert settings.launch_of(tune.kind_of_row("small").size, CPU) == tuned.best
+    assert settings.launch_of(settings.size_of(everything()), CPU).chunk == settings.FAVOR_LAUNCHES[16].chunk
     assert len(json.loads((kept.directory() / proof.FILE).read_text())[proof.environment(CPU)]) == 2
 
 
@@ -72,7 +71,7 @@ def test_what_is_not_proved_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_table_of_another_version_is_passed_over(tmp_path: Path) -> None:
     kept.add(tmp_path / settings.TUNED, settings.card(CPU), {ROW: {"chunk": 64}})
-    assert settings.launch_of(trial.smallest_call(tune.kind_of_row("small"), CPU)) == settings.LAUNCHES[16]
+    assert settings.launch_of(tune.kind_of_row("small").size, CPU) == settings.LAUNCHES[16]
 
 
 def test_the_candidates_begin_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
