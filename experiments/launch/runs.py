@@ -23,7 +23,7 @@ from experiments.launch.progress import Display
 from experiments.launch.time_limit import TimeLimit
 from experiments.records.files import create, is_there, write_atomically
 from experiments.records.lease import LEASE, machine
-from experiments.records.record import is_finished, read_record, run_directory, run_status, write_record
+from experiments.records.record import is_finished, read_record, run_directory, run_rows, run_status, write_record
 from experiments.records.schema import Origin, RunConfig, Software, State, Status
 
 RESERVE_BYTES = 8 * 2**20
@@ -93,15 +93,14 @@ class Training:
         return is_finished(self.root, *run, self.config.steps)
 
     def drop(self, run: Run) -> None:
-        """Remove what an unfinished run has left, where runs keep no checkpoint on the way and it has none.
+        """Remove what an unfinished run has left, where runs keep no checkpoint to go on from before their last step.
 
         It begins anew: on a GPU the same steps give other last digits, and its records would be of two runs.
         """
         job = self.job(run)
-        keeps_none = self.config.checkpoint_every >= self.config.steps and not any(
-            (job.directory / "checkpoint").glob("*")
-        )
-        if keeps_none and not _may_be_in_training(job):
+        # A shorter run that is extended has been tested.
+        is_begun = self.config.checkpoint_every >= self.config.steps and not _was_tested(self.root, run)
+        if is_begun and not _may_be_in_training(job):
             shutil.rmtree(job.directory, ignore_errors=True)
 
 
@@ -215,6 +214,14 @@ def _may_be_in_training(job: Job) -> bool:
     with suppress(ValueError):
         return (job.directory / LEASE).exists() and run_status(job.root, *job.run).state == "running"
     return False
+
+
+def _was_tested(root: Path, run: Run) -> bool:
+    """Whether a run, perhaps of fewer steps, has ended before; of damaged records nobody knows."""
+    try:
+        return any(row.split == "test" for row in run_rows(root, *run))
+    except ValueError:
+        return True
 
 
 def write_job(job: Job, needed: JobRecord) -> None:

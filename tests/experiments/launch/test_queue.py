@@ -104,6 +104,17 @@ def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_e
     assert bool([*training.job(RUN).directory.glob("checkpoint/step*")]) != is_whole
 
 
+def test_a_shorter_run_that_is_extended_is_not_dropped(training):
+    training = dataclasses.replace(training, config=dataclasses.replace(training.config, checkpoint_every=100_000))
+    directory = training.job(RUN).directory
+    directory.mkdir(parents=True)
+    rows = [{"step": 4, "tokens": 1, "split": split, "bits_per_byte": 1.0} for split in ("validation", "test")]
+    for kept in (rows, rows[:1]):
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+        training.drop(RUN)
+        assert directory.exists() == (kept == rows)
+
+
 @pytest.mark.slow
 def test_what_a_machine_left_that_was_taken_away_is_trained_anew(training):
     config = dataclasses.replace(training.config, steps=4, checkpoint_every=4)
