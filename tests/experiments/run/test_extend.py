@@ -1,0 +1,158 @@
+"""A finished comparison is given more steps, seeds and variants; what it had stays."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments.cli import main
+from experiments.records.record import read_comparison
+from tests.made_up import repeated_rows, undrawn
+
+QUICK = ["run", "convergence", "--preset", "smoke", "--evaluate-every", "2", "--log-every", "1"]
+TWO = "softmax-rope,elu+1-rope-after"
+
+
+def run(root, *more, steps=10, variants=TWO):
+    with undrawn():
+        return main([*QUICK, "--variants", variants, "--seeds", "1", "--steps", str(steps), "--out", str(root), *more])
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs") / "short"
+    assert run(root) == 0
+    return root
+
+
+@pytest.fixture
+def copy(short, tmp_path):
+    return shutil.copytree(short, tmp_path / "short")
+
+
+def metrics(root, variant="softmax-rope"):
+    return repeated_rows(root / variant / "seed0" / "metrics.jsonl")
+
+
+def content(root):
+    """All files but those of locks."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name not in (".lock", ".owner"))
+    return {path.relative_to(root): path.read_bytes() for path in files}
+
+
+def test_with_more_steps_it_is_the_longer_comparison_whose_budget_it_was(copy, short, tmp_path):
+    assert run(copy, "--extend", steps=20) == 0
+    assert run(tmp_path / "long", "--budgets", "10", steps=20) == 0
+    for variant in TWO.split(","):
+        by_place = [{(r["step"], r["split"]): r for r in metrics(at, variant)} for at in (copy, tmp_path / "long")]
+        assert by_place[0] == by_place[1]
+        ended = copy / variant / "seed0" / "ended-10"
+        assert (ended / "metrics.jsonl").read_bytes() == (short / variant / "seed0" / "metrics.jsonl").read_bytes()
+        assert (ended / "step00000010" / "model.safetensors").is_file()
+    assert read_comparison(copy).config == read_comparison(tmp_path / "long").config
+    whole = content(copy)
+    assert run(copy, "--extend", steps=20) == 0
+    assert content(copy / "softmax-rope") == {
+        path.relative_to("softmax-rope"): it for path, it in whole.items() if path.parts[0] == "softmax-rope"
+    }
+
+
+def test_with_more_seeds_and_variants_nothing_there_is_touched(copy):
+    before = content(copy / "softmax-rope" / "seed0")
+    assert run(copy, "--extend", "--seeds", "2", variants=f"{TWO},softmax-none") == 0
+    assert content(copy / "softmax-rope" / "seed0") == before
+    assert (copy / "softmax-none" / "seed1" / "metrics.jsonl").is_file()
+
+
+@pytest.mark.slow
+def test_an_extension_that_was_killed_between_two_runs_goes_on(copy, monkeypatch, tmp_path):
+    from experiments.run import extend
+
+    whole, done = extend._extend_run, []
+
+    def killed(root, variant, *rest):
+        if done:
+            raise KeyboardInterrupt
+        done.append(whole(root, variant, *rest))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(extend, "_extend_run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(copy, "--extend", steps=20)
+    assert run(copy, "--extend", steps=20) == 0
+    assert run(tmp_path / "long", "--budgets", "10", steps=20) == 0
+    tested = [[row for row in metrics(at) if row["split"] == "test"] for at in (copy, tmp_path / "long")]
+    assert sorted(map(json.dumps, tested[0])) == sorted(map(json.dumps, tested[1]))
+
+
+@pytest.mark.slow
+def test_trials_of_learning_rates_stay_as_long_as_they_were(tmp_path):
+    root = tmp_path / "tuned"
+    rates = "--learning-rates", "0.01,0.02,0.04"
+    assert run(root, *rates, variants="softmax-rope") == 0
+    chosen = read_comparison(root).variants[0].settings
+    before = content(root / "tuning")
+    assert run(root, *rates, "--extend", steps=20, variants="softmax-rope") == 0
+    assert read_comparison(root).variants[0].settings == chosen
+    assert content(root / "tuning") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--steps", "5"], "--steps is 5, and the runs of {root} have 10; give more"),
+        (["--steps", "20", "--dim", "64"], "{root} holds a comparison that differs in dim (32 there, 64 now)"),
+        (["--steps", "20", "--dry-run"], "--extend changes what is there, and --dry-run writes nothing"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused_and_stays(copy, capsys, more, said):
+    before = content(copy)
+    assert main([*QUICK, "--variants", TWO, "--seeds", "1", "--out", str(copy), "--extend", *more]) == 2
+    assert said.format(root=copy) in capsys.readouterr().err
+    assert content(copy) == before
+
+
+def test_a_schedule_that_depends_on_its_end_is_refused(tmp_path, capsys):
+    assert run(tmp_path / "old", "--schedule", "cosine", variants="softmax-rope") == 0
+    assert run(tmp_path / "old", "--schedule", "cosine", "--extend", steps=20, variants="softmax-rope") == 2
+    assert "have the schedule cosine, which depends on their end; give another --out" in capsys.readouterr().err
+
+
+def test_a_run_without_the_weights_of_its_last_constant_step_is_refused(copy, capsys):
+    shutil.rmtree(copy / "softmax-rope" / "seed0" / "checkpoint" / "step00000006")
+    assert run(copy, "--extend", steps=20) == 2
+    assert "softmax-rope seed 0 of" in (said := capsys.readouterr().err)
+    assert "has no weights of step 6, where its learning rate began to fall" in said
+    assert run(copy.parent / "none", "--extend") == 2
+    assert "holds none; leave it out" in capsys.readouterr().err
+
+
+def test_without_steps_it_keeps_those_it_had_and_refuses_budgets(copy, capsys):
+    before = content(copy / "softmax-rope" / "seed0")
+    words = [*QUICK, "--variants", TWO, "--out", str(copy), "--extend"]
+    with undrawn():
+        assert main([*words, "--seeds", "2"]) == 0
+    assert read_comparison(copy).config["steps"] == 10
+    assert content(copy / "softmax-rope" / "seed0") == before
+    assert main([*words, "--budgets", "5", "--steps", "20"]) == 2
+    assert "--budgets is given with --extend" in capsys.readouterr().err
+
+
+def test_what_is_refused_after_all_is_read_leaves_it_as_it_was(copy, capsys):
+    before = content(copy)
+    assert run(copy, "--extend", "--baseline", "softmax-nine", steps=20) == 2
+    assert "--baseline is 'softmax-nine'" in capsys.readouterr().err
+    assert run(copy, "--extend", "--learning-rates", "0.01,0.02", steps=20) == 2
+    assert content(copy) == before
+
+
+@pytest.mark.slow
+def test_no_weights_from_the_fall_are_left_to_go_on_from(tmp_path):
+    often = "--checkpoint-every", "1", "--kept-checkpoints", "5"
+    assert run(tmp_path / "short", *often, variants="softmax-rope") == 0
+    assert run(tmp_path / "short", *often, "--extend", steps=20, variants="softmax-rope") == 0
+    assert run(tmp_path / "long", *often, "--budgets", "10", steps=20, variants="softmax-rope") == 0
+    by_place = [{(r["step"], r["split"]): r for r in metrics(tmp_path / each)} for each in ("short", "long")]
+    assert by_place[0] == by_place[1]
+    status = json.loads((tmp_path / "short" / "softmax-rope" / "seed0" / "status.json").read_text())
+    assert not any("passed over" in note for note in status["notes"])

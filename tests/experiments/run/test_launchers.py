@@ -1,0 +1,318 @@
+"""What a launcher is given, the command that it runs, and a launcher of somebody else's."""
+
+import errno
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from filelock import FileLock
+
+from experiments.cli import main
+from experiments.commands import run_training
+from experiments.config import Config
+from experiments.objects import Job, Needs, Run
+from experiments.records.files import write_json
+from experiments.records.lease import Lease
+from experiments.records.record import read_comparison, run_directory, run_status
+from experiments.records.schema import Status
+from experiments.run.job import train_directory
+from experiments.run.loop import UNRECORDED, how_it_ended
+from experiments.run.registry import LAUNCHERS
+from experiments.training.models import LanguageModel, build_model
+from experiments.variants import get_variant
+from tests.made_up import repeated_rows, undrawn
+
+PROJECT = Path(__file__).parents[3]
+VARIANT = "elu+1-none"
+
+
+class Over:
+    """A process that has ended."""
+
+    def __init__(self, status):
+        self.status = status
+
+    def poll(self):
+        return self.status
+
+    def stop(self, *, now):
+        raise AssertionError("it has ended")
+
+
+class OneByOne:
+    """Runs the command of every job, one after the other."""
+
+    given = SimpleNamespace(options=None, jobs=[])
+    room = 1
+
+    def __init__(self, **options):
+        self.given.options = options
+
+    def start(self, jobs):
+        self.given.jobs.extend(jobs)
+        return [Over(subprocess.run(job.command, check=False).returncode) for job in jobs]
+
+
+class Elsewhere(OneByOne):
+    """The same as one whose runs are on other machines; they are on this one, and in this process."""
+
+    elsewhere = True
+
+    def start(self, jobs):
+        return [Over(train_directory(job.directory)) for job in jobs]
+
+
+LAUNCHERS.add("one-by-one", OneByOne, __name__)
+LAUNCHERS.add("elsewhere", Elsewhere, __name__)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "a text"
+    path.write_text("to be or not to be\n" * 500)
+    return path
+
+
+def run(out, text, *options, variants=VARIANT):
+    command = ["run", "convergence", "--preset", "smoke", "--steps", "4", "--evaluate-every", "4", "--seeds", "1"]
+    with pytest.MonkeyPatch.context() as patch:  # figures take most of the time of so small a run
+        patch.setattr(run_training, "write_report", lambda there, study: there / "report.html")
+        return main([*command, "--variants", variants, "--out", str(out), "--data-file", str(text), *options])
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory, text):
+    """A comparison of one run, made by the processes of this machine."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    assert run(out, text) == 0
+    return out / VARIANT / "seed0"
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory in which a folder is called as the package is."""
+    (tmp_path / "there/experiments").mkdir(parents=True)
+    (tmp_path / "there/experiments/__init__.py").write_text("raise RuntimeError('this is another package')")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.chdir(tmp_path / "there")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [pytest.param("pytestconfig", marks=pytest.mark.full), "elsewhere"])
+def test_a_launcher_of_ones_own_trains_a_comparison(tmp_path, text, local, place, request):
+    request.getfixturevalue(place)
+    out = tmp_path / "out"
+    assert run(out, text, "--launcher", "one-by-one", "--workers", "3", "--run-timeout", "60") == 0
+    assert OneByOne.given.options == {"workers": 3, "needs": Needs(cpu=1)}
+    job = OneByOne.given.jobs.pop()
+    assert job == Job(Run(VARIANT, 0), out / VARIANT / "seed0")
+    assert repeated_rows(job.directory / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.usefixtures("elsewhere")
+def test_the_installed_command_trains_where_a_folder_is_called_as_the_package_is(tmp_path, text):
+    command = tmp_path / "linear-rope"
+    command.write_text(
+        "import sys\nfrom experiments.__main__ import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
+    )
+    words = "run convergence --preset smoke --steps 2 --seeds 1 --variants softmax-none --out out --data-file".split()
+    done = subprocess.run([sys.executable, command, *words, text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_unknown_launcher_is_refused(tmp_path, text, capsys):
+    assert run(tmp_path / "out", text, "--launcher", "one-by-on") == 2
+    assert "there is no launcher 'one-by-on'; did you mean 'one-by-one'? choose from local" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        ("a reason", "a reason"),
+        (-9, "its process was killed (SIGKILL), as the system does when memory runs out"),
+        (UNRECORDED + errno.ENOSPC, "how it ended could not be recorded: No space left on device"),
+        (OSError("no room"), "its process could not be started (OSError: no room)"),
+    ],
+)
+def test_a_run_that_left_no_word_failed_and_the_others_go_on(tmp_path, text, monkeypatch, ended, told):
+    class Failing(OneByOne):
+        def start(self, jobs):
+            if jobs[0].run.variant != VARIANT:
+                return [Over(train_directory(job.directory)) for job in jobs]
+            if isinstance(ended, OSError):
+                raise ended
+            return [Over(ended)]
+
+    monkeypatch.setitem(LAUNCHERS._items, "failing", Failing)
+    assert run(tmp_path, text, "--launcher", "failing", variants=f"{VARIANT},softmax-none") == 1
+    assert (run_status(tmp_path, VARIANT, 0).state, run_status(tmp_path, VARIANT, 0).reason) == ("failed", told)
+    assert run_status(tmp_path, "softmax-none", 0).state == "done"
+
+
+@pytest.mark.parametrize("options", [("--resources", "gpu=1"), ("--device", "cuda")])
+def test_where_a_gpu_is_reserved_elsewhere_nothing_is_trained_on_a_processor(tmp_path, text, monkeypatch, options):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run(tmp_path, text, "--launcher", "elsewhere", *options) == 1
+    assert OneByOne.given.options["needs"].gpu == 1
+    assert json.loads((tmp_path / VARIANT / "seed0/job.json").read_text())["device"] == "cuda"
+    assert read_comparison(tmp_path).machine["device"] == "a GPU of another machine"
+    reason = run_status(tmp_path, VARIANT, 0).reason
+    assert reason.startswith("it is to be trained on a GPU, and PyTorch finds no CUDA device on ")
+
+
+def test_a_device_that_is_not_what_is_reserved_is_refused(tmp_path, text, capsys):
+    for device, resources in (("cpu", "gpu=1"), ("cuda", "gpu=0")):
+        options = "--device", device, "--resources", resources
+        assert run(tmp_path / "out", text, "--launcher", "elsewhere", *options) == 2
+        assert f"--device is {device}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_prepared_runs_are_trained_by_their_own_commands(tmp_path, text, local, capsys):
+    out = tmp_path / "out"
+    assert run(out, text, "--prepare") == 0
+    assert f"experiments train {out / VARIANT / 'seed0'}\n" in capsys.readouterr().out
+    assert not (out / VARIANT / "seed0/metrics.jsonl").exists()
+    assert train_directory(out / VARIANT / "seed0") == 0
+    assert run(out, text) == 0
+    assert "1 of 1 runs are done already" in capsys.readouterr().out
+    assert repeated_rows(out / VARIANT / "seed0/metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_run_is_trained_from_any_directory(tmp_path, monkeypatch):
+    small = ["--preset", "smoke", "--steps", "2", "--evaluate-every", "2", "--checkpoint-every", "2", "--workers", "1"]
+    small += ["--variants", "softmax-rope"]
+    monkeypatch.chdir(tmp_path)
+    with undrawn():
+        assert main(["run", "mlm", *small, "--out", "mlm"]) == 0
+        assert main(["run", "glue", *small, "--initial-weights", "mlm", "--prepare", "--out", "task"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train_directory(tmp_path / "task/softmax-rope/seed0") == 0
+
+
+def test_parameters_on_record_are_those_of_the_models(tmp_path):
+    variants = ["softmax-none", "softmax-floater", "elu+1-rope-after@decay=gate@local_conv=4"]
+    words = ["run", "positions", "--preset", "smoke", "--layers", "6", "--dim", "64", "--heads", "4", "--prepare"]
+    assert main([*words, "--variants", ",".join(variants), "--out", str(tmp_path)]) == 0
+    record = read_comparison(tmp_path)
+    for each in record.variants:
+        config = get_variant(each.name).config(Config(**record.config))
+        model = build_model(get_variant(each.name), config, 0, LanguageModel(256, config.context))
+        assert each.parameters == sum(weight.numel() for weight in model.parameters()), each.name
+
+
+def test_what_cannot_be_prepared_is_refused(tmp_path, text, capsys):
+    assert run(tmp_path / "out", text, "--prepare", "--learning-rates", "0.1,0.2") == 2
+    assert "leave out --learning-rates" in capsys.readouterr().err
+
+
+@pytest.fixture
+def begun(local, tmp_path):
+    """The directory of a run that has all it needs, and has not begun."""
+    directory = run_directory(tmp_path / "elsewhere", VARIANT, 0)
+    directory.mkdir(parents=True)
+    for name in ("config.json", "job.json"):
+        (directory / name).write_bytes((local / name).read_bytes())
+    return directory
+
+
+def test_the_directory_of_a_run_is_all_it_needs(begun, local, capsys):
+    assert train_directory(begun) == 0
+    assert repeated_rows(begun / "metrics.jsonl") == repeated_rows(local / "metrics.jsonl")
+    told = capsys.readouterr().out
+    assert re.search(rf"^{re.escape(VARIANT)} seed 0: step 4/4, loss [0-9.]+ nats/token, [0-9,]+ tokens/s$", told, re.M)
+    assert told.endswith(f"{VARIANT} seed 0: done\n")
+    before = (begun / "metrics.jsonl").read_bytes()
+    assert train_directory(begun) == 0
+    assert (begun / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_machine_must_have_the_same_code(begun):
+    needed = json.loads((begun / "job.json").read_text())
+    (begun / "job.json").write_text(json.dumps(needed | {"code_sha256": "0" * 64}))
+    assert train_directory(begun) == 0  # what the same machine has is the comparison's
+    (begun / "status.json").unlink()
+    (begun / "job.json").write_text(json.dumps(needed | {"machine": "another", "code_sha256": "0" * 64}))
+    assert train_directory(begun) == 1
+    reason = run_status(begun.parents[1], VARIANT, 0).reason
+    assert "has other code of linear-rope than the machine that its comparison was given on" in reason
+
+
+def test_other_versions_on_another_machine_are_noted(begun):
+    needed = json.loads((begun / "job.json").read_text())
+    here = needed["versions"]["torch"]
+    other = needed["versions"] | {"torch": "1.0", "native kernel": "C++ elsewhere"}
+    (begun / "job.json").write_text(json.dumps(needed | {"machine": "another", "versions": other}))
+    assert train_directory(begun) == 0
+    (note,) = run_status(begun.parents[1], VARIANT, 0).notes
+    assert f"with other versions than its comparison: torch {here} (there 1.0), native kernel " in note
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(begun, local, text, monkeypatch, capsys):
+    root, running = begun.parents[1], {"state": "running", "reason": None}
+    (root / "comparison.json").write_bytes((local.parents[1] / "comparison.json").read_bytes())
+    monkeypatch.setattr("experiments.run.job.LOCK_SECONDS", 0)
+    lease = Lease(begun)
+    with FileLock(begun / ".lock"):
+        assert lease.take()
+        write_json(begun / "status.json", running)
+        assert train_directory(begun) == 1
+        assert "seed 0: running (another process has been training it" in capsys.readouterr().out
+        monkeypatch.setattr(
+            OneByOne, "start", lambda self, jobs: [Over(train_directory(job.directory)) for job in jobs]
+        )
+        assert run(root, text, "--launcher", "one-by-one") == 1
+        assert f"running: {VARIANT} seed 0: another process trains it" in capsys.readouterr().out
+        assert run_status(root, VARIANT, 0) == Status(state="running")
+        lease.release()
+
+
+def test_a_run_that_fails_has_status_1_and_says_why(begun, capsys):
+    (begun / "metrics.jsonl").write_text("nonsense\n")
+    assert train_directory(begun) == 1
+    assert "failed (ValueError: " in capsys.readouterr().out
+    assert run_status(begun.parents[1], VARIANT, 0).state == "failed"
+
+
+def test_a_run_imports_the_modules_that_its_comparison_had(begun, tmp_path, monkeypatch):
+    (tmp_path / "a_plugin_of_mine.py").write_text("from pathlib import Path; Path(__file__).with_name('was').touch()")
+    monkeypatch.syspath_prepend(tmp_path)
+    needed = json.loads((begun / "job.json").read_text())
+    (begun / "job.json").write_text(json.dumps(needed | {"plugins": ["a_plugin_of_mine"]}))
+    assert train_directory(begun) == 0
+    assert (tmp_path / "was").exists()
+    assert sys.modules.pop("a_plugin_of_mine")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda run: run.rename(run.with_name("seed1")), "holds the config.json of .* seed 0; give the directory of"),
+        (lambda run: (run / "config.json").unlink(), "config.json cannot be read .*give the directory of a run"),
+        (lambda run: (run / "job.json").unlink(), "job.json cannot be read .*run its comparison again"),
+        (lambda run: (run / "job.json").write_text("{}"), "job.json is damaged .*run its comparison again"),
+    ],
+)
+def test_what_is_no_runs_directory_is_refused(begun, change, told):
+    moved = change(begun)
+    with pytest.raises(ValueError, match=told):
+        train_directory(begun if not isinstance(moved, type(begun)) else moved)
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "told"),
+    [(-9, "was killed (SIGKILL), as the"), (-15, "ended with signal SIGTERM"), (3, "ended with exit status 3 and")],
+)
+def test_a_process_that_left_no_word_failed(tmp_path, exit_status, told):
+    ended = how_it_ended(Job(Run(VARIANT, 0), tmp_path), exit_status)
+    assert ended.state == "failed"
+    assert told in ended.reason

@@ -1,0 +1,250 @@
+"""Runs for as long as there is time: their order, how long they are taken to need, what a stop leaves, and going on."""
+
+import dataclasses
+import io
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from experiments.cli import main
+from experiments.commands import run_training
+from experiments.commands.run_training import recorded_seconds, runs_beside_each_other, runs_by_seed
+from experiments.config import Config
+from experiments.data.registry import load_corpus
+from experiments.objects import Job, Run
+from experiments.presets import GENERAL, get_preset
+from experiments.records.files import write_json
+from experiments.records.record import read_comparison, run_status, write_record
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.loop import OUT_OF_TIME
+from experiments.run.plan import Training
+from experiments.run.runs import train_runs
+from experiments.run.time_limit import TimeLimit
+from experiments.studies.benchmark.definition import read_benchmark
+from experiments.studies.registry import STUDIES
+from tests.made_up import make_record, undrawn
+
+RUN = Run("softmax-none", 0)
+
+
+@pytest.fixture
+def training(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("to be or not to be\n" * 500)
+    config = dataclasses.replace(get_preset("smoke").config, data="text", steps=100_000)
+    return Training(tmp_path / "out", config, None, text, load_corpus("text", None, text).sha256, "cpu")
+
+
+def train(training, limit):
+    limit.of_run, limit.steps = {RUN.variant: 1.0}, training.config.steps
+    display = Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps)
+    return train_runs(training, [RUN], Local(), display, limit)
+
+
+def variant(name, baseline):
+    return {"name": name, "baseline": baseline}
+
+
+def test_seed_by_seed_each_variant_comes_behind_its_baseline():
+    variants = [
+        variant("softmax-rope", "softmax-none"),
+        variant("elu+1-rope-after@decay=fixed", "elu+1-rope-after"),
+        variant("elu+1-rope-after", "elu+1-none"),
+        variant("softmax-none", "softmax-none"),
+        variant("elu+1-none", "elu+1-none"),
+    ]
+    names = ["softmax-none", "softmax-rope", "elu+1-none", "elu+1-rope-after", "elu+1-rope-after@decay=fixed"]
+    record = make_record(variants=variants, seeds=[0, 1], baseline="")
+    assert runs_by_seed(record) == [Run(name, seed) for seed in (0, 1) for name in names]
+    record.baseline = "elu+1-none"
+    assert [run.variant for run in runs_by_seed(record)][:3] == ["elu+1-none", "softmax-rope", names[-1]]
+
+
+def test_a_limit_learns_from_what_has_ended_and_knows_when_it_is_over(tmp_path):
+    now = [0.0]
+    limit = TimeLimit(100, lambda: now[0])
+    limit.of_run, limit.steps = {"a": 60.0, "b": 60.0}, 10
+    fast, slow, resumed = (
+        Job(Run(name, seed), tmp_path / f"{name}{seed}") for name, seed in (("a", 0), ("b", 0), ("b", 1))
+    )
+    resumed.directory.mkdir()
+    (resumed.directory / "metrics.jsonl").write_text('{"step": 5, "tokens": 1, "split": "train", "loss": 1.0}\n')
+    for job in (fast, slow, resumed):
+        limit.begins(job)
+    now[0] = 20.0
+    limit.ends(fast)
+    limit.ends(resumed)
+    assert limit.of_run == {"a": 20.0, "b": 60.0}
+    now[0] = 80.0
+    assert limit.allows(fast)
+    assert not limit.is_over()
+    assert not limit.reached
+    now[0] = 100.0
+    assert limit.is_over()
+    assert limit.reached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_run_that_has_not_ended_in_time_is_dropped_if_it_keeps_no_checkpoint_else_stopped(training, is_whole):
+    config = dataclasses.replace(training.config, checkpoint_every=100_000 if is_whole else 50_000)
+    training = dataclasses.replace(training, config=config)
+    metrics = training.job(RUN).directory / "metrics.jsonl"
+    limit = TimeLimit(10, lambda: 11.0 if metrics.exists() and metrics.read_text().count("train") else 0.0)
+    assert train(training, limit) == {}
+    assert limit.reached
+    assert training.job(RUN).directory.exists() != is_whole
+    status = run_status(training.root, *RUN)
+    assert (status.state, status.reason) == ("queued", None if is_whole else OUT_OF_TIME)
+    assert bool([*training.job(RUN).directory.glob("checkpoint/step*")]) != is_whole
+
+
+def test_a_shorter_run_that_is_extended_is_not_dropped(training):
+    training = dataclasses.replace(training, config=dataclasses.replace(training.config, checkpoint_every=100_000))
+    directory = training.job(RUN).directory
+    directory.mkdir(parents=True)
+    rows = [{"step": 4, "tokens": 1, "split": split, "bits_per_byte": 1.0} for split in ("validation", "test")]
+    for kept in (rows, rows[:1]):
+        (directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+        training.drop(RUN)
+        assert directory.exists() == (kept == rows)
+
+
+@pytest.mark.slow
+def test_what_a_machine_left_that_was_taken_away_is_trained_anew(training):
+    config = dataclasses.replace(training.config, steps=4, checkpoint_every=4)
+    training = dataclasses.replace(training, config=config)
+    directory = training.job(RUN).directory
+    directory.mkdir(parents=True)
+    write_json(directory / "status.json", {"state": "running", "reason": None, "notes": ["of before"]})
+    (directory / "metrics.jsonl").write_text('{"step": 0, "tokens": 0, "split": "validation", "bits_per_byte": 1.0}\n')
+    assert train(training, TimeLimit(3600)) == {}
+    status = run_status(training.root, *RUN)
+    assert (status.state, status.notes) == ("done", [])
+
+
+def write_run(root, variant, seed, rows):
+    directory = root / variant / f"seed{seed}"
+    directory.mkdir(parents=True)
+    write_json(directory / "status.json", {"state": "done"})
+    place = {"tokens": 1, "split": "train", "loss": 1.0}
+    lines = [json.dumps({"step": 10 * number, **place, **row}) for number, row in enumerate(rows, start=1)]
+    lines.append(json.dumps({"step": 10 * len(rows), "tokens": 1, "split": "test", "bits_per_byte": 1.0}))
+    (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_what_runs_took_is_read_from_their_records(tmp_path):
+    names = ["softmax-none", "elu+1-none", "favor+-none"]
+    record = make_record(variants=[variant(name, name) for name in names], seeds=[0, 1], config=vars(Config(steps=30)))
+    write_record(tmp_path / "comparison.json", record)
+    write_run(tmp_path, "softmax-none", 0, [{"seconds": 2.0}, {"seconds": 4.0}, {"seconds": 7.0}])
+    write_run(tmp_path, "softmax-none", 1, [{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 5.0}])
+    # It was stopped, and went on after the second record.
+    write_run(tmp_path, "elu+1-none", 0, [{"seconds": 2.0}, {"seconds": 4.0}, {"seconds": 3.0}])
+    assert recorded_seconds(tmp_path, names, 30) == {"softmax-none": 7.0, "elu+1-none": 7.0}
+    assert recorded_seconds(tmp_path, ["elu+1-none"], 30) == {"elu+1-none": 7.0}
+    assert recorded_seconds(tmp_path, names, 40) == {}  # not finished
+    assert runs_beside_each_other(tmp_path) == 1
+    write_run(tmp_path, "elu+1-none", 1, [{}, {}, {"seconds": 1.0, "kernel_share": 0.4}])
+    assert runs_beside_each_other(tmp_path) == 2
+    write_run(tmp_path, "favor+-none", 1, [{}, {}, {"seconds": 1.0, "kernel_share": 0.9}])
+    assert runs_beside_each_other(tmp_path) == 2
+    write_run(tmp_path, "favor+-none", 0, [{}, {}, {"seconds": 1.0, "kernel_share": 0.01}])
+    assert runs_beside_each_other(tmp_path) == run_training.MOST_ON_A_GPU
+    assert runs_beside_each_other(tmp_path / "nowhere") == 1
+
+
+def test_the_presets_of_a_gpu_have_the_sizes_that_they_tell():
+    def block_parameters(config):
+        return 12 * config.layers * config.dim**2 / 1e6
+
+    small = get_preset("gpu-small", STUDIES["convergence"]).config
+    assert block_parameters(small) == pytest.approx(10.6, abs=0.05)
+    assert small.steps * small.tokens_per_step == pytest.approx(25e6, rel=1e-3)
+    assert (small.optimizer, small.schedule) == ("muon", "trapezoid")
+    assert small.checkpoint_every == small.steps
+    assert block_parameters(get_preset("gpu").config) == pytest.approx(85, abs=0.1)
+    assert block_parameters(get_preset("gpu", STUDIES["mlm"]).config) == pytest.approx(19, abs=0.2)
+    sizes = read_benchmark().sizes
+    for preset, rung in {"gpu-0.47m": "base", "gpu-1.6m": "1.6m", "gpu-6.4m": "6.4m"}.items():
+        assert sizes[rung].items() <= GENERAL[preset].items()
+        config = get_preset(preset, STUDIES["convergence"]).config
+        assert (config.context, config.steps) == (1024, small.steps)
+
+
+TINY = (
+    "--layers=1 --dim=16 --heads=2 --num-features=8 --vocabulary-size=300 --context=16 --batch-size=2 --steps=6 "
+    "--evaluate-every=3 --log-every=2 --evaluation-windows=4 --test-windows=4 --checkpoint-every=6 --warmup-steps=1 "
+    "--precision=float32 --compile=no --seeds=2 --workers=1 --variants=softmax-rope,softmax-none"
+).split()
+
+
+@pytest.mark.slow
+def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed(tmp_path, monkeypatch, capsys):
+    """Of gpu-small at the size of a test."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("pyarrow")
+    text = tmp_path / "text"
+    text.write_text("to be or not to be, that is the question\n" * 2000)
+
+    def run(out, time):
+        words = [
+            "run",
+            "convergence",
+            "--preset=gpu-small",
+            f"--data-file={text}",
+            *TINY,
+            f"--out={out}",
+            f"--for={time}",
+        ]
+        with undrawn():
+            assert main(words) == 0
+        return capsys.readouterr().out
+
+    class ForTwo(TimeLimit):
+        """Time for two runs."""
+
+        started = 0
+
+        def allows(self, job):
+            self.started += 1
+            self.reached = self.started > 2
+            return not self.reached
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_training, "TimeLimit", ForTwo)
+        patch.setattr(run_training, "leaves_the_report", lambda trainer: True)  # as on a GPU
+        said = run(tmp_path / "here", "6m")
+    done = [line.removesuffix(": done") for line in said.splitlines() if line.endswith(": done")]
+    assert done == ["softmax-none seed 0", "softmax-rope seed 0"]
+    assert "2 runs are left that there was no time for (--for), about " in said
+    assert not (tmp_path / "here" / "report.md").exists()
+    assert main(["pack", str(tmp_path / "here"), "--out", str(tmp_path / "packed")]) == 0
+    capsys.readouterr()
+    shutil.copytree(tmp_path / "packed", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    statuses = json.loads((tmp_path / "there/runs.json").read_text())
+    write_json(
+        tmp_path / "there/runs.json", statuses | {"softmax-none/seed1": {"state": "failed", "reason": "diverged"}}
+    )
+    said = run(tmp_path / "there", "1h")
+    started = [line.removesuffix(": started") for line in said.splitlines() if line.endswith(": started")]
+    assert started == ["softmax-rope seed 1", "softmax-none seed 1"]  # what has failed comes last
+    assert "estimating" not in said  # how long softmax-rope takes is on record
+    assert "are left" not in said
+    states = {run_status(tmp_path / "there", *each).state for each in read_comparison(tmp_path / "there").runs}
+    assert states == {"done"}
+    assert (tmp_path / "there" / "report.md").exists()
+
+
+@pytest.mark.parametrize(("device", "leaves"), [("cuda", True), ("cpu", False)])
+def test_a_gpu_whose_time_is_limited_does_not_wait_for_a_report(device, leaves):
+    trainer = SimpleNamespace(device=torch.device(device), limit=TimeLimit(10))
+    assert run_training.leaves_the_report(trainer) == leaves
+    trainer.limit = None
+    assert not run_training.leaves_the_report(trainer)

@@ -1,0 +1,33 @@
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from experiments.run.signals import Stopped, stop_signals_are_blocked, stop_signals_are_collected, stop_signals_raise
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_signal_raises_where_the_main_thread_is(number):
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped, match=number.name) as stopped, stop_signals_raise():
+        signal.raise_signal(number)
+    assert stopped.value.signal_number == number
+    assert signal.getsignal(number) is before
+
+
+def test_collected_signals_do_nothing_else_and_those_that_waited_come():
+    with stop_signals_raise(), stop_signals_are_blocked():
+        signal.raise_signal(signal.SIGINT)
+        with stop_signals_are_collected() as received:
+            assert received == [signal.SIGINT]
+            signal.raise_signal(signal.SIGTERM)
+            assert received == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_another_thread_leaves_signals_as_they_are():
+    def handlers():
+        with stop_signals_raise():
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handlers).result() is signal.getsignal(signal.SIGTERM)

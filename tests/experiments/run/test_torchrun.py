@@ -1,0 +1,161 @@
+"""One run that torchrun, or --nproc, has several processes train; and what happens when one of them is killed."""
+
+import dataclasses
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from experiments.data.registry import load_corpus
+from experiments.objects import Run
+from experiments.presets import get_preset
+from experiments.records.record import run_status
+from experiments.run.display import Display
+from experiments.run.local import Local
+from experiments.run.plan import Training, prepare_runs
+from experiments.run.runs import train_runs
+from tests.made_up import repeated_rows
+
+pytestmark = pytest.mark.slow
+
+RUN = Run("favor+-rope-after", 0)
+CONFIG = dataclasses.replace(
+    get_preset("smoke").config,
+    data="text",
+    precision="float64",
+    batch_size=4,
+    steps=50,
+    log_every=1,
+    evaluate_every=20,
+    checkpoint_every=20,
+    redraw_every=7,
+)
+PATIENCE = 900
+
+
+def training_of(root, text, *, steps=CONFIG.steps, nproc=1):
+    """What the runs of a comparison share, and its directory."""
+    root.mkdir()
+    config = dataclasses.replace(CONFIG, steps=steps)
+    return Training(root, config, None, text, load_corpus("text", None, text).sha256, "cpu", nproc=nproc)
+
+
+def trained(root, text, **options):
+    """A run that the local launcher has trained."""
+    training = training_of(root, text, **options)
+    train_runs(training, [RUN], Local(), Display(Console(file=io.StringIO()), [RUN], 0, training.config.steps))
+    return training.job(RUN)
+
+
+def prepare(root, text, **options):
+    """A run that is ready to be trained."""
+    (job,) = prepare_runs(training_of(root, text, **options), [RUN])
+    return job
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_text("".join(f"{number**2} to be or not to be {number}\n" for number in range(3000)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, text):
+    return trained(tmp_path_factory.mktemp("alone") / "out", text).directory
+
+
+def torchrun(job, restarts=0):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", str(restarts), *job.command[1:]]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[3])
+
+
+def wait_for_step(directory, step):
+    deadline, path = time.monotonic() + PATIENCE, directory / "metrics.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") <= step:  # of every step there is a row
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def with_rank(process, rank):
+    (found,) = (
+        each for each in psutil.Process(process.pid).children(recursive=True) if each.environ().get("RANK") == str(rank)
+    )
+    return found
+
+
+def assert_same_curve(one, other):
+    rows = [repeated_rows(directory / "metrics.jsonl") for directory in (one, other)]
+    assert len(rows[0]) == len(rows[1])
+    for row, expected in zip(*rows, strict=True):
+        assert row.pop("split") == expected.pop("split")
+        assert row == pytest.approx(expected, rel=1e-9)
+
+
+def test_torchrun_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
+    job = prepare(tmp_path / "out", text)
+    assert torchrun(job).wait(PATIENCE) == 0
+    assert_same_curve(job.directory, alone)
+    assert run_status(job.root, *RUN).state == "done"
+
+
+def test_nproc_gives_the_loss_curve_of_one_process(tmp_path, text, alone):
+    job = trained(tmp_path / "out", text, nproc=2)
+    assert run_status(job.root, *RUN).state == "done", (job.directory / "log.txt").read_text()
+    assert_same_curve(job.directory, alone)
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory, text):
+    return trained(tmp_path_factory.mktemp("longer") / "out", text, steps=200).directory
+
+
+@pytest.mark.full
+def test_torchrun_s_restart_goes_on_after_a_kill(tmp_path, text, longer):
+    job = prepare(tmp_path / "out", text, steps=200)
+    process = torchrun(job, restarts=1)
+    wait_for_step(job.directory, 45)
+    os.kill(with_rank(process, 1).pid, signal.SIGKILL)
+    assert process.wait(PATIENCE) == 0
+    status = run_status(job.root, *RUN)
+    assert status.state == "done"
+    assert any(note.startswith("resumed at step") for note in status.notes)
+    assert_same_curve(job.directory, longer)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("rank", "state"), [(0, "running"), (1, "failed")])
+def test_a_killed_process_ends_the_run_and_one_process_goes_on(tmp_path, text, longer, rank, state):
+    """The first one has no time to say so."""
+    job = prepare(tmp_path / "out", text, steps=200)
+    process = torchrun(job)
+    wait_for_step(job.directory, 45)
+    workers = [with_rank(process, each) for each in (0, 1)]
+    workers[rank].kill()
+    assert process.wait(PATIENCE) == 1
+    assert not any(worker.is_running() for worker in workers)
+    status = run_status(job.root, *RUN)
+    assert status.state == state
+    assert state == "running" or "another of the processes" in status.reason
+    assert subprocess.run(job.command, cwd=Path(__file__).parents[3], timeout=PATIENCE).returncode == 0
+    assert_same_curve(job.directory, longer)
+
+
+@pytest.mark.full
+def test_a_stopped_torchrun_leaves_a_checkpoint(tmp_path, text):
+    job = prepare(tmp_path / "out", text, steps=2000)
+    process = torchrun(job)
+    wait_for_step(job.directory, 5)
+    process.terminate()
+    assert process.wait(PATIENCE) != 0
+    status = run_status(job.root, *RUN)
+    assert (status.state, status.reason.startswith("stopped at step")) == ("queued", True)
+    assert [*(job.directory / "checkpoint").glob("step*")]
