@@ -18,7 +18,7 @@ from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
-from experiments.records.record import PACKED_ROWS, read_comparison
+from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, with_baseline
 from experiments.report.answer import setting
@@ -78,7 +78,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
-        tables = [name for name in measured if name not in (*FILES, PACKED_ROWS)]
+        tables = [name for name in measured if name not in (*FILES, PACKED_RUNS)]
         queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
