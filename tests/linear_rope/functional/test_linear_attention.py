@@ -240,6 +240,7 @@ def test_gradients_are_equal_where_exponents_are_cut_off(feature_map: FeatureMap
     qkv = [x * scale for x, scale in zip(random_qkv(1, HEADS, 9), (60, 60, 1), strict=True)]
     options = {"feature_map": feature_map, "denominator": "none", "causal": causal}
     expected = outputs_and_gradients(qkv, implementation="reference", **options)
-    assert all(x.isfinite().all() for x in expected)
+    # e^60, times what is summed, whatever the exponents are.
+    assert all(x.abs().max() < 1e30 for x in expected)
     for implementation in ("chunked", "recurrent", "auto"):
         assert_near(outputs_and_gradients(qkv, implementation=implementation, **options), expected, 1e-9)
