@@ -3,9 +3,9 @@
 from linear_rope import distributed
 from linear_rope.attention import LinearRoPEAttention, SoftmaxRoPEAttention
 from linear_rope.features import EluPlusOne, FavorPlus, FeatureMap, ReluFeatures
-from linear_rope.functional import kernels, linear_attention
 from linear_rope.model import CausalLM, Encoder, EncoderDecoder
 from linear_rope.model_config import ModelConfig
+from linear_rope.ops.linear import kernels, linear_attention
 from linear_rope.positions import (
     Decay,
     FixedDecay,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from linear_rope.attention.registry import find_attention
 from linear_rope.checks import check_choice
 from linear_rope.features.registry import find_feature_map
-from linear_rope.functional.rotated_features import Denominator
+from linear_rope.ops.linear.rotated_features import Denominator
 from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.registry import InAttention, find_position
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.features.elementwise import GivenFeatures
-from linear_rope.functional.delta import delta_rule
-from linear_rope.functional.linear_attention import prepare
-from linear_rope.functional.rotated_features import Rope
+from linear_rope.ops.delta.chunked import delta_rule
+from linear_rope.ops.linear.linear_attention import prepare
+from linear_rope.ops.linear.rotated_features import Rope
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation

@@ -9,15 +9,15 @@ from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
-from linear_rope.functional import native
-from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.call import Call, computed_in
-from linear_rope.functional.decay import with_resets
-from linear_rope.functional.linear_attention import both_ways, check_scale, prepare, with_state
-from linear_rope.functional.operator import attend, has_step, step
-from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_map
-from linear_rope.functional.terms import attention_output
+from linear_rope.ops.decay import with_resets
+from linear_rope.ops.linear import native
+from linear_rope.ops.linear.bidirectional import sum_keys
+from linear_rope.ops.linear.call import Call, computed_in
+from linear_rope.ops.linear.linear_attention import both_ways, check_scale, prepare, with_state
+from linear_rope.ops.linear.operator import attend, has_step, step
+from linear_rope.ops.linear.recurrent import State, add_key, read_state
+from linear_rope.ops.linear.rotated_features import Denominator, Inputs, Rope, call_of_map
+from linear_rope.ops.linear.terms import attention_output
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_at

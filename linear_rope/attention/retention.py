@@ -9,7 +9,7 @@ from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
-from linear_rope.functional.rotated_features import Rope
+from linear_rope.ops.linear.rotated_features import Rope
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.selective import SelectiveRotation

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_sequences
-from linear_rope.functional.decay import faded, fading
+from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions

@@ -9,11 +9,11 @@ from torch import Tensor
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
-from linear_rope.functional.linear_attention import after, prepare
-from linear_rope.functional.operator import attend
-from linear_rope.functional.recurrent import State
-from linear_rope.functional.rotated_features import Inputs
-from linear_rope.functional.windowed import Sequence, Share, fading_over, in_window, together
+from linear_rope.ops.linear.linear_attention import after, prepare
+from linear_rope.ops.linear.operator import attend
+from linear_rope.ops.linear.recurrent import State
+from linear_rope.ops.linear.rotated_features import Inputs
+from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation

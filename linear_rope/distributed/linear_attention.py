@@ -11,12 +11,12 @@ from linear_rope.distributed.gather import check_group
 from linear_rope.distributed.positions import global_positions
 from linear_rope.distributed.states import Part, part_of, received
 from linear_rope.features.base import FeatureMap
-from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
-from linear_rope.functional.bidirectional import two_passes
-from linear_rope.functional.linear_attention import one_pass, prepare, with_state
-from linear_rope.functional.recurrent import State, read_state
-from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
-from linear_rope.functional.terms import attention_output
+from linear_rope.ops.linear.arguments import check_angles_alone, check_arguments, check_decay_values
+from linear_rope.ops.linear.bidirectional import two_passes
+from linear_rope.ops.linear.linear_attention import one_pass, prepare, with_state
+from linear_rope.ops.linear.recurrent import State, read_state
+from linear_rope.ops.linear.rotated_features import Denominator, Inputs, Rope
+from linear_rope.ops.linear.terms import attention_output
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linear_rope.distributed.gather import all_gathered
-from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.decay import faded
-from linear_rope.functional.recurrent import State
-from linear_rope.functional.terms import Terms
+from linear_rope.ops.decay import faded
+from linear_rope.ops.linear.bidirectional import sum_keys
+from linear_rope.ops.linear.recurrent import State
+from linear_rope.ops.linear.terms import Terms
 from linear_rope.tracing import has_tangent
 
 Which = Literal["before", "after", "all"]

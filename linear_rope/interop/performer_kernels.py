@@ -10,10 +10,10 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.favor import favor_features
-from linear_rope.functional.bidirectional import bidirectional
-from linear_rope.functional.operator import attend
-from linear_rope.functional.rotated_features import call_of_terms
-from linear_rope.functional.terms import Sums, Terms
+from linear_rope.ops.linear.bidirectional import bidirectional
+from linear_rope.ops.linear.operator import attend
+from linear_rope.ops.linear.rotated_features import call_of_terms
+from linear_rope.ops.linear.terms import Sums, Terms
 from linear_rope.precision import full_precision
 
 # The peer has these as defaults that none of its modules changes.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from linear_rope.checks import check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
-from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.interop.roformer import RoFormerEncoder
+from linear_rope.ops.linear.linear_attention import linear_attention
 from linear_rope.positions.segments import last_token
 from linear_rope.tracing import is_watched, require
 

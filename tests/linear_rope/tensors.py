@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN
 from linear_rope.features import Features
-from linear_rope.functional import IMPLEMENTATIONS, kernels, linear_attention, operator
-from linear_rope.functional.triton_form import proof
+from linear_rope.ops.linear import IMPLEMENTATIONS, kernels, linear_attention, operator
+from linear_rope.ops.linear.triton_form import proof
 from linear_rope.tracing import constant_in_graphs
 
 # Where no compiler was found there is no native form; test_native.py says so. Those of a GPU have their own tests.

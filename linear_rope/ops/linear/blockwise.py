@@ -1,0 +1,291 @@
+"""Causal linear attention block after block, from the inputs, so that nothing as wide as the features is kept.
+
+Forward maps a block of positions, sums it and keeps the output, the weights inside its chunks and the state before it.
+Backward goes through the blocks from the last to the first, maps each again and differentiates it by hand. With blocks
+of L positions it keeps O(D + C + M·D/L) numbers for each position and head, and the rotations, M for each position.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.features.base import Formula
+from linear_rope.ops.linear.call import (
+    Call,
+    Gradients,
+    Result,
+    dot,
+    empty_gradients,
+    new_exponents_of_states,
+    put_exponents,
+)
+from linear_rope.ops.linear.call import empty_result as any_result
+from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
+from linear_rope.ops.linear.recurrent import State
+from linear_rope.ops.linear.terms import Sums, Terms, attention_output
+from linear_rope.positions.rotary import rotate
+
+# Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
+BLOCK_ELEMENTS = {"cpu": 2**20}
+OTHER_BLOCK_ELEMENTS = 2**25
+STRETCH = BLOCK_CHUNKS * CHUNK_SIZE
+"""positions of a block, but for the last two"""
+
+
+class Region(NamedTuple):
+    """Some sequences, heads and positions: an index of (B, H, N, ·)."""
+
+    batch: slice
+    heads: slice
+    positions: slice
+
+
+def empty_result(call: Call, *, keep: bool) -> Result:
+    """Memory for a result, with that for :func:`differentiate` if ``keep``."""
+    if not keep:
+        return any_result(call)
+    batch, heads, length, _ = call.q.shape
+    # An upper bound that a compiler can reckon with, and never 1: it would make an axis of one a case of its own.
+    later = length // STRETCH + 2
+
+    def new(*shape: int, exists: bool = True, dtype: torch.dtype = call.dtype) -> Tensor:
+        return torch.empty(shape if exists else (0,), dtype=dtype, device=call.q.device)
+
+    return any_result(
+        call,
+        weights=new(batch, heads, length, CHUNK_SIZE),
+        memories=new(later, batch, heads, call.features, call.v.shape[-1]),
+        normalisers=new(later, batch, heads, call.features, exists=call.has_total),
+        stabilisers=new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
+    )
+
+
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; ``keep`` what :func:`differentiate` needs."""
+    result, formula = empty_result(call, keep=keep), call.make_formula()
+    for batch, heads in _groups(call):
+        state = _state_at(call, batch, heads)
+        for number, positions in enumerate(blocks(call.q.shape[2])):
+            at = Region(batch, heads, positions)
+            if keep and number and state is not None:
+                _put_state((result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads))
+            terms, _ = _terms(call, formula, at)
+            sums, state, weights = block_sums(terms, state)
+            result.output[at] = attention_output(sums, terms.query_scale)
+            if sums.denominator is not None:
+                result.total[at] = sums.denominator
+            if sums.scale is not None:
+                result.scale[at] = sums.scale
+            if keep:
+                _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
+        assert state is not None
+        _put_state((result.memory, result.normaliser, result.stabiliser), state, (batch, heads))
+    return result
+
+
+def differentiate(
+    call: Call,
+    result: Result,
+    grad_output: Tensor | None,
+    grad_total: Tensor | None,
+    grad_memory: Tensor | None,
+    grad_normaliser: Tensor | None,
+) -> Gradients:
+    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    if grad_output is None:
+        grad_output = torch.zeros_like(result.output)
+    gradients, formula = empty_gradients(call), call.make_formula()
+    exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
+    of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, STRETCH)
+    back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
+    stretches = list(enumerate(blocks(call.q.shape[2])))
+    for batch, heads in _groups(call):
+        after = None
+        if grad_memory is not None:
+            after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
+        for number, positions in reversed(stretches):
+            at = Region(batch, heads, positions)
+            if call.log_decay is not None and positions.stop % STRETCH == 0 and number + 1 < len(stretches):
+                assert after is not None
+                state = _state_before(call, result, number + 1, batch, heads)
+                of_states[batch, heads, number : number + 1] = _exponent(after, state)
+            state = _state_before(call, result, number, batch, heads)
+            terms, mapped = _terms(call, formula, at)
+            total = result.total[at] if terms.has_denominator else None
+            scale = result.scale[at] if result.scale.numel() else None
+            grad_sums = attention_output(Sums(grad_output[at].to(call.dtype), total, scale), terms.query_scale)
+            of_total = None
+            if terms.has_denominator:
+                of_total = -(grad_sums * result.output[at]).sum(-1)
+                if grad_total is not None:
+                    of_total += grad_total[at]
+            weights = _weights_at(result.weights, at).flatten(0, 2)
+            of_terms, after = block_gradients(terms, weights, state, grad_sums, of_total, after)
+            if exponents is not None:
+                exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
+            _put_inputs(gradients, back, formula, mapped, of_terms, at)
+        assert after is not None
+        if gradients.memory is not None:
+            gradients.memory[batch, heads] = after.memory
+        if gradients.normaliser is not None and after.normaliser is not None:
+            gradients.normaliser[batch, heads] = after.normaliser
+    if exponents is not None:
+        put_exponents(gradients, call, exponents[0], exponents[1], of_states, STRETCH)
+    return gradients
+
+
+def _exponent(grad: State, state: State | None) -> Tensor | float:
+    """The gradient (b, h, 1) of the exponent of a state, from that of the state."""
+    assert state is not None
+    of_memory = dot(grad.memory, state.memory)
+    return of_memory if state.normaliser is None else of_memory + dot(grad.normaliser, state.normaliser)
+
+
+class _Mapped(NamedTuple):
+    """A block's inputs of the formula and its features before a rotation: (B, H, L, ·)."""
+
+    q_input: Tensor
+    k_input: Tensor
+    q: Tensor
+    k: Tensor
+
+
+def _terms(call: Call, formula: Formula, at: Region) -> tuple[Terms, _Mapped]:
+    """What is summed over a block."""
+    q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
+    (q_values, query_scale), (k_values, key_scale) = formula.features(q), formula.features(k)
+    query_scale = _scale_at(call.query_scale, query_scale, at)
+    key_scale = _scale_at(call.key_scale, key_scale, at)
+    padding = _padding_at(call, at)
+    if padding is not None:
+        k_values = k_values.masked_fill(padding, 0)
+        if key_scale is not None:
+            key_scale = key_scale.masked_fill(padding.squeeze(-1), torch.finfo(call.dtype).min)
+    mapped = _Mapped(q, k, q_values, k_values)
+    denominator_q, denominator_k = _part(call.denominator_q, *at), _part(call.denominator_k, *at)
+    if call.q_rotation is not None and call.k_rotation is not None:
+        if call.denominator == "unrotated":
+            denominator_q, denominator_k = q_values, k_values
+        q_values = _rotated(q_values, call.q_rotation, at)
+        k_values = _rotated(k_values, call.k_rotation, at)
+    terms = Terms(
+        q=q_values,
+        k=k_values,
+        v=v,
+        denominator_q=denominator_q,
+        denominator_k=denominator_k,
+        has_denominator=call.denominator != "none",
+        query_scale=query_scale,
+        key_scale=key_scale,
+        log_decay=_part(call.log_decay, *at),
+    )
+    return terms, mapped
+
+
+def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
+    """The gradients (B, H, L) of each query's, and of each key's, own exponent.
+
+    What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
+    """
+    of_q, of_k = (terms.q * of.q).sum(-1), (terms.k * of.k).sum(-1)
+    for vector, gradient, total in (
+        (terms.denominator_q, of.denominator_q, of_q),
+        (terms.denominator_k, of.denominator_k, of_k),
+    ):
+        if vector is not None and gradient is not None:
+            total += (vector * gradient).sum(-1)
+    return of_q, of_k
+
+
+def _put_inputs(
+    gradients: Gradients, back: Call, formula: Formula, mapped: _Mapped, of: TermGradients, at: Region
+) -> None:
+    """The gradients of what is mapped, of values and of a denominator's own features; overwrites its arguments.
+
+    Args:
+        back: the call, with rotations that turn the other way.
+    """
+    grad_q, grad_k, padding = of.q, of.k, _padding_at(back, at)
+    if back.q_rotation is not None and back.k_rotation is not None:
+        grad_q = _rotated(grad_q, back.q_rotation, at)
+        grad_k = _rotated(grad_k, back.k_rotation, at)
+    if of.denominator_q is not None and of.denominator_k is not None:
+        if gradients.denominator_q is not None and gradients.denominator_k is not None:
+            gradients.denominator_q[at], gradients.denominator_k[at] = of.denominator_q, of.denominator_k
+        else:
+            grad_q.add_(of.denominator_q)
+            grad_k.add_(of.denominator_k)
+    if padding is not None:
+        grad_k.masked_fill_(padding, 0)
+    gradients.q[at] = formula.gradient(mapped.q_input, mapped.q, grad_q)
+    gradients.k[at] = formula.gradient(mapped.k_input, mapped.k, grad_k)
+    gradients.v[at] = of.v
+
+
+def _rotated(x: Tensor, rotation: Tensor, at: Region) -> Tensor:
+    # One for all sequences, or one each.
+    batch = slice(None) if rotation.shape[0] == 1 else at.batch
+    return rotate(x, rotation[batch, :, at.positions])
+
+
+def _inverse(rotation: Tensor | None) -> Tensor | None:
+    return None if rotation is None else torch.stack((rotation[..., 0], -rotation[..., 1]), dim=-1)
+
+
+def _part(x: Tensor | None, *at: slice) -> Tensor | None:
+    return None if x is None else x[at].contiguous()
+
+
+def _padding_at(call: Call, at: Region) -> Tensor | None:
+    return None if call.padding is None else call.padding[at.batch, :, at.positions]
+
+
+def _scale_at(given: Tensor | None, own: Tensor | None, at: Region) -> Tensor | None:
+    """The scale of given features, or the formula's own (B, H, L, 1)."""
+    return own.squeeze(-1) if own is not None else _part(given, *at)
+
+
+def _weights_at(weights: Tensor, at: Region) -> Tensor:
+    """(b, h, chunks, C, C), the weights inside the chunks of a region."""
+    length = at.positions.stop - at.positions.start
+    size = min(CHUNK_SIZE, length)
+    return weights[at][..., :size].unflatten(2, (-1, size))
+
+
+def _state_before(call: Call, result: Result, number: int, batch: slice, heads: slice) -> State | None:
+    """The state before block ``number``."""
+    if number == 0:
+        return _state_at(call, batch, heads)
+    memory, normaliser, stabiliser = (
+        x[number - 1, batch, heads] if x.numel() else None
+        for x in (result.memories, result.normalisers, result.stabilisers)
+    )
+    assert memory is not None
+    return State(memory, normaliser, stabiliser)
+
+
+def _state_at(call: Call, batch: slice, heads: slice) -> State | None:
+    if call.memory is None:
+        return None
+    return State(call.memory[batch, heads], _part(call.normaliser, batch, heads), _part(call.stabiliser, batch, heads))
+
+
+def _put_state(whole: Sequence[Tensor], state: State, index: tuple[int | slice, ...]) -> None:
+    for to, part in zip(whole, state, strict=True):
+        if part is not None:
+            to[index] = part
+
+
+def _groups(call: Call) -> list[tuple[slice, slice]]:
+    """The sequences and heads that are worked on together."""
+    batch, heads, length, _ = call.q.shape
+    if heads == 0:
+        return []
+    elements = BLOCK_ELEMENTS.get(call.q.device.type, OTHER_BLOCK_ELEMENTS)
+    rows = max(1, elements // (call.features * min(length, CHUNK_SIZE * BLOCK_CHUNKS)))
+    if rows < heads:
+        return [(slice(b, b + 1), slice(h, min(h + rows, heads))) for b in range(batch) for h in range(0, heads, rows)]
+    step = rows // heads
+    return [(slice(b, min(b + step, batch)), slice(0, heads)) for b in range(0, batch, step)]
