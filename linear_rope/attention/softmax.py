@@ -22,11 +22,11 @@ from linear_rope.positions.tokens import Positions, aligned_positions, check_pos
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import savable
 from linear_rope.tracing import has_tangent
 
 
-@savable
+@savable()
 class KeyValueCache(NamedTuple):
     """What a causal softmax attention carries from token to token; it grows by one key and value a token.
 
@@ -45,16 +45,8 @@ class KeyValueCache(NamedTuple):
     faded: Tensor | None = None
     carried: Carried = Carried()
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeyValueCache":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
 
-    def detach(self) -> "KeyValueCache":
-        """Without the graph that made it, to go on from without differentiating what came before."""
-        return detached(self)
-
-
-@savable
+@savable()
 class KeysAndValues(NamedTuple):
     """A context that softmax attention reads.
 
@@ -66,14 +58,6 @@ class KeysAndValues(NamedTuple):
     k: Tensor
     v: Tensor
     key_padding_mask: Tensor | None
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeysAndValues":
-        """On another device, in another dtype."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "KeysAndValues":
-        """Without the graph that made it."""
-        return detached(self)
 
 
 class SoftmaxRoPEAttention(RoPEAttention):
