@@ -15,6 +15,7 @@ from mkdocs.structure.pages import Page
 PROJECT = Path(__file__).parents[1]
 SHOWN = ("results/CLAIMS.md", "results/README.md", "results/reference/*/report.md", "results/reference/*/figures/*.png")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+FILE = re.compile(r"^(```\w+) ([\w/.-]+)$", re.MULTILINE)  # the file that a block of code is
 IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]+)" ?/?>')
 ROLE = re.compile(r":\w+:<code>~?(?:[\w.]+\.)?(\w+)</code>")
 
@@ -42,6 +43,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return text
         return f"{picture}[{text}]({relpath(target, place.parent)}{anchor or ''})"
 
+    markdown = FILE.sub(r'\1 title="\2"', markdown)
     # What stands in a block of code is no link.
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in parts)

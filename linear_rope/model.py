@@ -47,8 +47,9 @@ class CausalLM(Stack):
         Args:
             tokens: (B, N) int64.
             key_padding_mask: (B, N) bool, True at padding.
-            segment_ids, cu_seqlens: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token
-                of a segment predicts is not the first one of the next.
+            segment_ids: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token of a
+                segment predicts is not the first one of the next.
+            cu_seqlens: the same for B = 1.
 
         Returns:
             (B, N, vocab_size) logits.

@@ -44,9 +44,9 @@ class GatedDelta(RoPEAttention):
     is before the division. Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
     another number of chunks, and ``torch.export`` takes one length.
 
+    What is not told of here is as in :class:`LinearRoPEAttention`.
+
     Args:
-        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as in
-            :class:`LinearRoPEAttention`.
         rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
         causal: has to be True.
         decay: as there; "gate", the token's, is the default.

@@ -79,9 +79,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
-        decay, rope_angles, local_conv, short_conv, qk_norm: as in :class:`LinearRoPEAttention`. ln a_t summed from a
-            key to the query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025,
-            arXiv 2503.02130). It makes a bias of B·H·N·K numbers.
+        decay: as in :class:`LinearRoPEAttention`, as all that is not told of here. ln a_t summed from a key to the
+            query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
+            2503.02130). It makes a bias of B·H·N·K numbers.
         score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
             "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
             makes B·H·N·K scores; positions are integers, and there is no context.

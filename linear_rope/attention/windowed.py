@@ -54,10 +54,10 @@ class WindowedFavor(RoPEAttention):
     Padding is left out: the window counts unpadded tokens. Shorter and longer sequences than the window are different
     programs: ``torch.compile`` makes more than one graph, and ``torch.export`` takes one length.
 
+    ``num_features``, ``redraw_every`` and ``seed`` are those of :class:`FavorPlus`; what else is not told of here is as
+    in :class:`LinearRoPEAttention`.
+
     Args:
-        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv,
-            qk_norm: as in :class:`LinearRoPEAttention`.
-        num_features, redraw_every, seed: of :class:`FavorPlus`.
         rope: "before" or "none"; after the map nothing but FAVOR+ could be rotated.
         causal: has to be True.
         window: W, tokens of the window, the present one among them.

@@ -48,6 +48,8 @@ def linear_attention(
     Outputs and gradients are those of the whole sequence in one process. What several processes hold a copy of, such
     as a feature map's parameters, gets in each the gradient from its own part: the sum over the group is the whole's.
 
+    ``rope``, ``denominator``, ``causal``, ``rope_base`` and ``rope_scaling`` are as there, the same in every process.
+
     Args:
         q: (B, H, N, D) queries of this part, N ≥ 1.
         k: (B, H, K, D) keys of this part.
@@ -60,7 +62,6 @@ def linear_attention(
         log_decay: (B, H, N), of this part.
         angles: (B, H, N, width / 2), of this part.
         implementation: "chunked", "native" or "auto".
-        rope, denominator, causal, rope_base, rope_scaling: as there, and the same in every process.
 
     Returns:
         (B, H, N, Dv), this part's.
