@@ -1,7 +1,7 @@
 """Labelled examples: tables of texts and what is to be said of them, split for training, validation and test."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,6 +117,11 @@ def _kind(frame: "pd.DataFrame") -> Kind:
         if tuple(frame.columns) == columns:
             return kind
     raise ValueError(f"the columns are {list(frame.columns)}; give those of a kind: {list(COLUMNS.values())}")
+
+
+def names_of(classes: Mapping[str, str] | Sequence[str]) -> Mapping[str, str]:
+    """What labels of a file are called; those of a list keep their names."""
+    return classes if isinstance(classes, Mapping) else dict(zip(classes, classes, strict=True))
 
 
 def cut(frame: "pd.DataFrame", by: Sequence[str], shares: Sequence[float]) -> "list[pd.DataFrame]":
