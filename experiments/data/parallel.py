@@ -24,6 +24,8 @@ class Translations(Files):
     """lines of each pair"""
     content: Mapping[str, str] = field(default_factory=dict)
     """by names: sha256 of what is in files"""
+    language: str = ""
+    """of the targets, as in ISO 639-1; BLEU of some needs another tokenizer"""
     escaped: bool = False
     """whether escapes of a tokenizer are undone (``&apos;`` is '), which are no part of the text"""
 
@@ -40,7 +42,8 @@ class Translations(Files):
         splits = [pd.concat(frames[:-2]), *frames[-2:]]
         if self.escaped:
             splits = [split.map(unescaped) for split in splits]
-        return examples_of(self.name, splits, source, self.note + told(table.left_out for table in tables))
+        note = self.note + told(table.left_out for table in tables)
+        return examples_of(self.name, splits, source, note, language=self.language)
 
 
 def unescaped(text: str) -> str:
