@@ -101,10 +101,10 @@ def test_those_of_installed_packages_and_of_one_that_cannot_be_imported(command,
     monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
     assert main([command]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "data set 'bad' cannot be loaded (ModuleNotFoundError: No module named 'no')" in told
+    assert "data set 'bad' cannot be imported (ModuleNotFoundError: No module named 'no')" in told
     assert ("My text." if command != "doctor" else "mine here: made by its own code") in told
     assert load_corpus("mine", may_download=False).describe().bytes == 300
-    with pytest.raises(ValueError, match=r"cannot be loaded \(ModuleNotFoundError: .*mend or remove"):
+    with pytest.raises(ValueError, match=r"cannot be imported \(ModuleNotFoundError: .*mend or remove"):
         load_corpus("bad")
 
 
