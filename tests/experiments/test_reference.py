@@ -1,47 +1,18 @@
 """The committed results are what their records say."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from experiments.analysis.references import REFERENCES
-from experiments.cli import main
 from experiments.data.registry import DATA_SETS
-from experiments.figures import style as plots
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
 from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
-
-QUICK = ("copying",)
-SLOW = ("convergence", "forgetting-imdb", "features", "speed", "state-tracking-s3-16")
-"""the rest is left to .ci/full"""
-
-
-def marks(name):
-    return [] if name in QUICK else [pytest.mark.slow] if name in SLOW else [pytest.mark.slow, pytest.mark.full]
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COMPARISONS])
-def test_tables_are_rebuilt_from_the_committed_records(tmp_path, monkeypatch, name):
-    # Nothing here looks at figures, which take most of the time.
-    def save_nothing(make, directory, stem):
-        directory.mkdir(exist_ok=True)
-        (directory / f"{stem}.svg").write_text("<svg/>")
-
-    monkeypatch.setattr(plots, "save_figure", save_nothing)
-    copy = tmp_path / name
-    shutil.copytree(REFERENCE / name, copy)
-    tables = ("summary.csv", "report.md")
-    for table in tables:
-        (copy / table).unlink()
-    assert main(["report", str(copy)]) == 0
-    for table in tables:
-        assert (copy / table).read_text() == (REFERENCE / name / table).read_text(), table
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
