@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from experiments.analysis.references import REFERENCES
+from experiments.cli import main
 from experiments.data.registry import DATA_SETS
 from experiments.presets import get_preset
 from experiments.records.record import read_comparison, run_status
@@ -13,6 +15,28 @@ from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 COMPARISONS = sorted(path.parent.name for path in REFERENCE.glob("*/comparison.json"))
+
+
+def files_of(root):
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def content_of(path):
+    """What a file of packed results says, whatever version of pyarrow wrote it."""
+    if path.suffix != ".parquet":
+        return path.read_bytes()
+    return parquet.read_table(path).to_pydict(), (parquet.read_metadata(path).metadata or {}).get(b"statuses")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "copying" else pytest.mark.slow) for name in COMPARISONS]
+)
+def test_the_reference_is_packed_and_packed_again_it_says_the_same(tmp_path, name):
+    assert main(["pack", str(REFERENCE / name), "--out", str(tmp_path)]) == 0
+    assert files_of(tmp_path) <= files_of(REFERENCE / name)
+    assert not any(path.endswith("status.json") for path in files_of(REFERENCE / name))
+    for path in files_of(tmp_path):
+        assert content_of(tmp_path / path) == content_of(REFERENCE / name / path), path
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
