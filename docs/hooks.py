@@ -21,6 +21,7 @@ SHOWN = (
 )
 """reports are there once `report` has made them: a link to the folder of a comparison leads to its report"""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+FILE = re.compile(r"^(```\w+) ([\w/.-]+)$", re.MULTILINE)  # the file that a block of code is
 IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]+)" ?/?>')
 ROLE = re.compile(r":\w+:<code>~?(?:[\w.]+\.)?(\w+)</code>")
 
@@ -49,6 +50,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]  # a mistake, of which --strict tells
         return text
 
+    markdown = FILE.sub(r'\1 title="\2"', markdown)
     # What stands in a block of code is no link.
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in parts)

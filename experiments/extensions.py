@@ -88,8 +88,8 @@ class Registry(Mapping[str, T], Generic[T]):
 
 @lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Those of installed packages by name, read once for each ``sys.path``: that takes a while."""
-    return {point.name: point for point in entry_points(group=group)}
+    """Those of installed packages by name, in its order; read once for each ``sys.path``: that takes a while."""
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
 
 
 def choices(name: str, names: list[str]) -> str:

@@ -20,7 +20,7 @@ from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
 from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs, with_baseline
+from experiments.records.store import check_runs, commands_of, with_baseline
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
@@ -86,6 +86,8 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "answer": evidence.answer,
             "setting": setting(comparison, study.measured),
             "comparison": comparison,
+            "commands": "\n".join(commands_of(comparison)),
+            "these": "These commands, one after the other," if len(commands_of(comparison)) > 1 else "",
             "settings": settings(comparison),
             "table": rows_of(main),
             "below": f"{how_to_read(main, summary, comparison)} {study.said(study.table_note)}".strip(),

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from inspect import signature
 
-import torch
-
 from linear_rope.checks import check_weights_are_known
 from linear_rope.entry_points import find_by_name
-from linear_rope.features.base import FeatureMap, Formula, FormulaCall
-from linear_rope.features.elementwise import EluFormula, EluPlusOne, GivenFormula, ReluFeatures, ReluFormula
+from linear_rope.features.base import FeatureMap, Formula
+from linear_rope.features.elementwise import EluFormula, EluPlusOne, ReluFeatures, ReluFormula
 from linear_rope.features.favor import FavorFormula, FavorPlus
 from linear_rope.features.hedgehog import Hedgehog
 from linear_rope.features.taylor import Taylor
@@ -29,22 +27,16 @@ FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
 }
 """called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
 
-FORMULAS: dict[str, Callable[..., Formula]] = {
+FORMULAS: dict[str, type[Formula]] = {
     "favor+": FavorFormula,
     "elu+1": EluFormula,
     "relu": ReluFormula,
-    "given": GivenFormula,
+    "given": Formula,
 }
 """derivatives by hand; called with the constant, if any, and the numbers of a FormulaCall"""
 
 RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in signature(make).parameters)
 """the names of those with random features"""
-
-
-def make_formula(call: FormulaCall, dtype: torch.dtype) -> Formula:
-    """The formula of a call, computed in ``dtype``."""
-    constants = () if call.constant is None else (call.constant.to(dtype),)
-    return FORMULAS[call.name](*constants, *call.numbers)
 
 
 def find_feature_map(name: str, *, otherwise: str = "") -> Callable[..., FeatureMap]:

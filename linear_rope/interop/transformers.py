@@ -89,7 +89,8 @@ def convert(
     Args:
         model: its attentions are asked for through transformers' ``AttentionInterface``.
         feature_map: a name, or a :class:`FeatureMap` of which each attention gets a copy.
-        num_features, seed: as of :func:`register`.
+        num_features: as of :func:`register`.
+        seed: as there.
 
     Returns:
         ``model``.

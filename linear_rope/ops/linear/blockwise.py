@@ -23,8 +23,9 @@ from linear_rope.ops.linear.call import (
 )
 from linear_rope.ops.linear.call import empty_result as any_result
 from linear_rope.ops.linear.chunked import BLOCK_CHUNKS, CHUNK_SIZE, TermGradients, block_gradients, block_sums, blocks
-from linear_rope.ops.linear.recurrent import State
-from linear_rope.ops.linear.terms import Sums, Terms, attention_output
+from linear_rope.ops.linear.definition import attention_output
+from linear_rope.ops.linear.rotated_features import rotated_features
+from linear_rope.ops.linear.state import State
 from linear_rope.positions.rotary import rotate
 
 # Elements of the features of one block: 4 MB of float32 are about what a processor caches; a GPU wants large batches.
@@ -57,7 +58,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
         call,
         weights=new(batch, heads, length, CHUNK_SIZE),
         memories=new(later, batch, heads, call.features, call.v.shape[-1]),
-        normalisers=new(later, batch, heads, call.features, exists=call.has_total),
+        key_sums=new(later, batch, heads, call.features, exists=call.has_denominator),
         stabilisers=new(later, batch, heads, 1, exists=call.has_scale, dtype=call.exact),
     )
 
@@ -70,18 +71,17 @@ def attend(call: Call, *, keep: bool) -> Result:
         for number, positions in enumerate(blocks(call.q.shape[2])):
             at = Region(batch, heads, positions)
             if keep and number and state is not None:
-                _put_state((result.memories, result.normalisers, result.stabilisers), state, (number - 1, batch, heads))
-            terms, _ = _terms(call, formula, at)
-            sums, state, weights = block_sums(terms, state)
-            result.output[at] = attention_output(sums, terms.query_scale)
-            if sums.denominator is not None:
-                result.total[at] = sums.denominator
-            if sums.scale is not None:
-                result.scale[at] = sums.scale
+                _put_state((result.memories, result.key_sums, result.stabilisers), state, (number - 1, batch, heads))
+            features = _block(call, formula, at).features
+            sums, state, weights = block_sums(features, state)
+            result.output[at] = attention_output(sums, features.query_scale)
+            for to, x in zip((result.denominator, result.scale), sums[1:], strict=True):
+                if x is not None:
+                    to[at] = x
             if keep:
                 _weights_at(result.weights, at).copy_(weights.view(_weights_at(result.weights, at).shape))
         assert state is not None
-        _put_state((result.memory, result.normaliser, result.stabiliser), state, (batch, heads))
+        _put_state((result.memory, result.key_sum, result.stabiliser), state, (batch, heads))
     return result
 
 
@@ -89,22 +89,21 @@ def differentiate(
     call: Call,
     result: Result,
     grad_output: Tensor | None,
-    grad_total: Tensor | None,
+    grad_denominator: Tensor | None,
     grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
+    grad_key_sum: Tensor | None,
 ) -> Gradients:
-    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    """Backward: from the gradients of the result's output, denominator, memory and key_sum."""
     if grad_output is None:
         grad_output = torch.zeros_like(result.output)
     gradients, formula = empty_gradients(call), call.make_formula()
-    exponents = result.total.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
-    of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, STRETCH)
-    back = call._replace(q_rotation=_inverse(call.q_rotation), k_rotation=_inverse(call.k_rotation))
+    exponents = result.denominator.new_zeros(2, *call.q.shape[:3], dtype=call.dtype) if call.has_exponents else None
+    of_states = new_exponents_of_states(call, result, grad_memory, grad_key_sum, STRETCH)
     stretches = list(enumerate(blocks(call.q.shape[2])))
     for batch, heads in _groups(call):
         after = None
         if grad_memory is not None:
-            after = State(grad_memory[batch, heads], _part(grad_normaliser, batch, heads), None)
+            after = State(grad_memory[batch, heads], _part(grad_key_sum, batch, heads), None)
         for number, positions in reversed(stretches):
             at = Region(batch, heads, positions)
             if call.log_decay is not None and positions.stop % STRETCH == 0 and number + 1 < len(stretches):
@@ -112,25 +111,26 @@ def differentiate(
                 state = _state_before(call, result, number + 1, batch, heads)
                 of_states[batch, heads, number : number + 1] = _exponent(after, state)
             state = _state_before(call, result, number, batch, heads)
-            terms, mapped = _terms(call, formula, at)
-            total = result.total[at] if terms.has_denominator else None
+            block = _block(call, formula, at)
+            terms = block.features
+            denominator = result.denominator[at] if call.has_denominator else None
             scale = result.scale[at] if result.scale.numel() else None
-            grad_sums = attention_output(Sums(grad_output[at].to(call.dtype), total, scale), terms.query_scale)
-            of_total = None
-            if terms.has_denominator:
-                of_total = -(grad_sums * result.output[at]).sum(-1)
-                if grad_total is not None:
-                    of_total += grad_total[at]
+            grad_sums = attention_output((grad_output[at].to(call.dtype), denominator, scale), terms.query_scale)
+            of_denominator = None
+            if call.has_denominator:
+                of_denominator = -(grad_sums * result.output[at]).sum(-1)
+                if grad_denominator is not None:
+                    of_denominator += grad_denominator[at]
             weights = _weights_at(result.weights, at).flatten(0, 2)
-            of_terms, after = block_gradients(terms, weights, state, grad_sums, of_total, after)
+            of_terms, after = block_gradients(terms, weights, state, grad_sums, of_denominator, after)
             if exponents is not None:
                 exponents[0][at], exponents[1][at] = _exponents(terms, of_terms)
-            _put_inputs(gradients, back, formula, mapped, of_terms, at)
+            _put_inputs(gradients, formula, block, of_terms, at)
         assert after is not None
         if gradients.memory is not None:
             gradients.memory[batch, heads] = after.memory
-        if gradients.normaliser is not None and after.normaliser is not None:
-            gradients.normaliser[batch, heads] = after.normaliser
+        if gradients.key_sum is not None and after.key_sum is not None:
+            gradients.key_sum[batch, heads] = after.key_sum
     if exponents is not None:
         put_exponents(gradients, call, exponents[0], exponents[1], of_states, STRETCH)
     return gradients
@@ -140,51 +140,45 @@ def _exponent(grad: State, state: State | None) -> Tensor | float:
     """The gradient (b, h, 1) of the exponent of a state, from that of the state."""
     assert state is not None
     of_memory = dot(grad.memory, state.memory)
-    return of_memory if state.normaliser is None else of_memory + dot(grad.normaliser, state.normaliser)
+    return of_memory if state.key_sum is None else of_memory + dot(grad.key_sum, state.key_sum)
 
 
-class _Mapped(NamedTuple):
-    """A block's inputs of the formula and its features before a rotation: (B, H, L, ·)."""
+class _Block(NamedTuple):
+    """A block of positions (B, H, L, ·).
 
-    q_input: Tensor
-    k_input: Tensor
+    Attributes:
+        mapped: the call's own tensors, and what the formula maps.
+        q, k: φ(q) and φ(k).
+        features: what is summed.
+    """
+
+    mapped: Call
     q: Tensor
     k: Tensor
+    features: Call
 
 
-def _terms(call: Call, formula: Formula, at: Region) -> tuple[Terms, _Mapped]:
-    """What is summed over a block."""
+def _block(call: Call, formula: Formula, at: Region) -> _Block:
     q, k, v = (x[at].to(call.dtype).contiguous() for x in (call.q, call.k, call.v))
-    (q_values, query_scale), (k_values, key_scale) = formula.features(q), formula.features(k)
-    query_scale = _scale_at(call.query_scale, query_scale, at)
-    key_scale = _scale_at(call.key_scale, key_scale, at)
-    padding = _padding_at(call, at)
-    if padding is not None:
-        k_values = k_values.masked_fill(padding, 0)
-        if key_scale is not None:
-            key_scale = key_scale.masked_fill(padding.squeeze(-1), torch.finfo(call.dtype).min)
-    mapped = _Mapped(q, k, q_values, k_values)
-    denominator_q, denominator_k = _part(call.denominator_q, *at), _part(call.denominator_k, *at)
-    if call.q_rotation is not None and call.k_rotation is not None:
-        if call.denominator == "unrotated":
-            denominator_q, denominator_k = q_values, k_values
-        q_values = _rotated(q_values, call.q_rotation, at)
-        k_values = _rotated(k_values, call.k_rotation, at)
-    terms = Terms(
-        q=q_values,
-        k=k_values,
-        v=v,
-        denominator_q=denominator_q,
-        denominator_k=denominator_k,
-        has_denominator=call.denominator != "none",
-        query_scale=query_scale,
-        key_scale=key_scale,
+    part = Call(
+        q,
+        k,
+        v,
+        denominator_q=_part(call.denominator_q, *at),
+        denominator_k=_part(call.denominator_k, *at),
+        query_scale=_part(call.query_scale, *at),
+        key_scale=_part(call.key_scale, *at),
         log_decay=_part(call.log_decay, *at),
+        padding=None if call.padding is None else call.padding[at.batch, :, at.positions],
+        q_rotation=_rotation_at(call.q_rotation, at),
+        k_rotation=_rotation_at(call.k_rotation, at),
+        denominator=call.denominator,
     )
-    return terms, mapped
+    of_q, of_k = formula.features(q), formula.features(k)
+    return _Block(part, of_q.values, of_k.values, rotated_features(part, of_q, of_k, v))
 
 
-def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
+def _exponents(terms: Call, of: TermGradients) -> tuple[Tensor, Tensor]:
     """The gradients (B, H, L) of each query's, and of each key's, own exponent.
 
     What multiplies a whole vector has the gradient Σ vector · gradient, wherever the vector is used.
@@ -199,52 +193,35 @@ def _exponents(terms: Terms, of: TermGradients) -> tuple[Tensor, Tensor]:
     return of_q, of_k
 
 
-def _put_inputs(
-    gradients: Gradients, back: Call, formula: Formula, mapped: _Mapped, of: TermGradients, at: Region
-) -> None:
-    """The gradients of what is mapped, of values and of a denominator's own features; overwrites its arguments.
-
-    Args:
-        back: the call, with rotations that turn the other way.
-    """
-    grad_q, grad_k, padding = of.q, of.k, _padding_at(back, at)
-    if back.q_rotation is not None and back.k_rotation is not None:
-        grad_q = _rotated(grad_q, back.q_rotation, at)
-        grad_k = _rotated(grad_k, back.k_rotation, at)
+def _put_inputs(gradients: Gradients, formula: Formula, block: _Block, of: TermGradients, at: Region) -> None:
+    """The gradients of what is mapped, of values and of a denominator's own features; overwrites its arguments."""
+    call, grad_q, grad_k = block.mapped, of.q, of.k
+    if call.q_rotation is not None and call.k_rotation is not None:
+        grad_q, grad_k = rotate(grad_q, _inverse(call.q_rotation)), rotate(grad_k, _inverse(call.k_rotation))
     if of.denominator_q is not None and of.denominator_k is not None:
         if gradients.denominator_q is not None and gradients.denominator_k is not None:
             gradients.denominator_q[at], gradients.denominator_k[at] = of.denominator_q, of.denominator_k
         else:
             grad_q.add_(of.denominator_q)
             grad_k.add_(of.denominator_k)
-    if padding is not None:
-        grad_k.masked_fill_(padding, 0)
-    gradients.q[at] = formula.gradient(mapped.q_input, mapped.q, grad_q)
-    gradients.k[at] = formula.gradient(mapped.k_input, mapped.k, grad_k)
+    if call.padding is not None:
+        grad_k.masked_fill_(call.padding, 0)
+    gradients.q[at] = formula.gradient(call.q, block.q, grad_q)
+    gradients.k[at] = formula.gradient(call.k, block.k, grad_k)
     gradients.v[at] = of.v
 
 
-def _rotated(x: Tensor, rotation: Tensor, at: Region) -> Tensor:
+def _rotation_at(rotation: Tensor | None, at: Region) -> Tensor | None:
     # One for all sequences, or one each.
-    batch = slice(None) if rotation.shape[0] == 1 else at.batch
-    return rotate(x, rotation[batch, :, at.positions])
+    return None if rotation is None else rotation[slice(None) if rotation.shape[0] == 1 else at.batch, :, at.positions]
 
 
-def _inverse(rotation: Tensor | None) -> Tensor | None:
-    return None if rotation is None else torch.stack((rotation[..., 0], -rotation[..., 1]), dim=-1)
+def _inverse(rotation: Tensor) -> Tensor:
+    return torch.stack((rotation[..., 0], -rotation[..., 1]), dim=-1)
 
 
 def _part(x: Tensor | None, *at: slice) -> Tensor | None:
     return None if x is None else x[at].contiguous()
-
-
-def _padding_at(call: Call, at: Region) -> Tensor | None:
-    return None if call.padding is None else call.padding[at.batch, :, at.positions]
-
-
-def _scale_at(given: Tensor | None, own: Tensor | None, at: Region) -> Tensor | None:
-    """The scale of given features, or the formula's own (B, H, L, 1)."""
-    return own.squeeze(-1) if own is not None else _part(given, *at)
 
 
 def _weights_at(weights: Tensor, at: Region) -> Tensor:
@@ -258,18 +235,18 @@ def _state_before(call: Call, result: Result, number: int, batch: slice, heads: 
     """The state before block ``number``."""
     if number == 0:
         return _state_at(call, batch, heads)
-    memory, normaliser, stabiliser = (
+    memory, key_sum, stabiliser = (
         x[number - 1, batch, heads] if x.numel() else None
-        for x in (result.memories, result.normalisers, result.stabilisers)
+        for x in (result.memories, result.key_sums, result.stabilisers)
     )
     assert memory is not None
-    return State(memory, normaliser, stabiliser)
+    return State(memory, key_sum, stabiliser)
 
 
 def _state_at(call: Call, batch: slice, heads: slice) -> State | None:
     if call.memory is None:
         return None
-    return State(call.memory[batch, heads], _part(call.normaliser, batch, heads), _part(call.stabiliser, batch, heads))
+    return State(call.memory[batch, heads], _part(call.key_sum, batch, heads), _part(call.stabiliser, batch, heads))
 
 
 def _put_state(whole: Sequence[Tensor], state: State, index: tuple[int | slice, ...]) -> None:

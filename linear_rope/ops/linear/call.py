@@ -7,67 +7,76 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.features.base import Formula, FormulaCall
-from linear_rope.features.registry import make_formula
+from linear_rope.features.base import FeatureMap, Formula
+from linear_rope.features.elementwise import GIVEN
+from linear_rope.features.registry import FORMULAS
 
 
 def computed_in(*tensors: Tensor) -> torch.dtype:
     """float32, or float64 if one of them is."""
-    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+    return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
 
 
 class Call(NamedTuple):
-    """One call of the operator; B batch, H heads, N positions, D and Dv widths, M features.
+    """One attention call; B batch, H heads, N queries, K keys, D and Dv widths, M features.
+
+    :func:`linear_rope.ops.linear.prepare.prepare` makes it of what a user gives; where it has a ``feature_map``,
+    :mod:`linear_rope.ops.linear.rotated_features` makes one of features of it, or one that the operator maps itself.
 
     Attributes:
-        q, k: (B, H, N, D) what the formula maps. Where it is not causal there can be another number of keys, and all
-            that belongs to keys has it.
-        v: (B, H, N, Dv).
-        denominator_q, denominator_k: (B, H, N, M) of the denominator, where q and k are features that were rotated.
-        query_scale, key_scale: (B, H, N) logarithms of the scales of given features.
-        log_decay: (B, H, N) ln a_t ≤ 0.
-        padding: (B, 1, N, 1) bool.
-        q_rotation, k_rotation: of the features, (1 or B, 1, N, M / 2, 2).
-        memory, normaliser, stabiliser: the state before the first position, as in State.
+        q: (B, H, N, D) what is mapped, or features (B, H, N, M).
+        k: (B, H, K, D) or (B, H, K, M); zero at padding. Causal calls have N = K.
+        v: (B, H, K, Dv), zero at padding.
+        denominator_q, denominator_k: features of the denominator, where q and k are features that were rotated.
+        query_scale, key_scale: (B, H, N) and (B, H, K), logarithms of the scales of given features; g_j of
+            :mod:`linear_rope.ops.linear.definition`, the most negative number at padding.
+        log_decay: (B, H, N) ln a_t ≤ 0, zero at padding.
+        padding: (B, 1, K, 1) bool, True at padding.
+        q_rotation, k_rotation: cosine and sine of each pair's angle, by which features turn: (1 or B, 1, N, M / 2, 2),
+            and before the operator what can be broadcast to (B, H, N, M / 2, 2).
+        memory, key_sum, stabiliser: the state before the first position, as in State.
         constant, numbers, formula: of a FormulaCall.
         denominator: "unrotated", "rotated" or "none".
-        causal: False where every query sees every key; then there is no decay and no state before, no ``scale`` in the
-            result, and no gradient from the state in it. Native and Triton implementations have that.
+        causal: False where every query sees every key; then the operator takes no decay and no state before, and gives
+            no ``scale`` and no gradient from the state after. Native and Triton implementations have that.
         implementation: "chunked", "native", "triton" or "auto".
+        feature_map: by which q and k are still to be mapped; the operator takes none.
+        turns_inputs: with a feature map, whether the rotations are of q and k, and not of their features.
     """
 
     q: Tensor
     k: Tensor
     v: Tensor
-    denominator_q: Tensor | None
-    denominator_k: Tensor | None
-    query_scale: Tensor | None
-    key_scale: Tensor | None
-    log_decay: Tensor | None
-    padding: Tensor | None
-    q_rotation: Tensor | None
-    k_rotation: Tensor | None
-    memory: Tensor | None
-    normaliser: Tensor | None
-    stabiliser: Tensor | None
-    constant: Tensor | None
-    numbers: Sequence[float]
-    formula: str
-    denominator: str
+    denominator_q: Tensor | None = None
+    denominator_k: Tensor | None = None
+    query_scale: Tensor | None = None
+    key_scale: Tensor | None = None
+    log_decay: Tensor | None = None
+    padding: Tensor | None = None
+    q_rotation: Tensor | None = None
+    k_rotation: Tensor | None = None
+    memory: Tensor | None = None
+    key_sum: Tensor | None = None
+    stabiliser: Tensor | None = None
+    constant: Tensor | None = GIVEN.constant
+    numbers: Sequence[float] = GIVEN.numbers
+    formula: str = GIVEN.name
+    denominator: str = "unrotated"
     causal: bool = True
     implementation: str = "auto"
+    feature_map: FeatureMap | None = None
+    turns_inputs: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
-        """What everything is computed in: float32, or float64 for float64 inputs."""
-        return computed_in(self.q, self.k, self.v)
+        """What everything is computed in: float32, or float64 for float64 inputs or a map that needs it."""
+        wide = self.feature_map is not None and self.feature_map.precision == torch.float64
+        return torch.float64 if wide else computed_in(self.q, self.k, self.v)
 
     @property
     def features(self) -> int:
         """M."""
-        if self.constant is not None:
-            return (1 + any(map(bool, self.numbers[:2]))) * self.constant.shape[0]
-        return self.q.shape[-1] * (2 if self.formula == "elu+1" and self.numbers[0] else 1)
+        return FORMULAS[self.formula].count(self.q.shape[-1], self.constant, self.numbers)
 
     @property
     def exact(self) -> torch.dtype:
@@ -77,14 +86,19 @@ class Call(NamedTuple):
         return torch.float64 if wide and self.q.device.type != "mps" else self.dtype
 
     @property
-    def has_total(self) -> bool:
-        """Whether there is a denominator."""
+    def has_denominator(self) -> bool:
+        """Whether the output is a quotient."""
         return self.denominator != "none"
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the denominator is the sum of the numerator's own weights; of features."""
+        return self.has_denominator and self.denominator_q is None
 
     @property
     def has_scale(self) -> bool:
         """Whether keys have a scale."""
-        return self.key_scale is not None or self.formula == "favor+"
+        return self.key_scale is not None or FORMULAS[self.formula].has_scale
 
     @property
     def has_exponents(self) -> bool:
@@ -92,8 +106,9 @@ class Call(NamedTuple):
         return any(x is not None for x in (self.query_scale, self.key_scale, self.log_decay))
 
     def make_formula(self) -> Formula:
-        """The feature map."""
-        return make_formula(FormulaCall(self.formula, self.constant, list(self.numbers)), self.dtype)
+        """The feature map by hand, computed in :attr:`dtype`."""
+        constants = () if self.constant is None else (self.constant.to(self.dtype),)
+        return FORMULAS[self.formula](*constants, *self.numbers)
 
 
 class Result(NamedTuple):
@@ -101,22 +116,22 @@ class Result(NamedTuple):
 
     Attributes:
         output: (B, H, N, Dv), the quotient, or the sum where there is no denominator.
-        total: (B, H, N) the denominators.
-        scale: (B, H, N) c_i of :mod:`linear_rope.ops.linear.terms`.
-        memory, normaliser, stabiliser: the state after the last position.
+        denominator: (B, H, N).
+        scale: (B, H, N) c_i of :mod:`linear_rope.ops.linear.definition`.
+        memory, key_sum, stabiliser: the state after the last position.
         weights: (B, H, N, C) inside chunks, for the backward pass.
-        memories, normalisers, stabilisers: the state before each block but the first, (blocks, B, H, ...).
+        memories, key_sums, stabilisers: the state before each block but the first, (blocks, B, H, ...).
     """
 
     output: Tensor
-    total: Tensor
+    denominator: Tensor
     scale: Tensor
     memory: Tensor
-    normaliser: Tensor
+    key_sum: Tensor
     stabiliser: Tensor
     weights: Tensor
     memories: Tensor
-    normalisers: Tensor
+    key_sums: Tensor
     stabilisers: Tensor
 
 
@@ -129,14 +144,14 @@ def empty_result(call: Call, **kept: Tensor) -> Result:
     batch, heads, length, _ = call.q.shape
     width, features, dtype, exact = call.v.shape[-1], call.features, call.dtype, call.exact
     new, nothing = partial(torch.empty, device=call.q.device), (0,)
-    has_total, has_scale = call.has_total, call.has_scale
+    has_denominator, has_scale = call.has_denominator, call.has_scale
     return Result(
         # In this layout merging the heads copies nothing.
         output=new((batch, length, heads, width), dtype=dtype).transpose(1, 2),
-        total=new((batch, heads, length) if has_total else nothing, dtype=dtype),
+        denominator=new((batch, heads, length) if has_denominator else nothing, dtype=dtype),
         scale=new((batch, heads, length) if has_scale and call.causal else nothing, dtype=exact),
         memory=new((batch, heads, features, width), dtype=dtype),
-        normaliser=new((batch, heads, features) if has_total else nothing, dtype=dtype),
+        key_sum=new((batch, heads, features) if has_denominator else nothing, dtype=dtype),
         stabiliser=new((batch, heads, 1) if has_scale else nothing, dtype=exact),
         **{name: new(nothing, dtype=dtype) for name in KEPT} | kept,
     )
@@ -150,21 +165,13 @@ def check_partners(call: Call) -> None:
         raise ValueError(f'denominator_q is given, and denominator is {call.denominator!r}; give "unrotated"')
     if (call.q_rotation is None) != (call.k_rotation is None):
         raise ValueError("one of q_rotation and k_rotation is None, the other not; give both or none")
-    if (call.formula == "favor+") != bool(call.constant is not None and call.constant.numel()):
+    if FORMULAS[call.formula].has_constant != bool(call.constant is not None and call.constant.numel()):
         came = None if call.constant is None else tuple(call.constant.shape)
         raise ValueError(f"constant is {came} with formula {call.formula!r}; give one row or more to favor+ alone")
     if not call.causal:
-        for name in ("log_decay", "memory", "normaliser", "stabiliser"):
+        for name in ("log_decay", "memory", "key_sum", "stabiliser"):
             if getattr(call, name) is not None:
                 raise ValueError(f"{name} is given, and causal is False; give causal=True, or no {name}")
-
-
-def numbers_of_map(formula: str, numbers: Sequence[float]) -> tuple[bool, bool, float]:
-    """Whether a map is hyperbolic, whether paired, and its ε."""
-    if formula == "favor+":
-        hyperbolic, paired, eps = numbers
-        return bool(hyperbolic), bool(paired), float(eps)
-    return False, formula == "elu+1" and bool(numbers[0]), float(numbers[0]) if formula == "relu" else 0.0
 
 
 class Gradients(NamedTuple):
@@ -179,7 +186,7 @@ class Gradients(NamedTuple):
     key_scale: Tensor | None
     log_decay: Tensor | None
     memory: Tensor | None
-    normaliser: Tensor | None
+    key_sum: Tensor | None
 
 
 def empty_gradients(call: Call) -> Gradients:
@@ -219,13 +226,13 @@ def _in_stretches(x: Tensor, stretch: int) -> Tensor:
 
 
 def new_exponents_of_states(
-    call: Call, result: Result, grad_memory: Tensor | None, grad_normaliser: Tensor | None, stretch: int
+    call: Call, result: Result, grad_memory: Tensor | None, grad_key_sum: Tensor | None, stretch: int
 ) -> Tensor:
     """``of_states`` of :func:`put_exponents`, of which only the last is known: float64, where the device has it."""
     batch, heads, length, _ = call.q.shape
     dtype = torch.float32 if call.q.device.type == "mps" else torch.float64
     of_states = torch.zeros(batch, heads, -(-length // stretch), dtype=dtype, device=call.q.device)
-    of_states[..., -1:] = dot(grad_memory, result.memory) + dot(grad_normaliser, result.normaliser)
+    of_states[..., -1:] = dot(grad_memory, result.memory) + dot(grad_key_sum, result.key_sum)
     return of_states
 
 

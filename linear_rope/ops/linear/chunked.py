@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.ops.linear.denominator import CHUNK_SIZE as NORMALISER_CHUNK_SIZE
-from linear_rope.ops.linear.denominator import normaliser_gradients, normaliser_sums
-from linear_rope.ops.linear.recurrent import State
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.definition import Sums
+from linear_rope.ops.linear.denominator import CHUNK_SIZE as DENOMINATOR_CHUNK_SIZE
+from linear_rope.ops.linear.denominator import denominator_gradients, denominator_sums
 from linear_rope.ops.linear.stabiliser import (
     ChunkFactors,
     Scales,
@@ -24,7 +25,7 @@ from linear_rope.ops.linear.stabiliser import (
     state_gradient,
     states_before,
 )
-from linear_rope.ops.linear.terms import Sums, Terms
+from linear_rope.ops.linear.state import State
 
 CHUNK_SIZE = 64
 # More chunks make the product that carries states along, which is quadratic in their number, a tenth of the work.
@@ -32,7 +33,7 @@ BLOCK_CHUNKS = 16
 
 
 class TermGradients(NamedTuple):
-    """The gradients of the fields of :class:`~linear_rope.ops.linear.terms.Terms` that have one."""
+    """The gradients of what a call of features holds."""
 
     q: Tensor
     k: Tensor
@@ -48,7 +49,7 @@ def blocks(length: int) -> list[slice]:
     return stretches if whole == length else [*stretches, slice(whole, length)]
 
 
-def block_sums(terms: Terms, state: State | None) -> tuple[Sums, State, Tensor]:
+def block_sums(terms: Call, state: State | None) -> tuple[Sums, State, Tensor]:
     """Sum over the keys of a block and those in ``state``; L is a multiple of C, or the only chunk is shorter.
 
     Returns:
@@ -70,29 +71,29 @@ def block_sums(terms: Terms, state: State | None) -> tuple[Sums, State, Tensor]:
     sums = sums.baddbmm_(q, states) if factors.query is None else sums.addcmul_(torch.bmm(q, states), factors.query)
     sums = sums.view(batch, heads, length, width)
 
-    denominator = normaliser = None
-    if _shares_weights(terms):
+    denominator = key_sum = None
+    if terms.shares_weights:
         sums, denominator = sums[..., :-1], sums[..., -1]
-        memory, normaliser = memory[..., :-1], memory[..., -1]
+        memory, key_sum = memory[..., :-1], memory[..., -1]
     elif terms.denominator_q is not None and terms.denominator_k is not None:
-        size = _normaliser_size(length)
+        size = _denominator_size(length)
         factors = chunk_factors(scales, length, size, terms.q)
-        carried = None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1)
-        denominator, normaliser = normaliser_sums(
+        carried = None if state is None or state.key_sum is None else state.key_sum.flatten(0, 1)
+        denominator, key_sum = denominator_sums(
             _chunks(terms.denominator_q, size), _chunks(terms.denominator_k, size), factors, carried
         )
         denominator = denominator.view(batch, heads, length)
-        normaliser = normaliser.view(batch, heads, features)
+        key_sum = key_sum.view(batch, heads, features)
     scale = _scale(terms, scales)
     return (
-        Sums(sums, denominator, scale),
-        State(memory, normaliser, None if scale is None else scale[..., -1:]),
+        (sums, denominator, scale),
+        State(memory, key_sum, None if scale is None else scale[..., -1:]),
         weights,
     )
 
 
 def block_gradients(
-    terms: Terms,
+    terms: Call,
     weights: Tensor,
     state: State | None,
     grad_numerator: Tensor,
@@ -107,7 +108,7 @@ def block_gradients(
     q, k, v = _chunks(terms.q, size), _chunks(terms.k, size), _chunks(_values(terms), size)
     width = v.shape[-1]
     grad_sums = grad_numerator
-    if _shares_weights(terms):
+    if terms.shares_weights:
         assert grad_denominator is not None
         grad_sums = torch.cat((grad_sums, grad_denominator.unsqueeze(-1)), dim=-1)
     grad_sums = _chunks(grad_sums, size)
@@ -130,30 +131,30 @@ def block_gradients(
     grad_v = grad_v.baddbmm_(weights.mT, grad_sums).view(batch, heads, length, width)
     grad_q, grad_k = grad_q.view(terms.q.shape), grad_k.view(terms.k.shape)
 
-    grad_normaliser = grad_denominator_q = grad_denominator_k = None
-    if _shares_weights(terms):
+    grad_key_sum = grad_denominator_q = grad_denominator_k = None
+    if terms.shares_weights:
         grad_v = grad_v[..., :-1]
-        grad_memory, grad_normaliser = grad_memory[..., :-1], grad_memory[..., -1]
+        grad_memory, grad_key_sum = grad_memory[..., :-1], grad_memory[..., -1]
     elif terms.denominator_q is not None and terms.denominator_k is not None:
         assert grad_denominator is not None
-        size = _normaliser_size(length)
-        carried = None if grad_after is None or grad_after.normaliser is None else grad_after.normaliser.flatten(0, 1)
-        grad_denominator_q, grad_denominator_k, grad_normaliser = normaliser_gradients(
+        size = _denominator_size(length)
+        carried = None if grad_after is None or grad_after.key_sum is None else grad_after.key_sum.flatten(0, 1)
+        grad_denominator_q, grad_denominator_k, grad_key_sum = denominator_gradients(
             _chunks(terms.denominator_q, size),
             _chunks(terms.denominator_k, size),
             chunk_factors(scales, length, size, terms.q),
-            None if state is None or state.normaliser is None else state.normaliser.flatten(0, 1),
+            None if state is None or state.key_sum is None else state.key_sum.flatten(0, 1),
             grad_denominator.reshape(-1, size),
             carried,
         )
         grad_denominator_q = grad_denominator_q.view(terms.q.shape)
         grad_denominator_k = grad_denominator_k.view(terms.k.shape)
-        grad_normaliser = grad_normaliser.view(batch, heads, features)
+        grad_key_sum = grad_key_sum.view(batch, heads, features)
     gradients = TermGradients(grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k)
-    return gradients, State(grad_memory, grad_normaliser, None)
+    return gradients, State(grad_memory, grad_key_sum, None)
 
 
-def _scale(terms: Terms, scales: Scales | None) -> Tensor | None:
+def _scale(terms: Call, scales: Scales | None) -> Tensor | None:
     """c_i, (B, H, L), as seen from each position; None for zero."""
     if scales is None or terms.key_scale is None:
         return None
@@ -167,25 +168,20 @@ def _increments(k: Tensor, v: Tensor, factors: ChunkFactors) -> Tensor:
     return torch.bmm(k.mT, scaled_v).view(-1, factors.carry.shape[-1], k.shape[-1] * v.shape[-1])
 
 
-def _shares_weights(terms: Terms) -> bool:
-    """Whether the denominator is the sum of the numerator's own weights."""
-    return terms.has_denominator and terms.denominator_q is None
-
-
-def _values(terms: Terms) -> Tensor:
+def _values(terms: Call) -> Tensor:
     # A column of ones makes the denominator one more column of the numerator's products.
-    return torch.cat((terms.v, torch.ones_like(terms.v[..., :1])), dim=-1) if _shares_weights(terms) else terms.v
+    return torch.cat((terms.v, torch.ones_like(terms.v[..., :1])), dim=-1) if terms.shares_weights else terms.v
 
 
-def _memory(terms: Terms, state: State) -> Tensor:
-    if not _shares_weights(terms):
+def _memory(terms: Call, state: State) -> Tensor:
+    if not terms.shares_weights:
         return state.memory
-    assert state.normaliser is not None
-    return torch.cat((state.memory, state.normaliser.unsqueeze(-1)), dim=-1)
+    assert state.key_sum is not None
+    return torch.cat((state.memory, state.key_sum.unsqueeze(-1)), dim=-1)
 
 
-def _normaliser_size(length: int) -> int:
-    return NORMALISER_CHUNK_SIZE if length % NORMALISER_CHUNK_SIZE == 0 else length
+def _denominator_size(length: int) -> int:
+    return DENOMINATOR_CHUNK_SIZE if length % DENOMINATOR_CHUNK_SIZE == 0 else length
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:

@@ -20,7 +20,7 @@ from linear_rope.ops.linear.stabiliser import (
 CHUNK_SIZE = 16
 
 
-def normaliser_sums(q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None) -> tuple[Tensor, Tensor]:
+def denominator_sums(q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """Sum over a block of chunks and the keys before it.
 
     Args:
@@ -40,7 +40,7 @@ def normaliser_sums(q: Tensor, k: Tensor, factors: ChunkFactors, state: Tensor |
     return sums, state_after(increments, factors, state)
 
 
-def normaliser_gradients(
+def denominator_gradients(
     q: Tensor,
     k: Tensor,
     factors: ChunkFactors,

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.ops.decay import faded, segmented_maximum
-from linear_rope.ops.linear.terms import Sums, Terms
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.definition import Sums
 from linear_rope.tracing import has_tangent
 
 CHUNK_SIZE = 64
@@ -23,13 +24,13 @@ SMALLEST_LOG_KEPT = -40.0
 """of d_t: of a long past, less than float32 resolves is left, also by a reset, and sums of d_t stay finite"""
 
 
-def fla(terms: Terms, *, causal: bool) -> Sums:
-    """The sums of :mod:`linear_rope.ops.linear.terms`, differentiable once.
+def fla(terms: Call) -> Sums:
+    """The sums of :mod:`linear_rope.ops.linear.definition`, differentiable once.
 
     Raises:
         ValueError: it is not causal, or in forward mode, or the kernel cannot be had for these tensors.
     """
-    if not causal:
+    if not terms.causal:
         raise ValueError(
             'implementation is "fla", whose kernel is causal, and causal is False; give causal=True, or '
             'implementation="auto"'
@@ -51,7 +52,7 @@ def fla(terms: Terms, *, causal: bool) -> Sums:
         denominator = _denominator(terms.denominator_q, denominator_k, log_kept)
     elif terms.has_denominator:
         denominator = _denominator(terms.q, k, log_kept)
-    return Sums(numerator.transpose(1, 2), denominator, scale)
+    return numerator.transpose(1, 2), denominator, scale
 
 
 def _kernel(like: Tensor) -> Callable[..., tuple[Tensor, Any]]:
@@ -71,7 +72,7 @@ def _kernel(like: Tensor) -> Callable[..., tuple[Tensor, Any]]:
     return chunk_simple_gla
 
 
-def _exponents(terms: Terms) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _exponents(terms: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """d_t, c_t (a constant for autograd) and g_t − c_t, each (B, H, N) or None for zero."""
     log_kept, scale, entering = terms.log_decay, None, None
     if terms.key_scale is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linear_rope.features.registry import FORMULAS
 from linear_rope.ops.linear.call import (
     Call,
     Gradients,
@@ -17,7 +18,6 @@ from linear_rope.ops.linear.call import (
     check_partners,
     empty_gradients,
     new_exponents_of_states,
-    numbers_of_map,
     put_exponents,
 )
 from linear_rope.ops.linear.call import empty_result as any_result
@@ -30,7 +30,7 @@ PANEL = 16
 LIBRARY = Path(__file__).with_name("libnative.so")
 """what setup.py makes of native.cpp, which lies in cpp/ beside it"""
 
-FORMULAS = ("given", "elu+1", "relu", "favor+")
+FORMULA_NAMES = ("given", "elu+1", "relu", "favor+")
 TYPES = {torch.float32: "float", torch.float64: "double"}
 DENOMINATORS = ("unrotated", "rotated", "none")
 NO_MEMORY = 2
@@ -60,13 +60,13 @@ class _Call(ctypes.Structure):
         *_fields(_Rows, "q k v denominator_q denominator_k"),
         *_fields(ctypes.c_void_p, "query_scale key_scale log_decay padding q_rotation k_rotation"),
         *_fields(ctypes.c_long, "q_rotation_batch k_rotation_batch"),
-        *_fields(ctypes.c_void_p, "memory normaliser stabiliser projection"),
+        *_fields(ctypes.c_void_p, "memory key_sum stabiliser projection"),
         ("output", _Rows),
-        *_fields(ctypes.c_void_p, "total new_memory new_normaliser saved scale new_stabiliser"),
+        *_fields(ctypes.c_void_p, "total new_memory new_key_sum saved scale new_stabiliser"),
         ("grad_output", _Rows),
-        *_fields(ctypes.c_void_p, "grad_total grad_new_memory grad_new_normaliser"),
+        *_fields(ctypes.c_void_p, "grad_total grad_new_memory grad_new_key_sum"),
         *_fields(_Rows, "grad_q grad_k grad_v grad_denominator_q grad_denominator_k"),
-        *_fields(ctypes.c_void_p, "of_q of_k of_states grad_memory grad_normaliser parallel"),
+        *_fields(ctypes.c_void_p, "of_q of_k of_states grad_memory grad_key_sum parallel"),
         ("threads", ctypes.c_long),
     )
 
@@ -167,7 +167,7 @@ def _sizes_and_settings(
     threads: int,
 ) -> _Call:
     """The sizes and settings of a call, which are those of many."""
-    hyperbolic, paired, eps = numbers_of_map(formula, numbers)
+    hyperbolic, paired, eps = FORMULAS[formula].settings(numbers)
     return _Call(
         size=ctypes.sizeof(_Call),
         batch=batch,
@@ -177,7 +177,7 @@ def _sizes_and_settings(
         width=width,
         values=values,
         features=features,
-        formula=FORMULAS.index(formula),
+        formula=FORMULA_NAMES.index(formula),
         denominator=DENOMINATORS.index(denominator),
         hyperbolic=hyperbolic,
         paired=paired,
@@ -214,7 +214,7 @@ class _Arguments:
         self.flat("key_scale", call.key_scale, torch.float64, *self.keys)
         self.flat("log_decay", call.log_decay, torch.float64, *self.queries)
         self.flat("padding", call.padding, torch.bool, batch, 1, self.keys[2], 1)
-        self.state(call.memory, call.normaliser, call.stabiliser)
+        self.state(call.memory, call.key_sum, call.stabiliser)
         for name, count in (("q_rotation", length), ("k_rotation", self.keys[2])):
             rotation = getattr(call, name)
             if rotation is not None:
@@ -225,10 +225,10 @@ class _Arguments:
             rows = self.features // (2 if self.c.hyperbolic or self.c.paired else 1)
             self.flat("projection", call.constant, self.dtype, rows, width)
 
-    def state(self, memory: Tensor | None, normaliser: Tensor | None, stabiliser: Tensor | None) -> None:
+    def state(self, memory: Tensor | None, key_sum: Tensor | None, stabiliser: Tensor | None) -> None:
         """The sums before the first position, or after the last."""
         self.flat("memory", memory, self.dtype, *self.memory)
-        self.flat("normaliser", normaliser, self.dtype, *self.memory[:3])
+        self.flat("key_sum", key_sum, self.dtype, *self.memory[:3])
         self.flat("stabiliser", stabiliser, torch.float64, *self.memory[:2], 1)
 
     def flat(self, name: str, x: Tensor | None, dtype: torch.dtype, *shape: float) -> None:
@@ -286,9 +286,9 @@ def attend(call: Call, *, keep: bool) -> Result:
     arguments = _Arguments(call)
     arguments.out_rows("output", result.output)
     arguments.out("new_memory", result.memory)
-    if call.has_total:
-        arguments.out("total", result.total)
-        arguments.out("new_normaliser", result.normaliser)
+    if call.has_denominator:
+        arguments.out("total", result.denominator)
+        arguments.out("new_key_sum", result.key_sum)
     exact = []
     for name, to in (("scale", result.scale), ("new_stabiliser", result.stabiliser)):
         if to.numel():
@@ -302,7 +302,7 @@ def attend(call: Call, *, keep: bool) -> Result:
 
 
 def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """The output of one position, and the memory, normaliser and stabiliser (float64) after it.
+    """The output of one position, and the memory, key_sum and stabiliser (float64) after it.
 
     :func:`attend` for decoding, where what is made around the kernel takes longer than the kernel.
     """
@@ -311,24 +311,24 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     dtype, memory = arguments.dtype, arguments.memory
     output = arguments.out_rows("output", like((batch, heads, 1, arguments.values), dtype=dtype))
     new_memory = arguments.out("new_memory", like(memory, dtype=dtype))
-    normaliser = stabiliser = None
-    if call.has_total:
-        normaliser = arguments.out("new_normaliser", like(memory[:3], dtype=dtype))
+    key_sum = stabiliser = None
+    if call.has_denominator:
+        key_sum = arguments.out("new_key_sum", like(memory[:3], dtype=dtype))
     if call.has_scale:
         stabiliser = arguments.out("new_stabiliser", like((batch, heads, 1), dtype=torch.float64))
     arguments.run("forward")
-    return output, new_memory, normaliser, stabiliser
+    return output, new_memory, key_sum, stabiliser
 
 
 def differentiate(
     call: Call,
     result: Result,
     grad_output: Tensor | None,
-    grad_total: Tensor | None,
+    grad_denominator: Tensor | None,
     grad_memory: Tensor | None,
-    grad_normaliser: Tensor | None,
+    grad_key_sum: Tensor | None,
 ) -> Gradients:
-    """Backward: from the gradients of the result's output, total, memory and normaliser; these two if causal."""
+    """Backward: from the gradients of the result's output, denominator, memory and key_sum; these two if causal."""
     gradients = empty_gradients(call)
     if not result.output.numel():
         return gradients
@@ -337,14 +337,14 @@ def differentiate(
     grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
     for name, x in (("output", result.output), ("grad_output", grad_output)):
         arguments.rows(name, x, *queries, arguments.values)
-    arguments.flat("total", result.total if call.has_total else None, call.dtype, *queries)
-    arguments.flat("grad_total", grad_total, call.dtype, *queries)
+    arguments.flat("total", result.denominator if call.has_denominator else None, call.dtype, *queries)
+    arguments.flat("grad_total", grad_denominator, call.dtype, *queries)
     arguments.flat("grad_new_memory", grad_memory, call.dtype, *memory)
-    arguments.flat("grad_new_normaliser", grad_normaliser, call.dtype, *memory[:3])
+    arguments.flat("grad_new_key_sum", grad_key_sum, call.dtype, *memory[:3])
     if call.causal:
         arguments.flat("saved", result.memories, call.dtype, *_saved_shape(call))
     else:
-        arguments.state(*(x if x.numel() else None for x in (result.memory, result.normaliser, result.stabiliser)))
+        arguments.state(*(x if x.numel() else None for x in (result.memory, result.key_sum, result.stabiliser)))
     copies = []
     for name in ("q", "k", "v", "denominator_q", "denominator_k"):
         to = getattr(gradients, name)
@@ -353,7 +353,7 @@ def differentiate(
             x = to if fits else torch.empty(to.shape, dtype=call.dtype, device="cpu")
             arguments.out_rows(f"grad_{name}", x)
             copies += [] if fits else [(to, x)]
-    for name in ("memory", "normaliser"):
+    for name in ("memory", "key_sum"):
         to = getattr(gradients, name)
         if to is not None:
             copies.append((to, arguments.out(f"grad_{name}", torch.empty(to.shape, dtype=call.dtype, device="cpu"))))
@@ -363,7 +363,7 @@ def differentiate(
             arguments.out(name, torch.empty(shape, dtype=call.dtype, device="cpu"))
             for name, shape in (("of_q", queries), ("of_k", keys))
         ]
-    of_states = new_exponents_of_states(call, result, grad_memory, grad_normaliser, CHUNK * SAVED)
+    of_states = new_exponents_of_states(call, result, grad_memory, grad_key_sum, CHUNK * SAVED)
     if call.log_decay is not None:
         arguments.out("of_states", of_states)
     arguments.run("backward")

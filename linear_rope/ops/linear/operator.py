@@ -13,15 +13,19 @@ from torch import Tensor
 
 from linear_rope.ops.linear import blockwise, native, triton_form
 from linear_rope.ops.linear.call import Call, Gradients, Result, empty_gradients
+from linear_rope.ops.linear.rotated_features import for_operator
+from linear_rope.ops.linear.state import State
 from linear_rope.ops.linear.triton_form import proof, trial
 from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 TENSORS = Call._fields[: Call._fields.index("numbers")]
 """the fields of :class:`Call` that are a tensor or None"""
+FIELDS = Call._fields[:-2]
+"""what the operator takes"""
 
 
 def attend(call: Call, implementation: str = "auto") -> Result:
-    """What ``call`` asks for, differentiable once with respect to the fields of :class:`Gradients`.
+    """What ``call`` asks for, mapped here or by the operator; differentiable once with respect to :class:`Gradients`.
 
     In forward mode it is computed in PyTorch, which differentiates it.
 
@@ -29,7 +33,7 @@ def attend(call: Call, implementation: str = "auto") -> Result:
         ValueError: the implementation is "native" or "triton" and cannot be had for this call.
     """
     # PyTorch 2.6 compiles neither _replace nor a slice of a named tuple.
-    fields = tuple(call)[:-1]
+    fields = tuple(for_operator(call))[:-3]
     call = Call(*fields, implementation)  # type: ignore[arg-type, call-arg]
     if has_tangent(*call):
         _check_forward_mode(call)
@@ -42,7 +46,31 @@ def attend(call: Call, implementation: str = "auto") -> Result:
     if not keep and not is_watched() and are_plain(*call):
         return _implementation(call).attend(call, keep=False)  # the same without the dispatcher, for decoding
     apply = _forward if traced else _Forward.apply
-    return Result(*apply(*call, keep))
+    return Result(*apply(*tuple(call)[:-2], keep))
+
+
+def with_state(call: Call, before: State | None = None, implementation: str = "auto") -> tuple[Tensor, State]:
+    """The causal output after the state ``before``, and the state after the last position."""
+    result = attend(after(before, for_operator(call)), implementation)
+    # What there is not is an empty vector; of no sequences all is empty.
+    key_sum, stabiliser = (None if x.dim() == 1 else x for x in (result.key_sum, result.stabiliser))
+    return result.output, State(result.memory, key_sum, stabiliser)
+
+
+def after(before: State | None, call: Call) -> Call:
+    """The call, after a state. Raises ValueError for that of another feature map, where it can be told."""
+    if before is None:
+        return call
+    check_scale(before, call.has_scale)
+    return call._replace(**before._asdict())
+
+
+def check_scale(state: State, has_scale: bool) -> None:
+    """Raises ValueError unless the keys that were summed had a scale as those to come have."""
+    if (state.stabiliser is None) == has_scale:
+        raise ValueError(
+            "state is that of an attention with another feature_map; give one that prefill gave with this one"
+        )
 
 
 def has_both_ways(call: Call) -> bool:
@@ -59,7 +87,7 @@ def has_step(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None] | None:
-    """The output of one position, and the memory, normaliser and stabiliser after it; or None: take :func:`attend`.
+    """The output of one position, and the memory, key_sum and stabiliser after it; or None: take :func:`attend`.
 
     For decoding, where what is made around an implementation takes longer than it. The tensors are plain, and nobody
     differentiates or follows them.
@@ -122,7 +150,7 @@ def _implementation(call: Call) -> ModuleType:
 _CALL = ", ".join(f"Tensor{'' if name in 'qkv' else '?'} {name}" for name in TENSORS)
 _CALL += ", float[] numbers, str formula, str denominator, bool causal, str implementation"
 _RESULT = ", ".join(f"Tensor result_{name}" for name in Result._fields)
-_GRADS = "Tensor? grad_output, Tensor? grad_total, Tensor? grad_memory, Tensor? grad_normaliser"
+_GRADS = "Tensor? grad_output, Tensor? grad_denominator, Tensor? grad_memory, Tensor? grad_key_sum"
 
 
 @torch.library.custom_op(
@@ -158,7 +186,7 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _parts(arguments: tuple[Any, ...]) -> tuple[Call, Result, tuple[Tensor | None, ...]]:
-    split = len(Call._fields), len(Call._fields) + len(Result._fields)
+    split = len(FIELDS), len(FIELDS) + len(Result._fields)
     return Call(*arguments[: split[0]]), Result(*arguments[split[0] : split[1]]), arguments[split[1] :]
 
 
@@ -173,7 +201,7 @@ def _batched(
     """The rule of vmap: the new axis becomes part of the batch; maps with tensors of their own go one by one."""
 
     def batch_axis(name: str) -> int:
-        return 1 if name in ("memories", "normalisers", "stabilisers") else 0
+        return 1 if name in ("memories", "key_sums", "stabilisers") else 0
 
     def fold(name: str, x: Any, axis: int | None, size: int, batch: int) -> Any:
         if not isinstance(x, Tensor) or name == "constant" or (axis is None and x.shape == (0,)):
@@ -212,11 +240,11 @@ def _select(x: Any, axis: Any, index: int) -> Any:
     return x.select(axis, index) if isinstance(axis, int) else x
 
 
-_forward.register_vmap(_batched(_forward, (*Call._fields, "keep"), Result._fields))
+_forward.register_vmap(_batched(_forward, (*FIELDS, "keep"), Result._fields))
 _backward.register_vmap(
     _batched(
         _backward,
-        (*Call._fields, *Result._fields, "grad_output", "grad_total", "grad_memory", "grad_normaliser"),
+        (*FIELDS, *Result._fields, "grad_output", "grad_denominator", "grad_memory", "grad_key_sum"),
         Gradients._fields,
     )
 )
@@ -233,12 +261,12 @@ def _differentiate(ctx: Any, *of_results: Tensor | None) -> tuple[Tensor | None,
     saved = ctx.saved_tensors
     tensors, output = saved[: len(TENSORS)], saved[len(TENSORS) :]
     of = dict(zip(Result._fields, of_results, strict=True))
-    grads = (of["output"], of["total"], of["memory"], of["normaliser"])
+    grads = (of["output"], of["denominator"], of["memory"], of["key_sum"])
     # functorch always asks for a graph of the gradient; whether it is needed turns out later.
     apply = _backward if torch.compiler.is_compiling() else _Backward.apply
     found = dict(zip(Gradients._fields, apply(*tensors, *ctx.rest, *output, *grads), strict=True))
     by_input = (None if x is None else found.get(name) for name, x in zip(TENSORS, tensors, strict=True))
-    return *by_input, *[None] * (len(Call._fields) - len(TENSORS) + 1)
+    return *by_input, *[None] * (len(FIELDS) - len(TENSORS) + 1)
 
 
 _forward.register_autograd(_differentiate, setup_context=_setup_context)

@@ -41,10 +41,10 @@ static void remake_states(Call& c, const Projection& p, const Head& h, BackwardM
     if (chunk + 1 == last) break;
     State& next = m.states[i + 1];
     std::memcpy(next.memory, m.states[i].memory, h.memory * sizeof(Real));
-    std::memcpy(next.normaliser, m.states[i].normaliser, h.features * sizeof(Real));
+    std::memcpy(next.key_sum, m.states[i].key_sum, h.features * sizeof(Real));
     find_factors(h, start, n, m.k[i].log_scale, m.states[i].stabiliser, f);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
-    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k[i], start, n, m.own_k), m.added, next.normaliser);
+    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k[i], start, n, m.own_k), m.added, next.key_sum);
     add_chunk(h, f, n, m.k[i].turned, m.v, next);
   }
 }
@@ -141,12 +141,12 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   if (h.sums()) {
     sum_q = summed(h, c.denominator_q, m.q, start, n, m.own_q);
     sum_k = summed(h, c.denominator_k, keys, start, n, m.own_k);
-    std::memcpy(m.z, state.normaliser, h.features * sizeof(Real));
+    std::memcpy(m.z, state.key_sum, h.features * sizeof(Real));
   }
   const Real* q_rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
   const bool own = c.denominator_q.data;
   for (long r = 0; r < n; r++) {
-    if (h.sums()) add_to_normaliser(h, m.z, sum_k + r * row, f.kept[r], f.enter[r]);
+    if (h.sums()) add_to_key_sum(h, m.z, sum_k + r * row, f.kept[r], f.enter[r]);
     Real* grad = m.grad_q + r * row;
     Real* to = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
     finish_row(h, grad, m.z, of_total[r], q_rotation ? q_rotation + r * c.features : nullptr, to);
@@ -157,7 +157,7 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
   std::memset(m.added, 0, h.features * sizeof(Real));
   for (long r = n - 1; r >= 0; r--) {
     if (h.sums())
-      for (Real* z : {m.z, m.added}) add_to_normaliser(h, z, sum_q + r * row, 1, of_total[r]);
+      for (Real* z : {m.z, m.added}) add_to_key_sum(h, z, sum_q + r * row, 1, of_total[r]);
     Real* grad = m.grad_k + r * row;
     Real* to = own ? h.at(c.grad_denominator_k, start + r) : nullptr;
     finish_row(h, grad, m.z, f.enter[r], rotation ? rotation + r * c.features : nullptr, to);
@@ -165,7 +165,7 @@ static void chunk_gradients(Call& c, const Projection& p, const Head& h, Backwar
     if (h.sums() && f.kept[r] != 1)
       for (Real* z : {m.z, m.added}) scale(z, h.features, f.kept[r]);
   }
-  add_to_normaliser(h, m.of_z, m.added, f.last, 1);
+  add_to_key_sum(h, m.of_z, m.added, f.last, 1);
   map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   map_gradient(h, p, n, keys.input, keys.mapped, m.grad_k, h.at(c.grad_k, start), c.grad_k.position, m.work, m.wide);
 }
@@ -198,5 +198,5 @@ static void backward(Call& c, const Projection& p, const Piece& piece) {
   }
   if (piece.first > 0) return;
   if (c.grad_memory) unpack(h, m.G, c.grad_memory + index * c.features * c.values);
-  if (c.grad_normaliser) std::memcpy(c.grad_normaliser + index * c.features, m.of_z, c.features * sizeof(Real));
+  if (c.grad_key_sum) std::memcpy(c.grad_key_sum + index * c.features, m.of_z, c.features * sizeof(Real));
 }

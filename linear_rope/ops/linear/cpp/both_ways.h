@@ -16,7 +16,7 @@ static void read_state(Call& c, const Projection& p, const Piece& piece, const R
             {m.state.memory, PANEL, h.features * PANEL}, {m.out, h.value_row, PANEL}, false);
     const Real* queries = h.sums() ? summed(h, c.denominator_q, m.q, start, n, m.own_q) : nullptr;
     for (long i = 0; i < n; i++) {
-      const Real total = queries ? dot(queries + i * h.feature_row, m.state.normaliser, h.features) : 0;
+      const Real total = queries ? dot(queries + i * h.feature_row, m.state.key_sum, h.features) : 0;
       if (queries) c.total[at + i] = total;
       scale(m.out + i * h.value_row, h.values, gain_of(h, total, m.state.stabiliser, m.q.log_scale[i]));
     }
@@ -54,13 +54,13 @@ static void query_gradients(Call& c, const Projection& p, const Piece& piece, co
     const Real* rotation = h.rotation(c.q_rotation, c.q_rotation_batch, start);
     std::memset(m.added, 0, h.features * sizeof(Real));
     for (long r = 0; r < n; r++) {
-      if (queries) add_to_normaliser(h, m.added, queries + r * row, 1, of_total[r]);
+      if (queries) add_to_key_sum(h, m.added, queries + r * row, 1, of_total[r]);
       Real* grad = m.grad_q + r * row;
       Real* of_own = own ? h.at(c.grad_denominator_q, start + r) : nullptr;
-      finish_row(h, grad, state.normaliser, of_total[r], rotation ? rotation + r * c.features : nullptr, of_own);
-      if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(state.normaliser, queries + r * row, h.features) : 0);
+      finish_row(h, grad, state.key_sum, of_total[r], rotation ? rotation + r * c.features : nullptr, of_own);
+      if (c.of_q) c.of_q[at + r] = dot(grad, m.q.mapped + r * row, h.features) + (own ? of_total[r] * dot(state.key_sum, queries + r * row, h.features) : 0);
     }
-    add_to_normaliser(h, of_z, m.added, 1, 1);
+    add_to_key_sum(h, of_z, m.added, 1, 1);
     map_gradient(h, p, n, m.q.input, m.q.mapped, m.grad_q, h.at(c.grad_q, start), c.grad_q.position, m.work, m.wide);
   }
 }
@@ -119,7 +119,7 @@ static int run_both_ways_forward(Call* call) {
     for (long j = i * each + 1; j < (i + 1) * each; j++) join_states(h, pieces[j - 1].passed, 0, pieces[j].passed);
     const Real* state = pieces[(i + 1) * each - 1].passed;
     unpack(h, state, c.new_memory + i * c.features * c.values);
-    if (h.sums()) std::memcpy(c.new_normaliser + i * c.features, state + h.memory, c.features * sizeof(Real));
+    if (h.sums()) std::memcpy(c.new_key_sum + i * c.features, state + h.memory, c.features * sizeof(Real));
     if (c.new_stabiliser) std::memcpy(c.new_stabiliser + i, state + h.memory + h.features, sizeof(double));
   }
   const std::vector<Piece> readers = pieces_of(c, nullptr);
@@ -129,7 +129,7 @@ static int run_both_ways_forward(Call* call) {
   return DONE;
 }
 
-// c.memory, c.normaliser and c.stabiliser are the state that the forward pass ended with.
+// c.memory, c.key_sum and c.stabiliser are the state that the forward pass ended with.
 static int run_both_ways_backward(Call* call) {
   Call& c = *call;
   if (c.size != long(sizeof(Call))) return ANOTHER_VERSION;

@@ -73,7 +73,7 @@ struct ForwardMemory {
     own_k = arena.take(h.call.denominator_q.data ? features : 0);
     added = arena.take(h.features);
     state.memory = arena.take(h.memory);
-    state.normaliser = arena.take(h.features);
+    state.key_sum = arena.take(h.features);
   }
 };
 
@@ -88,15 +88,15 @@ static void add_chunk(const Head& h, const Factors& f, long n, const Real* keys,
   state.stabiliser = f.end;
 }
 
-INLINE void add_to_normaliser(const Head& h, Real* z, const Real* key, Real kept, Real enter) {
+INLINE void add_to_key_sum(const Head& h, Real* z, const Real* key, Real kept, Real enter) {
   for (long m = 0; m < h.features; m += LANES) store(z + m, load(z + m) * kept + load(key + m) * enter);
 }
 
-// The normaliser after n positions. These are summed by themselves: a long sum loses much of each by itself.
+// The key_sum after n positions. These are summed by themselves: a long sum loses much of each by itself.
 static void add_keys(const Head& h, const Factors& f, long n, const Real* keys, Real* added, Real* z) {
   std::memset(added, 0, h.features * sizeof(Real));
-  for (long i = 0; i < n; i++) add_to_normaliser(h, added, keys + i * h.feature_row, f.kept[i], f.enter[i]);
-  add_to_normaliser(h, z, added, f.last, 1);
+  for (long i = 0; i < n; i++) add_to_key_sum(h, added, keys + i * h.feature_row, f.kept[i], f.enter[i]);
+  add_to_key_sum(h, z, added, f.last, 1);
 }
 
 static void forward(Call& c, const Projection& p, const Piece& piece) {
@@ -122,7 +122,7 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
     if (h.sums()) {
       const Real* queries = summed(h, c.denominator_q, m.q, start, n, m.own_q);
       const Real* keys = summed(h, c.denominator_k, m.k, start, n, m.own_k);
-      Real *z = m.state.normaliser, *added = m.added;
+      Real *z = m.state.key_sum, *added = m.added;
       std::memset(added, 0, h.features * sizeof(Real));
       for (long i = 0; i < n; i++) {
         const Vector kept = all(f.kept[i]), enter = all(f.enter[i]), read = all(f.read[i]);
@@ -137,7 +137,7 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
         }
         total[i] = sum(s0 + s1);
       }
-      add_to_normaliser(h, z, added, f.last, 1);
+      add_to_key_sum(h, z, added, f.last, 1);
     }
     to_panels(rows, h.features, m.k.turned, row, m.panels);
     lower_product(rows, h.features, {m.q.turned, row, 1}, {m.panels, PANEL, h.features * PANEL}, m.S, pair_row);
@@ -159,6 +159,6 @@ static void forward(Call& c, const Projection& p, const Piece& piece) {
   }
   if (piece.last < h.chunks()) return;
   unpack(h, m.state.memory, c.new_memory + index * c.features * c.values);
-  if (h.sums()) std::memcpy(c.new_normaliser + index * c.features, m.state.normaliser, c.features * sizeof(Real));
+  if (h.sums()) std::memcpy(c.new_key_sum + index * c.features, m.state.key_sum, c.features * sizeof(Real));
   if (c.new_stabiliser) c.new_stabiliser[index] = m.state.stabiliser;
 }

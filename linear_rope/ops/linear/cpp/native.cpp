@@ -9,7 +9,7 @@
 //   the state        memory <- read_last memory + K^T (stay V);               stay_j = P_last,j
 //   the denominator  z_i = kept_i z_(i-1) + enter_i k'_i = read_i z_0 + what the chunk adds
 //
-// enter and kept are what ops/linear/terms.py calls exp(g_j - c_j) and exp(c_(j-1) + ln a_j - c_j). The backward pass
+// enter and kept are what ops/linear/definition.py calls exp(g_j - c_j) and exp(c_(j-1) + ln a_j - c_j). The backward pass
 // goes through the chunks from the last to the first, and makes features and states again from a state that the
 // forward pass saved every eighth chunk.
 
@@ -35,7 +35,7 @@ constexpr long PANEL = 16;
 constexpr long LANES = 8;
 constexpr long TASKS = 4;  // that fewer sequences are split into, whatever the number of threads
 constexpr long WORTH_A_THREAD = 1 << 18;  // numbers of a state that take longer than another thread takes to wake up
-constexpr float LARGEST_LOG_SCALE = 60;    // of terms.py
+constexpr float LARGEST_LOG_SCALE = 60;    // of definition.py
 constexpr float SMALLEST_EXPONENT = -30;  // of features/elementwise.py
 
 #ifndef LINEAR_ROPE_SOURCES

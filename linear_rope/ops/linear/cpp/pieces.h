@@ -9,7 +9,7 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
   Arena arena(memory.data);
   ForwardMemory m(h, arena);
   std::memset(m.state.memory, 0, h.memory * sizeof(Real));
-  std::memset(m.state.normaliser, 0, h.features * sizeof(Real));
+  std::memset(m.state.key_sum, 0, h.features * sizeof(Real));
   m.state.stabiliser = h.has_scale ? SMALLEST : 0;
   Factors f;
   double log_kept = 0;
@@ -18,7 +18,7 @@ static double piece_state(Call& c, const Projection& p, const Piece& piece, Real
     load_side(h, p, c.k, c.key_scale, c.k_rotation, c.k_rotation_batch, true, start, n, padded(n), m.k, m.work);
     copy_in(h.at(c.v, start), c.v.position, n, c.values, m.v, h.value_row, h.values);
     find_factors(h, start, n, m.k.log_scale, m.state.stabiliser, f);
-    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.normaliser);
+    if (h.sums()) add_keys(h, f, n, summed(h, c.denominator_k, m.k, start, n, m.own_k), m.added, m.state.key_sum);
     add_chunk(h, f, n, m.k.turned, m.v, m.state);
     if (c.log_decay)
       for (long i = 0; i < n; i++) log_kept += c.log_decay[piece.index * c.length + start + i];
@@ -53,9 +53,9 @@ static double piece_gradient(Call& c, const Projection& p, const Piece& piece, R
     for (long i = 0; i < n; i++) {
       const Real read = Real(f.read[i] * kept);
       scale(m.of_out + i * h.value_row, h.values, read);
-      if (h.sums()) add_to_normaliser(h, m.added, queries + i * h.feature_row, 1, of_total[i] * read);
+      if (h.sums()) add_to_key_sum(h, m.added, queries + i * h.feature_row, 1, of_total[i] * read);
     }
-    add_to_normaliser(h, of_z, m.added, 1, 1);
+    add_to_key_sum(h, of_z, m.added, 1, 1);
     product(h.features, h.values, n, {m.q.turned, 1, h.feature_row}, {m.of_out, h.value_row, PANEL},
             {G, PANEL, h.features * PANEL}, true);
     state.stabiliser = f.end;
@@ -181,7 +181,7 @@ static int run_backward(Call* call) {
     const Head h(c, pieces[i].index);
     if (pieces[i].last == chunk_count(c)) {
       pack(h, c.grad_new_memory ? c.grad_new_memory + h.index * c.features * c.values : nullptr, pieces[i].passed);
-      pack_vector(h, c.grad_new_normaliser ? c.grad_new_normaliser + h.index * c.features : nullptr,
+      pack_vector(h, c.grad_new_key_sum ? c.grad_new_key_sum + h.index * c.features : nullptr,
                   pieces[i].passed + h.memory);
     } else {
       add_state(h, pieces[i + 1].passed, Real(kept[i]), pieces[i].passed);

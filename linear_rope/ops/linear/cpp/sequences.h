@@ -19,20 +19,20 @@ struct Call {
   const uint8_t* padding;                             // (batch, keys)
   const Real *q_rotation, *k_rotation;               // (batch or 1, length, features): cosine, sine, ...
   long q_rotation_batch, k_rotation_batch;            // strides; 0 for one of all
-  const Real *memory, *normaliser;                   // (batch, heads, features, values), (batch, heads, features)
+  const Real *memory, *key_sum;                   // (batch, heads, features, values), (batch, heads, features)
   const double* stabiliser;                           // (batch, heads)
   const Real* projection;                            // (rows, width), of unscaled queries and keys
   // Results of the forward pass.
   Rows output;
-  Real *total, *new_memory, *new_normaliser, *saved;
+  Real *total, *new_memory, *new_key_sum, *saved;
   double *scale, *new_stabiliser;
   // The backward pass.
   Rows grad_output;
-  const Real *grad_total, *grad_new_memory, *grad_new_normaliser;
+  const Real *grad_total, *grad_new_memory, *grad_new_key_sum;
   Rows grad_q, grad_k, grad_v, grad_denominator_q, grad_denominator_k;
   Real *of_q, *of_k;   // (batch, heads, length): gradients of the exponents
   double* of_states;  // (batch, heads, stretches): likewise of the states that were saved after each stretch
-  Real *grad_memory, *grad_normaliser;
+  Real *grad_memory, *grad_key_sum;
   // How to run `function(data)` on so many threads: GOMP_parallel of the OpenMP that PyTorch uses, or null for one.
   void (*parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
   long threads;
@@ -112,18 +112,18 @@ struct Head {
   bool sums() const { return call.denominator != NONE; }
 };
 
-// A state: memory in panels (M x Dv), normaliser (M), stabiliser.
+// A state: memory in panels (M x Dv), key_sum (M), stabiliser.
 struct State {
-  Real *memory, *normaliser;
+  Real *memory, *key_sum;
   double stabiliser;
   void from(const Real* saved, const Head& h) {
     std::memcpy(memory, saved, h.memory * sizeof(Real));
-    std::memcpy(normaliser, saved + h.memory, h.features * sizeof(Real));
+    std::memcpy(key_sum, saved + h.memory, h.features * sizeof(Real));
     std::memcpy(&stabiliser, saved + h.memory + h.features, sizeof(double));
   }
   void to(Real* saved, const Head& h) const {
     std::memcpy(saved, memory, h.memory * sizeof(Real));
-    std::memcpy(saved + h.memory, normaliser, h.features * sizeof(Real));
+    std::memcpy(saved + h.memory, key_sum, h.features * sizeof(Real));
     std::memcpy(saved + h.memory + h.features, &stabiliser, sizeof(double));
   }
 };
@@ -151,11 +151,11 @@ static void pack_vector(const Head& h, const Real* from, Real* to) {
   if (from) std::memcpy(to, from, h.call.features * sizeof(Real));
 }
 
-static State first_state(const Head& h, Real* memory, Real* normaliser) {
+static State first_state(const Head& h, Real* memory, Real* key_sum) {
   const Call& c = h.call;
   pack(h, c.memory ? c.memory + h.index * c.features * c.values : nullptr, memory);
-  pack_vector(h, c.normaliser ? c.normaliser + h.index * c.features : nullptr, normaliser);
-  return {memory, normaliser, h.has_scale ? (c.stabiliser ? c.stabiliser[h.index] : SMALLEST) : 0};
+  pack_vector(h, c.key_sum ? c.key_sum + h.index * c.features : nullptr, key_sum);
+  return {memory, key_sum, h.has_scale ? (c.stabiliser ? c.stabiliser[h.index] : SMALLEST) : 0};
 }
 
 // Some chunks of one sequence, and what passes between such pieces: in a forward pass the state before the first

@@ -50,8 +50,8 @@ static void step(Call& c, const Projection& p, long index) {
     const Real* queries = summed(h, c.denominator_q, m.q, 0, 1, m.own_q);
     const Real* keys = summed(h, c.denominator_k, m.k, 0, 1, m.own_k);
     for (long i = 0; i < c.features; i++) {
-      const Real before = c.normaliser ? c.normaliser[index * c.features + i] * kept : 0;
-      total += queries[i] * (c.new_normaliser[index * c.features + i] = before + keys[i] * enter);
+      const Real before = c.key_sum ? c.key_sum[index * c.features + i] * kept : 0;
+      total += queries[i] * (c.new_key_sum[index * c.features + i] = before + keys[i] * enter);
     }
     if (c.total) c.total[index] = total;
   }

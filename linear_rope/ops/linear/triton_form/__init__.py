@@ -58,7 +58,7 @@ def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     from linear_rope.ops.linear.triton_form import launch_one_position
 
     result = launch_one_position.attend(call)
-    normaliser = result.normaliser if call.has_total else None
+    normaliser = result.key_sum if call.has_denominator else None
     return result.output, result.memory, normaliser, result.stabiliser if call.has_scale else None
 
 

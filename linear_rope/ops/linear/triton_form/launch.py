@@ -8,6 +8,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from linear_rope.features.registry import FORMULAS
 from linear_rope.ops.linear.call import (
     Call,
     Gradients,
@@ -15,7 +16,6 @@ from linear_rope.ops.linear.call import (
     check_partners,
     empty_gradients,
     new_exponents_of_states,
-    numbers_of_map,
     put_exponents,
 )
 from linear_rope.ops.linear.call import empty_result as any_result
@@ -43,7 +43,7 @@ class Launcher:
         self.products, precision = products_of(call)
         queries, keys = (batch, self.heads, self.length), (batch, self.heads, self.keys)
         favor = call.formula == "favor+"
-        hyperbolic, paired, eps = numbers_of_map(call.formula, call.numbers)
+        hyperbolic, paired, eps = FORMULAS[call.formula].settings(call.numbers)
         q_rotation = self._rotation("q_rotation", call.q_rotation, self.length)
         k_rotation = self._rotation("k_rotation", call.k_rotation, self.keys)
         projection, rest = self.projection(width) if favor else (None, None)
@@ -152,7 +152,7 @@ class Launcher:
         stabiliser = self.flat("stabiliser", stabiliser, (batch, heads, 1))
         return States(
             None if memory is None else memory.view(rows, self.features, self.values),
-            None if normaliser is None or not self.call.has_total else normaliser.view(rows, self.features),
+            None if normaliser is None or not self.call.has_denominator else normaliser.view(rows, self.features),
             None if stabiliser is None or not self.call.has_scale else stabiliser.view(rows),
         )
 
@@ -162,7 +162,7 @@ class Launcher:
 
         return States(
             new(self.features, self.values, dtype=dtype),
-            new(self.features, exists=self.call.has_total),
+            new(self.features, exists=self.call.has_denominator),
             new(exists=stabilised and self.call.has_scale),
         )
 
@@ -242,7 +242,7 @@ def empty_result(call: Call, *, keep: bool) -> Result:
     return result._replace(
         weights=new(batch, heads, length, exists=call.has_scale),
         memories=new(places, batch, heads, call.features, call.v.shape[-1], dtype=products_of(call)[0]),
-        normalisers=new(places, batch, heads, call.features, exists=call.has_total),
+        key_sums=new(places, batch, heads, call.features, exists=call.has_denominator),
         stabilisers=new(places, batch, heads, 1, exists=call.has_scale),
     )
 
@@ -255,10 +255,10 @@ def attend(call: Call, *, keep: bool) -> Result:
     to = Launcher(call)
     _, warps_of_outputs, *_ = to.settings.warps
     states = _saved(result, call) if keep else to.new_states(to.chunks + 1, to.products)
-    begin = to.state(call.memory, call.normaliser, call.stabiliser)
+    begin = to.state(call.memory, call.key_sum, call.stabiliser)
     if to.pieces > 1:
         begin = _before_pieces(to, begin)
-    end = States(*(or_none(x) for x in (result.memory, result.normaliser, result.stabiliser)))
+    end = States(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser)))
     _run_states(to, begin, states, end, None, keep=True)
     to.run(
         forward.outputs,
@@ -266,7 +266,7 @@ def attend(call: Call, *, keep: bool) -> Result:
         to.inputs,
         states,
         rows_of(result.output),
-        or_none(result.total),
+        or_none(result.denominator),
         or_none(result.scale),
         or_none(result.weights),
         to.rows,
@@ -307,7 +307,7 @@ def _saved(result: Result, call: Call) -> States:
     """What the forward pass kept, (places, B·H, ...)."""
     memory, normaliser, stabiliser = (
         x.contiguous().flatten(1, 2) if x.numel() else None
-        for x in (result.memories, result.normalisers, result.stabilisers)
+        for x in (result.memories, result.key_sums, result.stabilisers)
     )
     return States(memory, normaliser, stabiliser)
 
@@ -334,7 +334,7 @@ def differentiate(
     grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
     grad_rows = to.strided("grad_output", grad_output, (*positions, to.values))
     states, saved_query = _saved(result, call), or_none(result.weights)
-    total = to.flat("total", or_none(result.total), positions)
+    total = to.flat("total", or_none(result.denominator), positions)
     of_total = None if total is None else torch.empty_like(total)
     of_q, of_k = (
         torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None
@@ -359,7 +359,7 @@ def differentiate(
     )
     of_states = to.new_states(to.chunks, to.products, stabilised=False)
     read = states, saved_query, total, grad_rows, of_total
-    end = States(gradients.memory, gradients.normaliser if call.has_total else None, None)
+    end = States(gradients.memory, gradients.key_sum if call.has_denominator else None, None)
     _run_gradients_of_states(to, read, to.state(grad_memory, grad_normaliser, None), of_states, end)
     chunks_of_stretch = max(1, settings.STRETCH // to.settings.chunk)
     stretch = chunks_of_stretch * to.settings.chunk

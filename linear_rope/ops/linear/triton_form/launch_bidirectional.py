@@ -29,14 +29,14 @@ def attend(call: Call, *, keep: bool) -> Result:
     to.run(
         bidirectional.read_sums,
         (to.chunks * to.rows,),
-        *(to.inputs, sums, rows_of(result.output), or_none(result.total)),
+        *(to.inputs, sums, rows_of(result.output), or_none(result.denominator)),
         warps=warps_of_outputs,
     )
     return result
 
 
 def _sums_of(to: Launcher, result: Result) -> States:
-    return to.state(*(or_none(x) for x in (result.memory, result.normaliser, result.stabiliser)))
+    return to.state(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser)))
 
 
 def _sum_pieces(to: Launcher, kernel: Any, length: int, read: tuple[Any, ...], sums: States, warps: int) -> None:
@@ -77,7 +77,7 @@ def differentiate(
     grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
     grad_rows = to.strided("grad_output", grad_output, (*queries, to.values))
     sums = _sums_of(to, result)
-    total = to.flat("total", or_none(result.total), queries)
+    total = to.flat("total", or_none(result.denominator), queries)
     of_total = None if total is None else torch.empty_like(total)
     of_q, of_k = (
         torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None

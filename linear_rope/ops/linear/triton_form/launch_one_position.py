@@ -26,10 +26,10 @@ def attend(call: Call) -> Result:
         one_position.one_position,
         (to.rows, -(-to.values // block)),
         to.inputs._replace(chunks=1, **{name: tl.constexpr(x) for name, x in constants.items()}),
-        to.state(call.memory, call.normaliser, call.stabiliser),
-        to.state(*(or_none(x) for x in (result.memory, result.normaliser, result.stabiliser))),
+        to.state(call.memory, call.key_sum, call.stabiliser),
+        to.state(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser))),
         rows_of(result.output),
-        or_none(result.total),
+        or_none(result.denominator),
         or_none(result.scale),
         warps=warps,
     )

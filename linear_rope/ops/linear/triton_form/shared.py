@@ -20,7 +20,7 @@ RESET = tl.constexpr(-1e4)
 NOTHING = tl.constexpr(-1e30)
 """the exponent of what is not there: finite, so that differences of two are numbers"""
 LARGEST_LOG_SCALE = tl.constexpr(60.0)
-"""as in linear_rope.ops.linear.terms"""
+"""as in linear_rope.ops.linear.definition"""
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -374,7 +374,7 @@ def load_denominator_keys(call, batch, head, start):
     return tl.where(is_key(call, batch, start)[:, None], k, 0.0)
 
 
-# What fades. Weights are multiplied by exp(g_j + L_i − L_j − c_i), as linear_rope.ops.linear.terms has it. Exponents of
+# What fades. Weights are multiplied by exp(g_j + L_i − L_j − c_i), as definition.py has it. Exponents of
 # a chunk are relative to the position before it: s_j = g_j − L_j of keys, u_i = c_i − L_i of queries, and a state has
 # the stabiliser c as it is after its last key. Every factor is the exponential of a difference that is at most 0.
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.elementwise import EluPlusOne, GivenFeatures, ReluFeatures
 from linear_rope.features.favor import FavorPlus
+from linear_rope.features.registry import FORMULAS
 from linear_rope.ops.decay import with_resets
 from linear_rope.ops.linear import triton_form
-from linear_rope.ops.linear.call import Call, computed_in, numbers_of_map
-from linear_rope.ops.linear.definition import reference
-from linear_rope.ops.linear.rotated_features import Denominator, Inputs, Rope, call_of_terms
-from linear_rope.ops.linear.terms import Terms, attention_output
+from linear_rope.ops.linear.call import Call, computed_in
+from linear_rope.ops.linear.definition import attention_output, reference
+from linear_rope.ops.linear.rotated_features import for_operator, mapped
 from linear_rope.ops.linear.triton_form import settings
 from linear_rope.positions.rotary import rotations
 
@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
 
 def kind_of(call: Call) -> Kind:
     """The kind of a call."""
-    hyperbolic, paired, _ = numbers_of_map(call.formula, call.numbers)
+    hyperbolic, paired, _ = FORMULAS[call.formula].settings(call.numbers)
     rotated, denominator = call.q_rotation is not None, "shared"
     if call.denominator == "none":
         denominator = "none"
@@ -150,8 +150,9 @@ def _errors_of(kind: Kind, heads: int, length: int, device: torch.device) -> Ite
     exact, leaves = _leaves(kind, heads, length), {}
     for name, x in exact.items():
         leaves[name] = x.detach().to(device, torch.float64 if name == "log_decay" else _dtype(kind, name))
-    terms = _inputs(kind, exact).terms(causal=kind.causal)
-    expected = attention_output(reference(terms, causal=kind.causal), terms.query_scale)
+    features = _inputs(kind, exact)
+    features = features if features.feature_map is None else mapped(features)
+    expected = attention_output(reference(features), features.query_scale)
     upstream = _normal(*expected.shape, seed=9).to(kind.dtypes[2]).double()
     of_leaves = torch.autograd.grad(expected, list(exact.values()), upstream)
     call = call_of(kind, leaves)
@@ -162,8 +163,8 @@ def _errors_of(kind: Kind, heads: int, length: int, device: torch.device) -> Ite
         yield name, _relative(getattr(gradients, name), x)
     if kind.causal:
         prompt = triton_form.attend(_part(call, slice(length - 1)), keep=False)
-        state = (x if x.numel() else None for x in (prompt.memory, prompt.normaliser, prompt.stabiliser))
-        after: dict[str, Any] = dict(zip(("memory", "normaliser", "stabiliser"), state, strict=True))
+        state = (x if x.numel() else None for x in (prompt.memory, prompt.key_sum, prompt.stabiliser))
+        after: dict[str, Any] = dict(zip(("memory", "key_sum", "stabiliser"), state, strict=True))
         last = triton_form.attend(_part(call, slice(length - 1, length))._replace(**after), keep=False)
         yield "output", _relative(last.output, expected[:, :, -1:])
 
@@ -205,39 +206,29 @@ def _normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-class _Given(NamedTuple):
-    """:class:`Inputs` that are features, not rotated in the kernel."""
-
-    features: Terms
-
-    def terms(self, *, causal: bool) -> Terms:
-        return self.features
-
-    def call(self) -> Call:
-        return call_of_terms(self.features, "unrotated" if self.features.has_denominator else "none")
-
-
-def _inputs(kind: Kind, leaves: dict[str, Tensor]) -> Inputs | _Given:
+def _inputs(kind: Kind, leaves: dict[str, Tensor]) -> Call:
     q, k, v = (leaves[name] for name in "qkv")
-    log_decay = with_resets(leaves["log_decay"]) if kind.decays else None
-    has_denominator = kind.denominator != "none"
+    denominator = "none" if kind.denominator == "none" else "unrotated"
+    given: dict[str, Any] = {"causal": kind.causal, "denominator": denominator}
+    if kind.decays:
+        given["log_decay"] = with_resets(leaves["log_decay"])
     if kind.formula == "given" and not kind.rotated:
-        of_denominator = leaves.get("denominator_q"), leaves.get("denominator_k")
-        return _Given(Terms(q, k, v, *of_denominator, has_denominator, None, leaves.get("key_scale"), log_decay))
-    dtype, positions, q_rotation, k_rotation = computed_in(q), None, None, None
-    denominator: Denominator = "unrotated" if has_denominator else "none"
-    if kind.rotated and kind.denominator == "shared":  # turned little, so that sums do not cancel
-        denominator, positions = "rotated", torch.arange(q.shape[2], device=q.device) / (10 * q.shape[2])
-    if kind.rotated:
-        q_rotation, k_rotation = rotations(q, k, positions, None, width=kind.features, base=1e4, dtype=dtype)
-    rope: Rope = "after" if kind.rotated else "none"
-    feature_map = _map(kind).to(q.device, dtype)
-    return Inputs(q, k, v, feature_map, rope, denominator, dtype, None, q_rotation, k_rotation, log_decay)
+        given |= {name: leaves.get(name) for name in ("denominator_q", "denominator_k", "key_scale")}
+        return Call(q, k, v, **given)
+    call = Call(q, k, v, feature_map=_map(kind).to(q.device, computed_in(q)), **given)
+    if not kind.rotated:
+        return call
+    positions = None
+    if kind.denominator == "shared":  # turned little, so that sums do not cancel
+        positions = torch.arange(q.shape[2], device=q.device) / (10 * q.shape[2])
+        call = call._replace(denominator="rotated")
+    turns = rotations(q, k, positions, None, width=kind.features, base=1e4, dtype=call.dtype)
+    return call._replace(q_rotation=turns[0], k_rotation=turns[1])
 
 
 def call_of(kind: Kind, leaves: dict[str, Tensor]) -> Call:
     """The call of a kind with these tensors, "q", "k", "v" and what else it has."""
-    return _inputs(kind, leaves).call()._replace(causal=kind.causal)
+    return for_operator(_inputs(kind, leaves))
 
 
 def _map(kind: Kind) -> FeatureMap:

@@ -78,7 +78,7 @@ def some_call(name: str, dtype: torch.dtype, length: int, *, decay: bool, causal
     if decay:
         tensors["log_decay"] = torch.empty(1, 16, length, dtype=torch.float64)
     if length == 1:
-        tensors["memory"], tensors["normaliser"] = torch.empty(1, 16, features, values), torch.empty(1, 16, features)
+        tensors["memory"], tensors["key_sum"] = torch.empty(1, 16, features, values), torch.empty(1, 16, features)
         tensors["stabiliser"] = torch.empty(1, 16, 1)
     return Call(**tensors, numbers=NUMBERS[formula], formula=formula, denominator="unrotated", causal=causal)  # type: ignore[arg-type]
 

@@ -183,7 +183,7 @@ def call_with_everything():
         q_rotation=normal(2, 1, 40, 3, 2),
         k_rotation=normal(2, 1, 40, 3, 2),
         memory=normal(2, 3, 6, 5),
-        normaliser=normal(2, 3, 6).abs(),
+        key_sum=normal(2, 3, 6).abs(),
         stabiliser=normal(2, 3, 1),
         constant=normal(6, 4),
         numbers=(0.0, 0.0, 1e-6),
@@ -237,7 +237,7 @@ def test_no_tensor_of_another_shape_or_place_reaches_the_kernel(make):
         (call_with_everything, {"formula": "elu+1"}, "constant is"),
         (call_with_everything, {"causal": False}, "log_decay is given"),
         (call_with_everything, {"causal": False, "log_decay": None}, "memory is given"),
-        (call_with_everything, {"causal": False, "log_decay": None, "memory": None}, "normaliser is given"),
+        (call_with_everything, {"causal": False, "log_decay": None, "memory": None}, "key_sum is given"),
     ],
 )
 def test_no_tensor_without_its_partner_reaches_the_kernel(make, changes, words):
@@ -253,7 +253,7 @@ def test_settings_are_yes_or_no_whatever_numbers_they_are():
 
 
 def test_without_the_kernel_the_operator_is_causal(monkeypatch):
-    call = call_with_everything()._replace(**dict.fromkeys(("log_decay", "memory", "normaliser", "stabiliser")))
+    call = call_with_everything()._replace(**dict.fromkeys(("log_decay", "memory", "key_sum", "stabiliser")))
     for implementation in ("chunked", "auto"):
         with pytest.raises(ValueError, match=r"causal is False on cpu.*; give causal=True"):
             attend(call._replace(causal=False), implementation)
@@ -284,7 +284,7 @@ def test_where_a_tensor_lies_in_memory_does_not_matter(make, way):
     places = {n: moved(x) for n in TENSORS if n != "constant" and (x := getattr(call, n)) is not None}
     found = []
     for tensors in ({name: x.contiguous() for name, x in places.items()}, places):
-        leaves = {n: tensors[n].detach().requires_grad_() for n in ("q", "k", "v", "memory", "normaliser")}
+        leaves = {n: tensors[n].detach().requires_grad_() for n in ("q", "k", "v", "memory", "key_sum")}
         result = attend(call._replace(**tensors | leaves), "native")
         loss = result.output.sum() + result.memory.sum()
         found.append([*result[: Result._fields.index("weights")], *torch.autograd.grad(loss, list(leaves.values()))])

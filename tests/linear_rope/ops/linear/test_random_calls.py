@@ -9,7 +9,9 @@ from torch import Tensor
 
 from linear_rope import EluPlusOne, FavorPlus, ReluFeatures, linear_attention
 from linear_rope.features import GivenFeatures
-from linear_rope.ops.linear.linear_attention import prepare, with_state
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.operator import with_state
+from linear_rope.ops.linear.prepare import prepare
 from tests.linear_rope.tensors import FORMS
 
 pytestmark = pytest.mark.skipif("native" not in FORMS, reason="no native kernel here")
@@ -82,8 +84,9 @@ def in_two_parts(at: int, qkv: list[Tensor], *, implementation: str, causal: boo
     for start, size in ((0, at), (at, length - at)):
         own = {name: x.narrow(axes[name], start, size) for name, x in options.items() if isinstance(x, Tensor)}
         parts = [x.narrow(2, start, size) for x in qkv]
-        inputs = prepare(*parts, **options | own, rope_base=10000.0, rope_scaling=None)
-        output, state = with_state(inputs, state, implementation)
+        given = options | own
+        of_call = {name: given.pop(name) for name in ("log_decay", "denominator", "feature_map") if name in given}
+        output, state = with_state(prepare(Call(*parts, **of_call), **given), state, implementation)
         rows.append(output.to(qkv[2].dtype))
     return torch.cat(rows, dim=2)
 

@@ -42,7 +42,7 @@ MAPS = {
     "given": lambda: GivenFeatures(),
 }
 WIDTH, VALUES, LENGTH = 10, 7, 37
-STATE = ("memory", "normaliser", "stabiliser")
+STATE = ("memory", "key_sum", "stabiliser")
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def everything(denominator: str = "unrotated") -> Call:
         "q_rotation": random(2, 1, LENGTH, 3, 2, seed=5),
         "k_rotation": random(1, 1, LENGTH, 3, 2, seed=6),
         "memory": random(2, 1, 6, 5, seed=7),
-        "normaliser": random(2, 1, 6, seed=8).abs() if denominator != "none" else None,
+        "key_sum": random(2, 1, 6, seed=8).abs() if denominator != "none" else None,
         "stabiliser": random(2, 1, 1, seed=9),
         "constant": random(6, 4, seed=10),
     }
@@ -272,15 +272,15 @@ def with_features() -> Call:
 
 
 def with_features_over_nothing() -> Call:
-    none = {"denominator_q": None, "denominator_k": None, "normaliser": None, "denominator": "none"}
+    none = {"denominator_q": None, "denominator_k": None, "key_sum": None, "denominator": "none"}
     return with_features()._replace(**none)
 
 
 def without_scales() -> Call:
     rest = {"constant": None, "numbers": (0,), "formula": "elu+1", "stabiliser": None}
     call = everything()._replace(**rest, q_rotation=None, k_rotation=None)
-    memory, normaliser = (None if x is None else x[:, :, :4] for x in (call.memory, call.normaliser))
-    return call._replace(memory=memory, normaliser=normaliser)
+    memory, key_sum = (None if x is None else x[:, :, :4] for x in (call.memory, call.key_sum))
+    return call._replace(memory=memory, key_sum=key_sum)
 
 
 def results_and_gradients(
@@ -288,7 +288,7 @@ def results_and_gradients(
     implementation: str,
     dtype: torch.dtype,
     device: torch.device,
-    wanted: tuple[str, ...] = ("output", "total", "memory", "normaliser"),
+    wanted: tuple[str, ...] = ("output", "denominator", "memory", "key_sum"),
 ):
     """Of all that the operator returns and takes; gradients are of ``wanted``."""
     kept = {"padding": torch.bool, "log_decay": torch.float64, "stabiliser": torch.float64}

@@ -23,7 +23,8 @@ from linear_rope import EluPlusOne, FavorPlus, FeatureMap, LinearRoPEAttention, 
 from linear_rope.features import Features, GivenFeatures
 from linear_rope.ops.linear import kernels, operator, triton_form
 from linear_rope.ops.linear.call import Call, Result
-from linear_rope.ops.linear.linear_attention import prepare
+from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.rotated_features import for_operator
 from linear_rope.ops.linear.triton_form import kept, proof, settings, trial
 from tests.linear_rope.tensors import assert_near, in_steps, random
 
@@ -62,8 +63,9 @@ def proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kind(feature_map: FeatureMap | None = None, dtype: torch.dtype = torch.float32, **options: Any) -> trial.Kind:
     q = random(1, 1, 3, WIDTH).to(dtype)
     log_decay = -torch.rand(1, 1, 3) if options.pop("decays", False) else None
-    inputs = prepare(q, q, q, feature_map=feature_map or EluPlusOne(), log_decay=log_decay, **options)
-    return trial.kind_of(inputs.call())
+    denominator = options.pop("denominator", "unrotated")
+    call = Call(q, q, q, log_decay=log_decay, denominator=denominator, feature_map=feature_map or EluPlusOne())
+    return trial.kind_of(for_operator(prepare(call, **options)))
 
 
 def attended(**options: Any) -> Tensor:

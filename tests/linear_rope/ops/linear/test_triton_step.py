@@ -26,7 +26,7 @@ from tests.linear_rope.tensors import in_steps, random
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 short_chunks = test_triton.short_chunks
 
-NO_STATE = dict.fromkeys(("memory", "normaliser", "stabiliser"))
+NO_STATE = dict.fromkeys(("memory", "key_sum", "stabiliser"))
 CALLS = {
     "favor+": everything,
     "rotated denominator": lambda: everything("rotated"),
@@ -43,7 +43,7 @@ CALLS = {
     "no state, elu+1": lambda: without_scales()._replace(**NO_STATE),
 }
 # What is not neighbouring numbers of one token: these keep their shape.
-WHOLE = ("memory", "normaliser", "stabiliser", "constant")
+WHOLE = ("memory", "key_sum", "stabiliser", "constant")
 
 
 def tokens(name: str) -> list[dict[str, Tensor]]:
