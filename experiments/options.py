@@ -152,7 +152,8 @@ class ClaimsOptions(ListOptions):
     results: Path = Path("results/reference")
     """directory that holds the comparisons"""
     out: Path | None = None
-    """file that the page is written to, in Markdown; default: it is only printed"""
+    """file to write to: a .csv gets every claim, any other the page of the primary ones in Markdown; default: they are
+    only printed"""
     summary: bool = False
     """print counts and what each comparison answered, on one screen"""
 

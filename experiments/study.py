@@ -4,7 +4,7 @@ Nothing heavy is imported here, nor by a study's own study.py: what a study does
 """
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -82,6 +82,8 @@ class Study:
     """(directories of its comparisons) -> the tables that stand on the page over several comparisons; None: none"""
     claims: Path | Part | Sequence[Any] = ()
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
+    primary: Collection[str] = ()
+    """the keys of those that answer its question: they are on the page of claims"""
     quantities: str = ""
     """the module whose functions make samples for that file, besides analysis/samples.py"""
     constants: str = ""
