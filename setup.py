@@ -1,4 +1,4 @@
-"""Builds linear_rope/functional/cpp, where there is a C++ compiler; all else is in setup.cfg."""
+"""Builds linear_rope/ops/linear/cpp, where there is a C++ compiler; all else is in setup.cfg."""
 
 import hashlib
 import platform
@@ -11,7 +11,7 @@ from setuptools.command.build_ext import build_ext
 FLAGS = "-std=c++17 -O3 -g0 -ffp-contract=fast -fvisibility=hidden -Wno-psabi".split()
 if platform.machine() in ("x86_64", "AMD64"):
     FLAGS.append("-march=x86-64-v3")
-SOURCES = sorted(path for path in Path("linear_rope/functional/cpp").iterdir() if path.suffix in (".cpp", ".h"))
+SOURCES = sorted(path for path in Path("linear_rope/ops/linear/cpp").iterdir() if path.suffix in (".cpp", ".h"))
 SHA256 = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()  # native.py compares it
 
 
@@ -34,8 +34,8 @@ class NativeWheel(bdist_wheel):
 
 
 native = Extension(
-    "linear_rope.functional.libnative",
-    ["linear_rope/functional/cpp/native.cpp"],
+    "linear_rope.ops.linear.libnative",
+    ["linear_rope/ops/linear/cpp/native.cpp"],
     depends=[str(path) for path in SOURCES if path.suffix == ".h"],
     define_macros=[("LINEAR_ROPE_SOURCES", f'"{SHA256}"')],
     extra_compile_args=FLAGS,

@@ -13,8 +13,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PROJECT = Path(__file__).parents[1]
-SHOWN = ("results/CLAIMS.md", "results/README.md", "results/reference/*/report.md", "results/reference/*/figures/*.png")
+SHOWN = (
+    "results/claims.csv",
+    "results/README.md",
+    "results/reference/*/report.md",
+    "results/reference/*/figures/*.png",
+)
+"""reports are there once `report` has made them: a link to the folder of a comparison leads to its report"""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+FILE = re.compile(r"^(```\w+) ([\w/.-]+)$", re.MULTILINE)  # the file that a block of code is
 IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]+)" ?/?>')
 ROLE = re.compile(r":\w+:<code>~?(?:[\w.]+\.)?(\w+)</code>")
 
@@ -36,12 +43,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def replaced(link: re.Match[str]) -> str:
         picture, text, path, anchor = link.groups()
         target = normpath(str(in_repository.parent / path)).removeprefix("docs/")
-        if files.get_file_from_path(target) is None:
-            if picture or not (PROJECT / target).exists():
-                return link[0]  # a mistake, of which --strict tells
-            return text
-        return f"{picture}[{text}]({relpath(target, place.parent)}{anchor or ''})"
+        for shown in (target, f"{target}/report.md"):
+            if files.get_file_from_path(shown) is not None:
+                return f"{picture}[{text}]({relpath(shown, place.parent)}{anchor or ''})"
+        if picture or not (PROJECT / target).exists():
+            return link[0]  # a mistake, of which --strict tells
+        return text
 
+    markdown = FILE.sub(r'\1 title="\2"', markdown)
     # What stands in a block of code is no link.
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in parts)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 LONGEST_MESSAGE = 3000
 CHECKOUT = Path(__file__).parents[1]
@@ -50,9 +51,16 @@ def say_that_it_loads(what: str, stream: TextIO | None = None) -> None:
         print(f"{what}: loading PyTorch ...", file=stream, flush=True)
 
 
+class _Console(Console):
+    """Shows what a terminal would act on as its escape, tabs too: a path that is copied has to be that path."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str("\n".join(map(_escaped, text.split("\n"))), **options)
+
+
 def make_console() -> Console:
     """A console that prints text as it is (paths may hold brackets), without styles or a guessed width in a pipe."""
-    make = partial(Console, markup=False, emoji=False, highlight=False)
+    make = partial(_Console, markup=False, emoji=False, highlight=False)
     console = make()
     return console if console.is_terminal or console.is_jupyter else make(width=120)
 
@@ -71,9 +79,13 @@ def print_pairs(console: Console, pairs: Iterable[tuple[str, str]], title: str =
 
 def printable(message: str) -> str:
     """The message on one line: nothing that a terminal would act on, and nothing endless (an argument may be that)."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(message.split()))
+    line = _escaped(" ".join(message.split()))
     line = re.sub(r"\S{400,}", lambda word: f"{word[0][:150]}...{word[0][-50:]}", line)
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}..."
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def command_line(words: Iterable[str]) -> str:

@@ -56,7 +56,7 @@ class RunOptions(ListOptions):
     """size of the run; every value of it can be overridden below; v0: with the optimiser, schedule, initial spread and
     learning rate that language models had before, cpu's unless a size comes first"""
     variants: str | None = None
-    """comma-separated variants; default: the study's own"""
+    """comma-separated variants, with settings of their own as NAME@dim=64@heads=2; default: the study's own"""
     baseline: str | None = None
     """variant that tables and figures compare all others with; default: each one's own (the same kernel without
     positions, or without its setting) where that is run too, else the first variant"""
@@ -151,7 +151,8 @@ class ClaimsOptions(ListOptions):
     results: Path = Path("results/reference")
     """directory that holds the comparisons"""
     out: Path | None = None
-    """file that the page is written to, in Markdown; default: it is only printed"""
+    """file to write to: a .csv gets every claim, any other the page of the primary ones in Markdown; default: they are
+    only printed"""
     summary: bool = False
     """print counts and what each comparison answered, on one screen"""
 

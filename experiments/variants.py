@@ -30,6 +30,7 @@ NOT_AFTER = ("softmax", "favor+window")
 OF_SCORES: list[str] = _WORDS["of_scores"]
 PEER = "performer-pytorch"
 """the kernel and the name of the variant whose attention is another library's"""
+FORM = "each setting of a variant is @name=value, one behind the other: softmax-rope@dim=64@heads=2"
 SIZES = ("dim", "heads", "context")
 """settings that make a model of another size, or have it read more; their variants are compared with each other"""
 SETTINGS = (
@@ -139,8 +140,10 @@ def _get_variant(name: str, outside: dict[str, Variant]) -> Variant:
     variant = _without_settings(base, outside)
     settings: dict[str, Any] = {}
     for part in parts:
-        setting, _, text = part.partition("=")
+        setting, equals, text = part.partition("=")
         try:
+            if not equals or "=" in text:
+                raise ValueError(f"{part!r} is no setting; {FORM}")
             if setting not in SETTINGS:
                 raise ValueError(f"a variant has no setting {setting!r}; {choices(setting, list(SETTINGS))}")
             if setting in settings:
@@ -175,7 +178,9 @@ def _without_settings(name: str, outside: dict[str, Variant]) -> Variant:
 
 
 def _why_not(name: str) -> str:
-    """Why a kernel and a position of the project do not go together; nothing for other names."""
+    """Why a kernel and a position of the project do not go together, or how settings are given; else nothing."""
+    if "=" in name:
+        return f" ({FORM})"
     kernel, position = next(((k, p) for k in _KERNELS for p in OF_SCORES if name == f"{k}-{p}"), ("softmax", ""))
     if kernel == "softmax":
         return ""

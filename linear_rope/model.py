@@ -15,7 +15,7 @@ from linear_rope.decoding import beam_search, check_sampling, reordered, sample
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.registry import has_table
 from linear_rope.positions.tokens import token_positions
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import savable
 
 
 class CausalLM(Stack):
@@ -47,8 +47,9 @@ class CausalLM(Stack):
         Args:
             tokens: (B, N) int64.
             key_padding_mask: (B, N) bool, True at padding.
-            segment_ids, cu_seqlens: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token
-                of a segment predicts is not the first one of the next.
+            segment_ids: of packed sequences, as in :meth:`LinearRoPEAttention.forward`. What the last token of a
+                segment predicts is not the first one of the next.
+            cu_seqlens: the same for B = 1.
 
         Returns:
             (B, N, vocab_size) logits.
@@ -148,7 +149,7 @@ class Encoder(Stack):
         return self.whole(self.embedding, tokens, key_padding_mask, segment_ids, cu_seqlens)
 
 
-@savable
+@savable()
 class DecoderState(NamedTuple):
     """What a decoder carries from token to token; :func:`linear_rope.decoding.reordered` takes any part of it.
 
@@ -163,14 +164,6 @@ class DecoderState(NamedTuple):
     read: tuple[Any, ...]
     sources: int
     length: int
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "DecoderState":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "DecoderState":
-        """Without the graph that made it."""
-        return detached(self)
 
 
 class EncoderDecoder(Stack):

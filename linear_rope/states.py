@@ -44,13 +44,26 @@ def moved(state: S, device: torch.device | str | None, dtype: torch.dtype | None
     return result
 
 
-def detached(state: S) -> S:
-    """The state without the graph that made it."""
-    result: S = mapped(state, lambda _, x: x.detach())
-    return result
+def savable(*names: str) -> Callable[[type[S]], type[S]]:
+    """Give a kind of states ``to`` and ``detach``, and let ``torch.load`` read it with ``weights_only``.
+
+    Args:
+        names: under which earlier versions saved it.
+    """
+
+    def decorate(kind: type[S]) -> type[S]:
+        torch.serialization.add_safe_globals([kind, *((kind, name) for name in names)])
+        kind.to, kind.detach = _to, _detach  # type: ignore[attr-defined]
+        return kind
+
+    return decorate
 
 
-def savable(kind: type[S]) -> type[S]:
-    """Let ``torch.load`` with ``weights_only`` read states of this kind."""
-    torch.serialization.add_safe_globals([kind])
-    return kind
+def _to(state: S, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> S:
+    """On another device, in another dtype; what has to be exact keeps its own."""
+    return moved(state, device, dtype)
+
+
+def _detach(state: S) -> S:
+    """Without the graph that made it, to go on from without differentiating what came before."""
+    return mapped(state, lambda _, x: x.detach())

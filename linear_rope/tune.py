@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from linear_rope.functional import triton_form
-from linear_rope.functional.triton_form import kept, proof, settings, trial
-from linear_rope.functional.triton_form.settings import Launch
+from linear_rope.ops.linear import triton_form
+from linear_rope.ops.linear.triton_form import kept, proof, settings, trial
+from linear_rope.ops.linear.triton_form.settings import Launch
 
 ROWS = {
     "elu+1-64": ("elu+1", 64, 64),

@@ -79,7 +79,7 @@ def test_without_a_compiler_all_but_the_native_kernel_is_installed(tmp_path):
 def test_with_a_compiler_the_wheel_holds_the_native_kernel(tmp_path):
     pytest.importorskip("setuptools", reason="wheels are built with setuptools")
     installed, libraries = build(tmp_path)
-    assert libraries == ["linear_rope/functional/libnative.so"]
+    assert libraries == ["linear_rope/ops/linear/libnative.so"]
     kernel, right, code = ask(installed)
     assert kernel.startswith("C++ for ")
     assert right == "True"

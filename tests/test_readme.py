@@ -3,12 +3,15 @@
 import csv
 import json
 import re
+import shutil
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from experiments.cli import COMMANDS
+from experiments.cli import COMMANDS, main
+from experiments.figures import style
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -18,6 +21,7 @@ FINDINGS = {
 }
 CONVERGENCE = PAGES[PROJECT / "docs/findings/convergence.md"]
 SPEED = PAGES[PROJECT / "docs/speed.md"]
+CLAIMS = list(csv.DictReader((PROJECT / "results/claims.csv").read_text(encoding="utf-8").splitlines()))
 # Whose examples run where they are installed.
 OTHER_LIBRARIES = ("performer_pytorch", "transformers", "x_transformers", "torchtune")
 
@@ -70,8 +74,33 @@ def test_the_readme_stays_short_and_has_every_finding_s_page():
         assert page.name == "index.md" or f"({page.name})" in index
 
 
-def test_the_table_of_results_is_the_committed_report_s():
-    report = (PROJECT / "results/reference/convergence/report.md").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def report_of(tmp_path_factory):
+    """Makes the report of a folder of results/ without its figures, once, and gives its text."""
+    directory = tmp_path_factory.mktemp("reports")
+
+    def save_nothing(make, figures, stem):
+        figures.mkdir(exist_ok=True)
+        (figures / f"{stem}.svg").write_text("<svg/>")
+
+    @cache
+    def report(folder):
+        copy = shutil.copytree(PROJECT / folder, directory / folder, ignore=shutil.ignore_patterns("figures"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(style, "save_figure", save_nothing)
+            assert main(["report", str(copy)]) == 0
+        return (copy / "report.md").read_text(encoding="utf-8")
+
+    return report
+
+
+REPORTED = re.compile(r"\]\([./]*(results/(?:reference|recipe)/[\w.-]+?)(?:/report\.md)?(?<!recipe\.md)\)")
+"""the folder of a comparison, which a page links to"""
+
+
+@pytest.mark.slow
+def test_the_table_of_results_is_the_report_s(report_of):
+    report = report_of("results/reference/convergence")
     rows = re.findall(r"^\| (?:softmax|favor\+|elu\+1|relu)-.*", CONVERGENCE, flags=re.MULTILINE)
     results = report.partition("## Table")[2].partition("\n##")[0]
     reported = {line.split(" | ")[0]: line for line in results.splitlines() if line.startswith("| ")}
@@ -85,14 +114,10 @@ def test_the_table_of_results_is_the_committed_report_s():
 
 @pytest.mark.parametrize("kernel", ["favor+", "elu+1"])
 @pytest.mark.parametrize("reference", ["convergence", "convergence-long", "convergence-imdb"])
-def test_what_is_said_of_the_order_is_what_the_claims_page_says(kernel, reference):
-    page = (PROJECT / "results/CLAIMS.md").read_text(encoding="utf-8")
-    what = f"test loss, {kernel}-rope-after minus {kernel}-rope-before, bits per byte. "
-    (row,) = [line for line in page.splitlines() if line.startswith("| ") and what in line]
-    ((verdict, *numbers),) = re.findall(
-        rf"\*\*([a-z ]+)\*\* on {reference}: .([\d.]+) \[.([\d.]+), .([\d.]+)\]", row.partition(what)[2]
-    )
-    mean, *bounds = map(float, numbers)
+def test_what_is_said_of_the_order_is_what_the_table_of_claims_says(kernel, reference):
+    (row,) = [row for row in CLAIMS if (row["comparison"], row["claim"]) == (reference, f"{kernel}-order")]
+    verdict = row["verdict"]
+    mean, *bounds = (abs(float(row[name])) for name in ("mean", "low", "high"))
     said = re.findall(r"([\d.]+)\s+\[([\d.]+), ([\d.]+)\][^*]*\*\*(.*?)\*\*", " ".join(CONVERGENCE.split()))
     assert any(
         [float(found[0]), *sorted(map(float, found[1:3]))] == pytest.approx([mean, *sorted(bounds)], abs=6e-4)
@@ -119,10 +144,18 @@ def unsigned(values):
     return (mean, *sorted(ends))
 
 
-def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report():
-    results = PROJECT / "results"
-    pages = [results / "CLAIMS.md", *results.glob("*/*/report.md")]
-    measured = [found for page in pages for found in triples(page.read_text(encoding="utf-8"))]
+def triples_of_claims():
+    """Those of the table of claims, in which a share is no percentage."""
+    for row in CLAIMS:
+        if row["low"]:
+            values = tuple(float(row[name]) for name in ("mean", "low", "high"))
+            yield from (((values, 1e-5, True)), ((tuple(100 * value for value in values), 1e-3, True)))
+
+
+@pytest.mark.slow
+def test_every_interval_in_the_findings_is_one_of_a_claim_or_of_a_report(report_of):
+    folders = sorted({folder for text in FINDINGS.values() for folder in REPORTED.findall(text)})
+    measured = [found for folder in folders for found in triples(report_of(folder))] + [*triples_of_claims()]
     said = [found for text in FINDINGS.values() for found in triples(text)]
     assert len(said) > 90
     for numbers, unit, signed in said:
@@ -133,13 +166,13 @@ def test_every_interval_in_the_findings_is_one_of_the_claims_page_or_of_a_report
         ), numbers
 
 
-def test_every_figure_in_a_table_of_the_findings_is_one_of_the_reports_that_the_page_links_to():
+@pytest.mark.slow
+def test_every_figure_in_a_table_of_the_findings_is_one_of_the_reports_that_the_page_links_to(report_of):
     """Rounded, or as a percentage of what a report has as a share."""
     said = 0
     for text in FINDINGS.values():
-        linked = re.findall(r"results/[\w./-]+/report\.md", text)
-        reports = (PROJECT / name for name in linked)
-        measured = {number for report in reports for number in re.findall(r"\b\d+\.\d{1,3}\b", report.read_text())}
+        reports = map(report_of, dict.fromkeys(REPORTED.findall(text)))
+        measured = {number for report in reports for number in re.findall(r"\b\d+\.\d{1,3}\b", report)}
         measured |= {f"{100 * float(share):.1f}" for share in measured if re.fullmatch(r"[01]\.\d{3}", share)}
         cells = [cell.strip() for row in re.findall(r"^\|(.*)\|$", text, flags=re.MULTILINE) for cell in row.split("|")]
         figures = {cell for cell in cells if re.fullmatch(r"\d+\.\d{1,3}", cell)}
@@ -169,8 +202,8 @@ def test_every_page_says_of_how_many_variants_the_rate_is_at_the_edge_of_its_gri
     said = 0
     for path, text in FINDINGS.items():
         edges = []
-        for name in dict.fromkeys(re.findall(r"results/reference/([\w-]+)/report\.md", text)):
-            record = json.loads((PROJECT / "results/reference" / name / "comparison.json").read_text())
+        for folder in dict.fromkeys(re.findall(r"\]\([./]*(results/reference/[\w-]+)\)", text)):
+            record = json.loads((PROJECT / folder / "comparison.json").read_text())
             grid = re.search(r"--learning-rates (\S+)", record["command"])
             if grid and "findings" in path.parts:
                 rates = sorted(map(float, grid[1].split(",")))
@@ -187,20 +220,22 @@ def test_every_page_says_of_how_many_variants_the_rate_is_at_the_edge_of_its_gri
     assert said > 20
 
 
-def test_the_table_of_speed_is_the_committed_one():
-    with (PROJECT / "results/reference/speed/targets.csv").open(encoding="utf-8") as file:
-        targets = list(csv.DictReader(file))
+def test_the_table_of_speed_is_the_report_s(report_of):
+    def rows_of(name):
+        section = report_of(f"results/reference/{name}").partition("# Targets\n")[2].partition("\n#")[0]
+        return [line.strip() for line in section.splitlines() if line.startswith("| ")][2:]
+
+    targets, decoding = map(rows_of, ("speed", "speed-decoding"))
     assert len(targets) > 10
-    for row in targets:
-        assert "| " + " | ".join((row["what"], row["target"], row["measured"], row["verdict"])) + " |" in SPEED
-    with (PROJECT / "results/reference/speed-decoding/targets.csv").open(encoding="utf-8") as file:
-        decoding = {row["what"]: row for row in csv.DictReader(file)}
+    assert all(row in SPEED for row in targets)
+    rows = (row.strip("| ").split(" | ") for row in decoding)
+    decoding = {what: (target, f"{measured}, {verdict}") for what, target, measured, verdict in rows}
     for length, target in ((1024, "1.3"), (2048, "2"), (8192, "4")):
         cells = [
             decoding[f"{topic}, context {length:,}: {case} rope after: speed against softmax rope"]
             for topic in ("decoding", "decoding beside a busy process")
             for case in ("favor+", "elu+1")
         ]
-        assert {cell["target"] for cell in cells} == {f"at least {target} times"}
-        row = " | ".join(f"{cell['measured']}, {cell['verdict']}" for cell in cells)
+        assert {wanted for wanted, _ in cells} == {f"at least {target} times"}
+        row = " | ".join(said for _, said in cells)
         assert f"| {length:,} | {target} | {row} |" in SPEED

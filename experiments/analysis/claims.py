@@ -121,7 +121,7 @@ class Claim:
 def claims_of(study: Study) -> tuple[Claim, ...]:
     """The claims of a study."""
     if isinstance(study.claims, Path):
-        return load_claims(study.claims, study.quantities)
+        return load_claims(study.claims, study.samples)
     listed = resolve(study.claims) if isinstance(study.claims, str) else study.claims
     return tuple(listed() if callable(listed) else listed)
 

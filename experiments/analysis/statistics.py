@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite, nan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from experiments.analysis.curves import read_curves
-from experiments.records.record import planned_runs, run_status
+from experiments.records.record import packed_speeds, planned_runs, run_status
 from experiments.records.schema import NEXT_BYTE, Comparison, VariantRecord
 
 SMALLEST_SAMPLE = 3
@@ -123,11 +124,19 @@ def finished_values(root: Path, comparison: Comparison, curves: pd.DataFrame) ->
     """``run_values`` of the runs that are done."""
     states = run_states(root, comparison, curves)
     done = states[states["state"] == "done"]
-    return run_values(curves, comparison, set(zip(done["variant"], done["seed"], strict=True)))
+    finished = set(zip(done["variant"], done["seed"], strict=True))
+    return run_values(curves, comparison, finished, packed_speeds(root, comparison))
 
 
-def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple[str, int]]) -> pd.DataFrame:
+def run_values(
+    curves: pd.DataFrame,
+    comparison: Comparison,
+    finished: set[tuple[str, int]],
+    speeds: Mapping[tuple[str, int], float] = MappingProxyType({}),
+) -> pd.DataFrame:
     """One row per value of a finished run: variant, metric, seed, value.
+
+    ``speeds`` are the tokens per second of runs of which not all records of training are there.
 
     ``steps_to_baseline`` and ``tokens_to_baseline`` have a row for every run whose baseline finished with the same
     seed; the value is NaN where the run never reached the baseline's final validation figure.
@@ -182,8 +191,10 @@ def run_values(curves: pd.DataFrame, comparison: Comparison, finished: set[tuple
         }
         per_step = int(comparison.config["batch_size"]) * comparison.context_of(variant)
         values["tokens_to_baseline"] = {seed: step * per_step for seed, step in steps.items()}
-        speeds = by_seed("train", "tokens_per_second", name)
-        values["tokens_per_second"] = {seed: curve.median() for seed, curve in speeds.items()}
+        rates = by_seed("train", "tokens_per_second", name)
+        values["tokens_per_second"] = {
+            seed: speeds.get((name, seed), float(curve.median())) for seed, curve in rates.items()
+        }
         rows += [
             (name, metric, seed, float(value))
             for metric, of_seed in values.items()

@@ -2,10 +2,11 @@
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.config import Config
-from experiments.console import make_console, print_pairs, program
+from experiments.console import install_command, make_console, print_pairs, program
 from experiments.data.corpus import DataSet
 from experiments.data.files import DATA_DIR_VARIABLE, cache_directory, resolve_data_dir
 from experiments.data.registry import DATA_SETS
@@ -14,25 +15,48 @@ from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
 from experiments.variants import get_variant, variant_names
 
+NEEDS = {"floater": ("torchdiffeq", "floater")}
+"""by position, the module that it cannot do without, and its extra"""
+
 
 def list_all(options: ListOptions) -> int:
-    """Print the studies, presets, variants and data sets. Returns the exit status."""
+    """Print the studies, presets, variants and data sets, those last that cannot run here. Returns the exit status."""
     console = make_console()
     studies = ((name, getattr(study, "question", str(study))) for name, study in STUDIES.each())
     print_pairs(console, studies, f"Studies: {program()} run NAME")
     print_pairs(console, ((name, get_preset(name).description) for name in PRESETS), "\nPresets: --preset NAME")
-    variants = ((name, _described(name)) for name in variant_names())
-    print_pairs(console, variants, "\nVariants: --variants NAME,NAME,...")
-    data_sets = ((name, getattr(found, "description", str(found))) for name, found in DATA_SETS.each())
-    print_pairs(console, data_sets, f"\nData sets: --data NAME ({program()} data says which are here)")
+    variants = {name: _described(name) for name in variant_names()}
+    print_pairs(
+        console,
+        [(name, text) for name, (text, here) in variants.items() if here],
+        "\nVariants: --variants NAME,NAME,...",
+    )
+    if others := [(name, text) for name, (text, here) in variants.items() if not here]:
+        print_pairs(console, others, "\nVariants that cannot run here")
+    place, data_sets = resolve_data_dir(None), list(DATA_SETS.each())
+    are_here = {name for name, found in data_sets if availability(found, place).startswith("here")}
+    for title, here in (
+        ("Data sets: --data NAME", True),
+        (f"Data sets not here ({program()} data: how to get them)", False),
+    ):
+        rows = [
+            (name, getattr(found, "description", str(found))) for name, found in data_sets if (name in are_here) == here
+        ]
+        if rows:
+            print_pairs(console, rows, f"\n{title}")
     return 0
 
 
-def _described(variant: str) -> str:
+def _described(name: str) -> tuple[str, bool]:
+    """What a variant is, or why it cannot run here, and whether it can."""
     try:
-        return get_variant(variant).description
+        variant = get_variant(name)
     except ValueError as error:
-        return str(error)
+        return str(error), False
+    module, extra = NEEDS.get(variant.position, ("sys", ""))
+    if find_spec(module) is None:
+        return f"needs {module}: {install_command(extra)}", False
+    return variant.description, True
 
 
 def availability(data_set: DataSet | str, data_dir: Path | None) -> str:

@@ -6,22 +6,25 @@
 import json
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from experiments.objects import Run
 from experiments.options import PackOptions
 from experiments.records.csv_files import find_table, read_table
 from experiments.records.files import read_file, write_atomically
-from experiments.records.parquet import RunRows, read_rows, rows_as_parquet, texts_as_parquet
+from experiments.records.parquet import RunRows, read_rows, runs_as_parquet, texts_as_parquet
 from experiments.records.record import (
-    PACKED_ROWS,
-    PACKED_STATUSES,
+    KEPT_EVERY,
+    OLDER_STATUSES,
+    PACKED_RUNS,
     TRIALS,
+    holds_packed,
     is_finished,
     kept_rows,
     packed_statuses,
@@ -30,7 +33,7 @@ from experiments.records.record import (
     run_rows,
     run_status,
 )
-from experiments.records.schema import Comparison, Status
+from experiments.records.schema import Comparison, MetricsRow, PackedStatus, Status
 from experiments.records.store import (
     CONTINUED,
     add_changes,
@@ -41,6 +44,7 @@ from experiments.records.store import (
     differing_settings,
     refuse_if_differing,
 )
+from experiments.studies.registry import STUDIES
 from experiments.training.checkpoint import checkpoint_path, read_checkpoint
 from experiments.training.subwords import FILE as TOKENIZER
 from experiments.training.trained_models import PACKED_SEED, packed_weights
@@ -68,6 +72,8 @@ def pack(options: PackOptions) -> int:
         if not (path.exists() and path.read_bytes() == content):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
+    for each in (out, out / TRIALS):
+        (each / OLDER_STATUSES).unlink(missing_ok=True)  # they are in runs.parquet now
     told = [
         f"{count} {what} {state}"
         for what, each in (("runs", packed), ("trials of learning rates", of_trials))
@@ -80,19 +86,19 @@ def pack(options: PackOptions) -> int:
 class _Packed(NamedTuple):
     files: dict[Path, bytes]
     """in the order in which they are written: a run that was not done counts as done only with the last of them"""
-    statuses: dict[str, Status]
+    statuses: dict[str, PackedStatus]
 
 
 def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
     """What packing the comparison of a directory makes of what is packed in ``out``."""
     here = read_comparison(directory)
     check_runs(directory, here)
-    comparison, statuses, rows = here, dict[str, Status](), RunRows()
+    comparison, statuses, rows = here, dict[str, PackedStatus](), RunRows()
     if (out / "comparison.json").exists():
         there = read_comparison(out)
         comparison = _merged(out, there, here)
-        if (out / PACKED_STATUSES).exists():
-            statuses, rows = packed_statuses(out), dict(read_rows(out / PACKED_ROWS))
+        if holds_packed(out):
+            statuses, rows = packed_statuses(out), dict(read_rows(out / PACKED_RUNS))
         elif any(run_directory(out, *run).exists() for run in there.runs):
             raise ValueError(f"--out {out} holds runs that are not packed; give a directory that is new or packed")
     for run in (Run(*place) for place in here.runs):
@@ -106,23 +112,22 @@ def _packed(directory: Path, out: Path, weights: bool) -> _Packed:
         for name in AS_THEY_ARE
         if (directory / name).exists()
     }
-    files |= _tables(directory, out)
+    files |= _tables(directory, out, {*REBUILT, *STUDIES[here.study].rebuilt})
     files |= _weights(directory, out, here) if weights else {}
-    files[out / PACKED_ROWS] = rows_as_parquet(rows)
-    in_order = {run: to_builtins(status) for run, status in sorted(statuses.items())}
-    files[out / PACKED_STATUSES] = (json.dumps(in_order, indent=2, ensure_ascii=False) + "\n").encode()
+    if comparison.variants:
+        files[out / PACKED_RUNS] = runs_as_parquet(rows, statuses)
     return _Packed(files, statuses)
 
 
 def _add_run(
-    directory: Path, out: Path, here: Comparison, run: Run, statuses: dict[str, Status], rows: RunRows
+    directory: Path, out: Path, here: Comparison, run: Run, statuses: dict[str, PackedStatus], rows: RunRows
 ) -> None:
     """Add a run, or put it in the place of one that is not done, unless less is known of it than what is packed."""
     key, status = f"{run.variant}/seed{run.seed}", run_status(directory, *run)
     ended, before = status.state in ("done", "failed"), statuses.get(key)
-    kept = []
-    if ended:
-        kept = kept_rows(run_rows(directory, *run), here.config["steps"], here.config["log_every"])
+    all_rows = run_rows(directory, *run) if ended else []
+    every = 1 if STUDIES[here.study].all_records else KEPT_EVERY
+    kept = kept_rows(all_rows, here.config["steps"], every * here.config["log_every"])
     if before is not None and before.state == "done":
         if status.state == "done" and kept != rows.get(run, []):
             raise ValueError(
@@ -132,10 +137,19 @@ def _add_run(
         return
     if status == Status(state="queued") or (before is not None and before.state == "failed" and not ended):
         return
-    statuses[key] = replace(status, state="queued", reason=WAS_RUNNING) if status.state == "running" else status
+    if status.state == "running":
+        status = replace(status, state="queued", reason=WAS_RUNNING)
+    if not isinstance(status, PackedStatus):
+        status = PackedStatus(**asdict(status), tokens_per_second=_speed(all_rows))
+    statuses[key] = status
     rows.pop(run, None)
     if kept:
         rows[run.variant, run.seed] = kept
+
+
+def _speed(rows: list[MetricsRow]) -> float | None:
+    speeds = [row.metrics["tokens_per_second"] for row in rows if "tokens_per_second" in row.metrics]
+    return median(speeds) if speeds else None
 
 
 def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
@@ -165,12 +179,12 @@ def _merged(out: Path, there: Comparison, here: Comparison) -> Comparison:
     return merged
 
 
-def _tables(directory: Path, out: Path) -> dict[Path, bytes]:
+def _tables(directory: Path, out: Path, rebuilt: set[str]) -> dict[Path, bytes]:
     """The measured tables. Of runs that only the packed one tells of, its rows stay."""
     names = {path.name.partition(".csv")[0] for path in directory.glob("[!.]*.csv*")}
-    names |= {path.stem for path in directory.glob("[!.]*.parquet") if path.name != PACKED_ROWS}
+    names |= {path.stem for path in directory.glob("[!.]*.parquet") if path.name != PACKED_RUNS}
     files = {}
-    for name in sorted(names.difference(REBUILT)):
+    for name in sorted(names - rebuilt):
         found, packed = find_table(directory / f"{name}.csv"), out / f"{name}.parquet"
         assert found is not None
         table = read_table(found)

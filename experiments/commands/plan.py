@@ -30,7 +30,7 @@ from experiments.training.schedule import fall_begins
 from experiments.training.steps import RunFailed, training_step
 from experiments.training.tuning import MOST_BEYOND, fewest_trials
 from experiments.variants import Variant, get_variant, modules_of
-from linear_rope.functional import native, triton_form
+from linear_rope.ops.linear import native, triton_form
 
 MEASURING_SECONDS = 3
 

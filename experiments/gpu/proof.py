@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from experiments.gpu.step import PROOFS, Step
-from linear_rope.functional.triton_form.proof import outcome_of
-from linear_rope.functional.triton_form.trial import Kind, Outcome, prove
+from linear_rope.ops.linear.triton_form.proof import outcome_of
+from linear_rope.ops.linear.triton_form.trial import Kind, Outcome, prove
 
 SANITIZED = 2
 """kinds whose kernels run under compute-sanitizer: both maps"""

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.gpu.step import Step
 
 TESTS = """\
-tests/linear_rope/functional/test_triton_on_gpu.py
+tests/linear_rope/ops/linear/test_triton_on_gpu.py
 tests/linear_rope/test_devices.py
 tests/linear_rope/interop/test_on_devices.py
 tests/experiments/training/test_gpu.py

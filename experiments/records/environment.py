@@ -22,7 +22,7 @@ PROOFS = "triton kernel"
 """the version that counts what was proved on a GPU, which grows while runs are made: no other version by that"""
 ROOT = Path(__file__).parents[2]
 CODE = [f"{place}.py" for place in "linear_rope/**/* experiments/training/**/* experiments/data/**/*".split()]
-CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/functional/cpp/*"]
+CODE += ["experiments/config.py", "experiments/variants.py", "linear_rope/ops/linear/cpp/*"]
 """what can change a number of a training run; figures, claims and commands cannot"""
 
 

@@ -1,17 +1,22 @@
 """Parquet files of packed results: the rows of runs, and tables. pyarrow, which reads and writes them, is an extra."""
 
 import os
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from experiments.console import install_command
 from experiments.records.files import read_file, wrong_file
-from experiments.records.schema import MetricsRow
+from experiments.records.schema import MetricsRow, Status
 
 if TYPE_CHECKING:
     import pandas as pd
 
+STATUSES = b"statuses"
+"""the metadata of runs.parquet that hold the statuses of all runs as JSON"""
 COLUMNS = {"variant": "string", "seed": "int64", "step": "int64", "tokens": "int64"}
 COLUMNS |= {"split": "string", "metric": "string", "value": "float64"}
 """of runs.parquet"""
@@ -34,10 +39,10 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def rows_as_parquet(runs: RunRows) -> bytes:
+def runs_as_parquet(runs: RunRows, statuses: Mapping[str, Status]) -> bytes:
     """The content of runs.parquet: a row for each number, by variant and seed in the order in which it was recorded.
 
-    Equal rows give equal bytes, by the same pyarrow.
+    ``statuses`` are those of all runs (``<variant>/seed<k>``). What is equal gives equal bytes, by the same pyarrow.
     """
     cells = [
         (*run, row.step, row.tokens, row.split, metric, value)
@@ -47,13 +52,33 @@ def rows_as_parquet(runs: RunRows) -> bytes:
     ]
     arrow = pyarrow()
     columns = zip(*cells, strict=True) if cells else [[] for _ in COLUMNS]
-    return _to_bytes(arrow, arrow.table([list(column) for column in columns], schema=_schema(arrow)))
+    table = arrow.table([list(column) for column in columns], schema=_schema(arrow))
+    return _to_bytes(arrow, table, {STATUSES: msgspec.json.encode(dict(sorted(statuses.items())))})
 
 
 def read_rows(path: Path) -> RunRows:
     """The rows of a runs.parquet. Raises ValueError that names it if it is damaged or has other columns."""
+    return _read_rows(path, _version(path))
+
+
+def read_statuses(path: Path) -> bytes | None:
+    """The statuses of a runs.parquet, in JSON; None: it has none. Raises ValueError that names it if it is damaged."""
+    return _read_statuses(path, _version(path))
+
+
+def _version(path: Path) -> tuple[int, ...]:
     status = os.stat(path)
-    return _read_rows(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=8)
+def _read_statuses(path: Path, version: tuple[int, ...]) -> bytes | None:
+    arrow, content = pyarrow(), read_file(path, REMEDY)
+    try:
+        metadata: dict[bytes, bytes] = _attempt(arrow, arrow.parquet.read_metadata, content).metadata or {}
+    except ValueError as error:
+        raise wrong_file(str(path), str(error), REMEDY) from None
+    return metadata.get(STATUSES)
 
 
 @lru_cache(maxsize=8)  # a report asks for each run by itself
@@ -110,16 +135,22 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema([(name, arrow.type_for_alias(kind)) for name, kind in COLUMNS.items()])
 
 
-def _to_bytes(arrow: Any, table: Any) -> bytes:
+def _to_bytes(arrow: Any, table: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
     sink = arrow.BufferOutputStream()
-    arrow.parquet.write_table(table, sink, compression="zstd")
+    with arrow.parquet.ParquetWriter(sink, table.schema, compression="zstd") as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(metadata or {})
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
 def _read(arrow: Any, content: bytes) -> Any:
+    return _attempt(arrow, arrow.parquet.read_table, content)
+
+
+def _attempt(arrow: Any, read: Callable[[Any], Any], content: bytes) -> Any:
     try:
-        return arrow.parquet.read_table(arrow.BufferReader(content))
+        return read(arrow.BufferReader(content))
     except (arrow.ArrowException, OSError) as error:
         raise ValueError(f"is no Parquet file ({error})") from None
 

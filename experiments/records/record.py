@@ -3,8 +3,9 @@
 ``<variant>/seed<k>/metrics.jsonl`` is the truth: one JSON object a line, appended, never rewritten (``run --extend``
 keeps that of the shorter run beside it), with ``step``, ``tokens``, ``split`` (train, validation or test) and the
 metrics as further keys. Every table and figure is made from it. ``comparison.json`` holds what was run, on what, and
-with what. Where results are packed, ``runs.parquet`` holds the rows and ``runs.json`` the statuses of all runs; a run
-that has a directory besides went on, or was begun anew, there.
+with what. Where results are packed, ``runs.parquet`` holds the rows and the statuses of all runs; a run that has a
+directory besides went on, or was begun anew, there. The config.json of a packed run would repeat comparison.json: its
+``config``, with the variant's ``settings``, and the sha256 of its data (``store.check_runs``).
 """
 
 import json
@@ -26,14 +27,15 @@ from experiments.records.files import (
     write_json,
     wrong_file,
 )
-from experiments.records.parquet import read_rows
-from experiments.records.schema import Comparison, MetricsRow, RunConfig, Split, Status
+from experiments.records.parquet import read_rows, read_statuses
+from experiments.records.schema import Comparison, MetricsRow, PackedStatus, RunConfig, Split, Status
 
 WALL_CLOCK = ("seconds", "tokens_per_second", "kernel_share")
 """metrics that differ from run to run; all others are the same on the same machine"""
-PACKED_ROWS, PACKED_STATUSES = "runs.parquet", "runs.json"
+PACKED_RUNS, OLDER_STATUSES = "runs.parquet", "runs.json"
+"""of packed results; those that an older version packed have the statuses in the second"""
 KEPT_EVERY = 10
-"""of the rows of training, one of so many is packed, and the last"""
+"""of the rows of training, one of so many is packed, and the last; all where ``Study.all_records``"""
 TRIALS = "tuning"
 """directory of a comparison's trials of learning rates, which are a comparison too"""
 
@@ -109,24 +111,34 @@ def read_metrics(path: Path, remedy: str = "remove the run's directory") -> list
 
 def is_packed(root: Path, variant: str, seed: int) -> bool:
     """Whether what is known of a run is what was packed."""
-    return (root / PACKED_STATUSES).exists() and not run_directory(root, variant, seed).exists()
+    return holds_packed(root) and not run_directory(root, variant, seed).exists()
 
 
-def packed_statuses(root: Path) -> dict[str, Status]:
+def holds_packed(root: Path) -> bool:
+    """Whether a directory holds packed runs."""
+    return any((root / name).exists() for name in (PACKED_RUNS, OLDER_STATUSES))
+
+
+def packed_statuses(root: Path) -> dict[str, PackedStatus]:
     """By run (``<variant>/seed<k>``), the statuses of packed results. Raises ValueError if the file is damaged."""
-    return read_record(root / PACKED_STATUSES, dict[str, Status], "take it from where it was packed")
+    path, kind, remedy = root / PACKED_RUNS, dict[str, PackedStatus], "take it from where it was packed"
+    found = read_statuses(path) if path.exists() else None
+    if found is not None:
+        return decoded(found, kind, f"{path}: its statuses", remedy)
+    if path.exists() and not (root / OLDER_STATUSES).exists():
+        raise wrong_file(str(path), "has no statuses of its runs", remedy)
+    return read_record(root / OLDER_STATUSES, kind, remedy)
 
 
 def run_rows(root: Path, variant: str, seed: int) -> list[MetricsRow]:
     """The rows of a run, packed or not. Raises ValueError that names the file if they are damaged."""
     if is_packed(root, variant, seed):
-        return read_rows(root / PACKED_ROWS).get((variant, seed), [])
+        return read_rows(root / PACKED_RUNS).get((variant, seed), [])
     return read_metrics(run_directory(root, variant, seed) / "metrics.jsonl")
 
 
-def kept_rows(rows: list[MetricsRow], steps: int, log_every: int) -> list[MetricsRow]:
-    """The rows of a run of ``steps`` that are packed."""
-    every = KEPT_EVERY * log_every
+def kept_rows(rows: list[MetricsRow], steps: int, every: int) -> list[MetricsRow]:
+    """The rows of a run of ``steps`` that are packed, with those of training at every so many steps."""
     return [row for row in rows if row.split != "train" or row.step % every == 0 or row.step == steps]
 
 
@@ -136,6 +148,15 @@ def run_status(root: Path, variant: str, seed: int) -> Status:
         return packed_statuses(root).get(f"{variant}/seed{seed}", Status(state="queued"))
     path = run_directory(root, variant, seed) / "status.json"
     return read_record(path, Status) if path.exists() else Status(state="queued")
+
+
+def packed_speeds(root: Path, comparison: Comparison) -> dict[tuple[str, int], float]:
+    """By run, the median tokens per second of a packed one, where that is on record."""
+    if not holds_packed(root):
+        return {}
+    statuses = packed_statuses(root)
+    found = {run: statuses.get("{}/seed{}".format(*run)) for run in comparison.runs if is_packed(root, *run)}
+    return {run: each.tokens_per_second for run, each in found.items() if each and each.tokens_per_second is not None}
 
 
 def planned_runs(root: Path, comparison: Comparison) -> list[tuple[str, int]]:

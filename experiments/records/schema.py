@@ -335,6 +335,13 @@ class Status(Struct, kw_only=True):
     """more than one if it went on with another; none in older records"""
 
 
+class PackedStatus(Status, kw_only=True):
+    """What packed results say of a run, besides its rows."""
+
+    tokens_per_second: Number | None = None
+    """the median of all its records of training, of which few are packed; None: it has none, or an older pack"""
+
+
 class MetricsRow(Struct):
     """A line of metrics.jsonl, where the metrics stand beside the other keys: one for each step and split."""
 

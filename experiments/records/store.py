@@ -24,6 +24,7 @@ from experiments.records.schema import CONTINUED as CONTINUED
 from experiments.records.schema import Comparison
 from experiments.variants import VARIANTS, get_variant, is_variant
 
+ANOTHER_COMMAND = f"{CONTINUED} command: "
 WRITTEN = ("report.md", "report.html", "figures", "measurements.jsonl", "tuning")
 """what a run writes, besides tables (.csv) and the directories of the variants"""
 MOST_NAMES = 6
@@ -207,6 +208,11 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
 
     When all of it was done before, only the code and the versions still matter: they measured and reported.
     """
+    whole = [({each.name for each in x.variants}, set(x.seeds), x.baseline, x.rate_seeds) for x in (merged, comparison)]
+    if not all_done and whole[0] == whole[1]:
+        # The new command alone makes all of it.
+        merged.command = comparison.command
+        merged.notes = [note for note in merged.notes if not note.startswith(ANOTHER_COMMAND)]
     for key, kind in {"command": "command", "versions": "set of versions", "machine": "machine"}.items():
         before, now = (_without_proofs(getattr(x, key)) for x in (merged, comparison))
         if before != now and (key == "versions" or not all_done):
@@ -219,6 +225,12 @@ def add_changes(merged: Comparison, comparison: Comparison, all_done: bool) -> N
             told = "the files of the code are the same"
         changed = "commit {}, begun with {}".format(*commits)
         add_notes(merged, [f"{CONTINUED} state of the code: {changed}; {told}"])
+
+
+def commands_of(comparison: Comparison) -> list[str]:
+    """The commands that make a comparison, in the order in which they were given."""
+    later = [note for note in comparison.notes if note.startswith(ANOTHER_COMMAND)]
+    return [comparison.command, *(note.removeprefix(ANOTHER_COMMAND) for note in later)]
 
 
 def _without_proofs(said: Any) -> Any:

@@ -1,22 +1,23 @@
-"""The claims of all studies, judged on the reference comparisons: for a terminal, and as a page in Markdown."""
+"""The claims of all studies, judged on the reference comparisons: for a terminal, as a table, and as a page."""
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.analysis.claims import Claim, claims_of
+from experiments.analysis.claims import SEEN, Claim, claims_of
 from experiments.analysis.references import REFERENCES, command, declared_claims
 from experiments.analysis.verdicts import NOT_RUN, RULE, VERDICTS, Row, evaluate
 from experiments.console import make_console
 from experiments.errors import why
+from experiments.records.csv_files import to_csv
 from experiments.records.files import visible, write_atomically
 from experiments.report.evidence import read_evidence
 from experiments.report.render import template
@@ -34,8 +35,6 @@ class Result(NamedTuple):
     """empty: it is not there"""
     command: str
     """that makes it"""
-    report: str
-    """its report.md, as a link from the page"""
 
 
 class Judged(NamedTuple):
@@ -50,9 +49,10 @@ class Section(NamedTuple):
 
     name: str
     question: str
-    not_shown: str
     rows: list[Row]
     results: list[Result]
+    primary: Collection[str]
+    """the keys of the claims that answer the question"""
 
     @property
     def judged(self) -> list[Judged]:
@@ -64,19 +64,18 @@ class Section(NamedTuple):
 
 
 def claims(studies: Mapping[str, Study], results: Path, out: Path | None, summary: bool) -> None:
-    """Print all claims, or a summary; write the page to ``out`` as Markdown too, if that is given.
+    """Print all claims, or a summary; write them to ``out`` too, if that is given: a CSV file has every claim on every
+    comparison, any other is a page of those that answer the studies' questions, in Markdown.
 
     Raises:
         ValueError: ``results`` is no directory, a file in it is damaged, or ``out`` cannot be written.
     """
     if not results.is_dir():
         raise ValueError(f"--results {results} is no directory; give one that holds comparisons, as results/reference")
-    sections = read_sections(studies, results, out.parent if out else Path())
+    sections = read_sections(studies, results)
     if out is not None:
-        rows = [row for section in sections for row in section.rows]
-        page = template("claims_page.md").render(sections=sections, rows=rows, count=count, rule=RULE)
         try:
-            write_atomically(out, page)
+            write_atomically(out, table(sections) if out.suffix == ".csv" else page(sections))
         except OSError as error:
             raise ValueError(
                 f"--out {out} cannot be written ({why(error)}); give a file in a directory that can"
@@ -86,11 +85,8 @@ def claims(studies: Mapping[str, Study], results: Path, out: Path | None, summar
         print(out)
 
 
-def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path()) -> list[Section]:
-    """Every claim on every reference of its study, in the order of the studies; without those that have none.
-
-    ``page`` is the directory that links are relative to.
-    """
+def read_sections(studies: Mapping[str, Study], results: Path) -> list[Section]:
+    """Every claim on every reference of its study, in the order of the studies; without those that have none."""
     sections = []
     for name, study in studies.items():
         references = [reference for reference, made in REFERENCES.items() if made.study == name] or [name]
@@ -111,10 +107,48 @@ def read_sections(studies: Mapping[str, Study], results: Path, page: Path = Path
                 declared = declared_claims(claims_of(study), reference, name)
                 rows += evaluate(declared, root, None, None, reference=reference, command=made)
                 answer = ""
-            found.append(Result(reference, answer, made, Path(os.path.relpath(root / "report.md", page)).as_posix()))
+            found.append(Result(reference, answer, made))
         if rows:
-            sections.append(Section(name, study.said(study.question), study.said(study.not_shown), rows, found))
+            sections.append(Section(name, study.said(study.question), rows, found, study.primary))
     return sections
+
+
+def table(sections: Iterable[Section]) -> str:
+    """A row for each claim on each comparison, with all that its verdict follows from, as a CSV file."""
+    rows = [
+        {
+            "study": section.name,
+            "comparison": row.reference,
+            "claim": row.claim.key,
+            "statement": row.claim.statement,
+            "published": row.claim.published,
+            "quantity": row.claim.quantity,
+            "criterion": row.claim.criterion,
+            "data": row.data,
+            "size": row.size,
+            "verdict": row.verdict,
+            "n": row.estimate.n,
+            "unit": row.unit,
+            **{name: getattr(row.estimate, name) for name in ("mean", "low", "high")},
+            "adjusted_p": row.p,
+            "remark": row.remark,
+        }
+        for section in sections
+        for row in section.rows
+    ]
+    return to_csv(pd.DataFrame(rows), "%.6g")
+
+
+def page(sections: Iterable[Section]) -> str:
+    """The claims that answer the studies' questions, in Markdown."""
+    return template("claims_page.md").render(sections=sections, counts=counts(sections), rule=RULE, seen=SEEN)
+
+
+def counts(sections: Iterable[Section]) -> str:
+    """How many rows have each verdict, in a line."""
+    rows = [row for section in sections for row in section.rows]
+    found = ", ".join(f"{number} {verdict}" for verdict, number in count(rows).items())
+    return f"{len(rows)} rows, a claim judged on one comparison each: {found}."
 
 
 def count(rows: Iterable[Row]) -> dict[str, int]:
@@ -147,20 +181,19 @@ def print_claims(console: Console, sections: list[Section], summary: bool) -> No
         console.print("\nWhat is not run is made by:")
         for line in missing:
             console.print(f"  {line}", soft_wrap=True)
-    counts = count(row for section in sections for row in section.rows)
-    console.print("\nClaims: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+    console.print(f"\n{counts(sections)}", soft_wrap=True)
 
 
 def _table(section: Section) -> Table:
     title = Text(f"{section.name}: {section.question}", style="bold")
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for column, ratio in {"claim": 50, "measured": 42, "verdict": 22}.items():
-        table.add_column(column, ratio=ratio, overflow="fold")
+        drawn.add_column(column, ratio=ratio, overflow="fold")
     for claim, rows in section.judged:
         for place, row in enumerate(rows):
             said = claim.statement if place == 0 else ""
             where = f"{row.reference}: " if len(rows) > 1 else ""
             measured = Text(visible(f"{where}{row.measured}"))
             remark = f"\n{visible(row.remark)}" if row.remark and row.verdict != NOT_RUN else ""
-            table.add_row(Text(visible(said)), measured, Text(row.verdict, style=STYLES[row.verdict]).append(remark))
-    return table
+            drawn.add_row(Text(visible(said)), measured, Text(row.verdict, style=STYLES[row.verdict]).append(remark))
+    return drawn

@@ -18,9 +18,9 @@ from experiments.figures.rates import draw_rates
 from experiments.figures.style import DOTS_PER_INCH
 from experiments.records.csv_files import to_csv
 from experiments.records.files import check_link, write_atomically
-from experiments.records.record import PACKED_ROWS, read_comparison
+from experiments.records.record import PACKED_RUNS, read_comparison
 from experiments.records.schema import Comparison
-from experiments.records.store import check_runs, with_baseline
+from experiments.records.store import check_runs, commands_of, with_baseline
 from experiments.report.answer import setting
 from experiments.report.evidence import Evidence, read_evidence
 from experiments.report.interactive import interactive
@@ -35,7 +35,8 @@ from experiments.report.tables import (
     unfinished_runs,
     with_something,
 )
-from experiments.study import FigureEntry, Study, TableEntry, resolve
+from experiments.show.entries import entries_of
+from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
@@ -69,7 +70,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
     curves, summary = evidence.curves, evidence.summary
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
-        entries = resolve(study.figures)(root, output, comparison, curves, summary)
+        entries = _entries(evidence, output)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries += filter(None, [draw_rates(root, output, comparison)])
@@ -78,7 +79,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         main_figure = _main_figure([entry for entry in shown if "stem" in entry], study.main_figure)
         made = {"curves.csv": to_csv(curves), "summary.csv": to_csv(summary)}
         measured = (path.name for form in ("*.csv*", "*.parquet") for path in root.glob(form))
-        tables = [name for name in measured if name not in (*FILES, PACKED_ROWS)]
+        tables = [name for name in measured if name not in (*FILES, PACKED_RUNS)]
         queued, unfinished = unfinished_runs(root, comparison, curves)
         main = with_something(main_table(summary, comparison)) if comparison.variants else pd.DataFrame()
         content = {
@@ -86,6 +87,8 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
             "answer": evidence.answer,
             "setting": setting(comparison, study.measured),
             "comparison": comparison,
+            "commands": "\n".join(commands_of(comparison)),
+            "these": "These commands, one after the other," if len(commands_of(comparison)) > 1 else "",
             "settings": settings(comparison),
             "table": rows_of(main),
             "below": f"{how_to_read(main, summary, comparison)} {study.said(study.table_note)}".strip(),
@@ -114,6 +117,15 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
     return main_figure
+
+
+def _entries(evidence: Evidence, output: Path) -> Entries:
+    """The figures and tables of the study, in reading order."""
+    figures = evidence.study.figures
+    if isinstance(figures, list):
+        return entries_of(evidence.shown, output)
+    assert isinstance(figures, str) or callable(figures)
+    return [*resolve(figures)(evidence.root, output, evidence.comparison, evidence.curves, evidence.summary)]
 
 
 def settings(comparison: Comparison) -> dict[str, Any]:

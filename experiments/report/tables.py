@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.analysis.statistics import run_states
+from experiments.console import printable
 from experiments.records.csv_files import to_csv
 from experiments.records.files import visible
 from experiments.records.record import run_status
@@ -174,7 +175,7 @@ def terminal_table(summary: pd.DataFrame, comparison: Comparison) -> Table:
     # Below the variants are the floors.
     fates = [f"{variant}: {fate}" for variant, fate in zip(names, rows["not finished"], strict=False) if fate]
     table = Table(
-        title=Text(f"{comparison.name}: mean over seeds [95 % interval]"),
+        title=Text(printable(f"{comparison.name}: mean over seeds [95 % interval]")),
         title_justify="left",
         caption=Text(visible("\n".join([*_not_tuned(comparison), *fates]))),
         caption_justify="left",

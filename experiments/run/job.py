@@ -38,7 +38,7 @@ from experiments.training.chosen_objective import make_objective
 from experiments.training.loop import RunStopped, train_run
 from experiments.training.objectives import Objective
 from experiments.training.pretrained import AS_PRETRAINED
-from experiments.training.processes import ALONE, connect, tells_of_a_lost_process
+from experiments.training.processes import ALONE, Connected, connect, tells_of_a_lost_process
 from experiments.training.steps import RunFailed
 from experiments.variants import get_variant
 
@@ -232,7 +232,7 @@ def train_job(
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
-    processes = connect(device, config.threads, needed.shard) if several else ALONE
+    processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
     tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
     try:
         with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
@@ -257,6 +257,15 @@ def train_job(
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
         processes.part_ways()
+
+
+def _sharing(shard: bool) -> type[Connected]:
+    """How processes train a model together."""
+    if not shard:
+        return Connected
+    from experiments.training.sharded import Sharded  # which not every PyTorch can import
+
+    return Sharded
 
 
 def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:

@@ -3,9 +3,15 @@
 A tracker is told a row once that row is on the disk, and never again: a run that goes on tells only what is new.
 """
 
+import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from experiments.records.files import read_file, write_atomically
+
+LONGEST_PROJECT = 128
 
 
 class TrackedRun(NamedTuple):
@@ -26,6 +32,20 @@ class TrackedRun(NamedTuple):
     def is_copy(self) -> bool:
         """Whether of the comparison only this run's directory is here, and is gathered."""
         return str(self.comparison) != self.origin
+
+    @property
+    def project(self) -> str:
+        """The comparison's name as services take it: ASCII letters, digits and . _ -, at most 128 of them."""
+        return re.sub(r"[^\w.-]", "-", self.comparison.name, flags=re.ASCII)[:LONGEST_PROJECT]
+
+    def id(self) -> str:
+        """Made once and kept in the run's directory, with which it moves: a run that goes on, here or in a copy, has it
+        still, and one of another comparison never has, were its name and its place the same.
+        """
+        path = self.directory / "tracked"
+        if not path.exists():
+            write_atomically(path, uuid.uuid4().hex[:16])
+        return read_file(path, "remove it").decode()
 
 
 class Tracker(Protocol):

@@ -21,8 +21,9 @@ class Trackio:
         import trackio
 
         self._run = trackio.init(
-            re.sub(r"[^\w.-]", "-", run.comparison.name),
-            name=f"{run.variant} seed {run.seed}",
+            # Names that begin with registry- or end with _system and the like it keeps for itself.
+            re.sub("^(?=registry-)", "run-", run.project.replace("_", "-"), flags=re.IGNORECASE),
+            name=f"{run.variant} seed {run.seed} ({run.id()[:8]})",  # by which it is resumed
             group=run.variant,
             config=dict(run.config),
             resume="allow",

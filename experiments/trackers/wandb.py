@@ -1,6 +1,5 @@
 """Weights & Biases, offline unless WANDB_MODE says otherwise: ``wandb sync`` uploads what is in the run's directory."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 
@@ -16,12 +15,11 @@ class WandB:
         os.environ.setdefault("WANDB_CACHE_DIR", str(run.directory / "wandb" / "cache"))
         import wandb
 
-        name = f"{run.variant} seed {run.seed}"
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", run.comparison.name),
+            project=os.environ.get("WANDB_PROJECT", run.project),
             group=run.variant,
-            name=name,
-            id=hashlib.sha256(f"{run.origin}\n{name}".encode()).hexdigest()[:16],
+            name=f"{run.variant} seed {run.seed}",
+            id=run.id(),
             resume="allow",
             dir=os.environ.get("WANDB_DIR", str(run.directory)),
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]

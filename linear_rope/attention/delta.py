@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.features.elementwise import GivenFeatures
-from linear_rope.functional.delta import delta_rule
-from linear_rope.functional.linear_attention import prepare
-from linear_rope.functional.rotated_features import Rope
+from linear_rope.ops.delta.chunked import delta_rule
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.rotated_features import Rope, mapped
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import savable
 
 
-@savable
+@savable()
 class DeltaState(NamedTuple):
     """What the delta rule carries from token to token; its size does not grow.
 
@@ -34,14 +35,6 @@ class DeltaState(NamedTuple):
     position: Tensor
     carried: Carried = Carried()
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "DeltaState":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "DeltaState":
-        """Without the graph that made it, to go on from without differentiating what came before."""
-        return detached(self)
-
 
 class GatedDelta(RoPEAttention):
     """The gated delta rule (Yang et al. 2024, arXiv 2412.06464), causal, without its output gate.
@@ -51,9 +44,9 @@ class GatedDelta(RoPEAttention):
     is before the division. Its loop over chunks is unrolled by compilers: ``torch.compile`` makes another graph for
     another number of chunks, and ``torch.export`` takes one length.
 
+    What is not told of here is as in :class:`LinearRoPEAttention`.
+
     Args:
-        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv: as in
-            :class:`LinearRoPEAttention`.
         rope: "after" (or "before", which is the same here) rotates queries and keys; "none".
         causal: has to be True.
         decay: as there; "gate", the token's, is the default.
@@ -118,20 +111,19 @@ class GatedDelta(RoPEAttention):
         """The output of the heads in the dtype of the values, and the memory after the last token."""
         assert projected.rate is not None
         with full_precision(projected.q.device):
-            terms = prepare(
-                _of_length_one(projected.q),
-                _of_length_one(projected.k),
-                projected.v,
-                feature_map=GivenFeatures(),
-                rope="none" if self.rope == "none" else "after",
-                denominator="none",
-                key_padding_mask=key_padding_mask,
-                positions=positions,
-                rope_base=self.rope_base,
-                rope_scaling=self.rope_scaling,
-                log_decay=projected.log_decay,
-                angles=projected.angles,
-            ).terms()
+            q, k = _of_length_one(projected.q), _of_length_one(projected.k)
+            given = {"log_decay": projected.log_decay, "denominator": "none", "feature_map": GivenFeatures()}
+            terms = mapped(
+                prepare(
+                    Call(q, k, projected.v, **given),  # type: ignore[arg-type]
+                    key_padding_mask,
+                    positions,
+                    rope="none" if self.rope == "none" else "after",
+                    base=self.rope_base,
+                    scaling=self.rope_scaling,
+                    angles=projected.angles,
+                )
+            )
             rate = projected.rate.to(terms.q.dtype)
             if key_padding_mask is not None:
                 rate = rate.masked_fill(key_padding_mask[:, None], 0)

@@ -9,15 +9,14 @@ from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
-from linear_rope.functional import native
-from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.call import Call, computed_in
-from linear_rope.functional.decay import with_resets
-from linear_rope.functional.linear_attention import both_ways, check_scale, prepare, with_state
-from linear_rope.functional.operator import attend, has_step, step
-from linear_rope.functional.recurrent import State, add_key, read_state
-from linear_rope.functional.rotated_features import Denominator, Inputs, Rope, call_of_map
-from linear_rope.functional.terms import attention_output
+from linear_rope.ops.decay import with_resets
+from linear_rope.ops.linear import native
+from linear_rope.ops.linear.both_ways import both_ways
+from linear_rope.ops.linear.call import Call, computed_in
+from linear_rope.ops.linear.operator import attend, check_scale, has_step, step, with_state
+from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
+from linear_rope.ops.linear.state import State, add_key, output_of_state, sum_keys
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.rotary import rotation_at
@@ -25,11 +24,11 @@ from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import moved, savable
 from linear_rope.tracing import are_plain, has_tangent, is_watched
 
 
-@savable
+@savable()
 class LinearAttentionState(NamedTuple):
     """What a causal linear attention carries from token to token; its size does not grow.
 
@@ -42,14 +41,6 @@ class LinearAttentionState(NamedTuple):
     sums: State
     position: Tensor
     carried: Carried = Carried()
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "LinearAttentionState":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "LinearAttentionState":
-        """Without the graph that made it, to go on from without differentiating what came before."""
-        return detached(self)
 
 
 class LinearRoPEAttention(RoPEAttention):
@@ -159,29 +150,26 @@ class LinearRoPEAttention(RoPEAttention):
             if not self.causal and self.decay is None:
                 # The segments are sums of their own.
                 projected = projected._replace(log_decay=None)
-            inputs = self._inputs(projected, key_padding_mask, positions)
-            y = attend(inputs.call()).output if self.causal else both_ways(inputs, segments=projected.segments)
+            call = self._call(projected, key_padding_mask, positions)
+            y = attend(call).output if self.causal else both_ways(call, segments=projected.segments)
         return y.to(projected.v.dtype)
 
-    def _inputs(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Inputs:
-        return prepare(
+    def _call(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Call:
+        call = Call(
             projected.q,
             projected.k,
             projected.v,
-            feature_map=self.feature_map,
-            rope=self.rope,
-            denominator=self.denominator,
-            key_padding_mask=key_padding_mask,
-            positions=positions,
-            rope_base=self.rope_base,
-            rope_scaling=self.rope_scaling,
             log_decay=projected.log_decay,
-            angles=projected.angles,
+            denominator=self.denominator,
+            causal=self.causal,
+            feature_map=self.feature_map,
         )
+        rotation = {"rope": self.rope, "base": self.rope_base, "scaling": self.rope_scaling, "angles": projected.angles}
+        return prepare(call, key_padding_mask, positions, **rotation)  # type: ignore[arg-type]
 
     def _check_state(self, x: Tensor, state: LinearAttentionState) -> None:
         super()._check_state(x, state)
-        self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.normaliser)
+        self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.key_sum)
 
     def _advance(
         self, x: Tensor, key_padding_mask: Tensor | None, state: LinearAttentionState | None
@@ -190,12 +178,12 @@ class LinearRoPEAttention(RoPEAttention):
         call = None if state is None else self._one_more(projected, key_padding_mask, positions, state.sums)
         stepped = None if call is None else step(call)
         if stepped is not None:
-            y, memory, normaliser, stabiliser = stepped
-            sums = State(memory, normaliser, stabiliser)
+            y, *parts = stepped
+            sums = State(*parts)  # type: ignore[arg-type]
         else:
             with full_precision(x.device):
-                inputs = self._inputs(projected, key_padding_mask, positions)
-                y, sums = with_state(inputs) if state is None else self._next(inputs, state.sums)
+                call = self._call(projected, key_padding_mask, positions)
+                y, sums = with_state(call) if state is None else self._next(call, state.sums)
         y = self._merge(y.to(projected.v.dtype), projected)
         return y, LinearAttentionState(sums, following, projected.carried)
 
@@ -230,35 +218,47 @@ class LinearRoPEAttention(RoPEAttention):
             dtype = state.memory.dtype
             rotation = rotation_at(positions.unsqueeze(1), width, base=base, dtype=dtype, scaling=scaling)
         log_decay = None if projected.log_decay is None else with_resets(projected.log_decay)
-        turns = rotation, rotation
-        call = call_of_map(formula, q, k, v, log_decay, None, *turns, self.denominator, state)
+        call = Call(
+            q,
+            k,
+            v,
+            log_decay=log_decay,
+            q_rotation=rotation,
+            k_rotation=rotation,
+            memory=state.memory,
+            key_sum=state.key_sum,
+            stabiliser=state.stabiliser,
+            constant=formula.constant,
+            numbers=formula.numbers,
+            formula=formula.name,
+            denominator=self.denominator,
+        )
         check_scale(state, call.has_scale)
         return call
 
-    def _next(self, inputs: Inputs, state: State) -> tuple[Tensor, State]:
+    def _next(self, call: Call, state: State) -> tuple[Tensor, State]:
         """The output of more tokens, and the state after them."""
-        if state.memory.dtype != inputs.dtype:
-            state = moved(state, None, inputs.dtype)
-        if inputs.q.shape[2] > 1 or native.takes(inputs.dtype, inputs.q.device):
-            return with_state(inputs, state)
-        terms = inputs.terms()
-        check_scale(state, terms.key_scale is not None)
-        state = add_key(state, terms, 0)
-        return attention_output(read_state(terms, state), terms.query_scale), state
+        if state.memory.dtype != call.dtype:
+            state = moved(state, None, call.dtype)
+        if call.q.shape[2] > 1 or native.takes(call.dtype, call.q.device):
+            return with_state(call, state)
+        call = mapped(call)
+        check_scale(state, call.key_scale is not None)
+        state = add_key(state, call, 0)
+        return output_of_state(call, state), state
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> State:
         """The sums over the keys and values of a context, whose size does not depend on how many there are."""
         k, v = self._keys_and_values(context, key_padding_mask)
         with full_precision(context.device):
-            return sum_keys(self._inputs(_given(k, v), key_padding_mask, None).terms())
+            return sum_keys(mapped(self._call(_given(k, v), key_padding_mask, None)))
 
     def recall(self, x: Tensor, memory: State) -> Tensor:
         """(B, N, dim) → (B, N, dim): attend to a context that :meth:`remember` has summed."""
         check_sequences("x", x, self.dim, self.dtype)
         q = self._queries(x)
         with full_precision(x.device):
-            terms = self._inputs(_given(q, q), None, None).terms()
-            y = attention_output(read_state(terms, memory), terms.query_scale).to(q.dtype)
+            y = output_of_state(mapped(self._call(_given(q, q), None, None)), memory).to(q.dtype)
         return self._merge(y, None)
 
     def extra_repr(self) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.attention.head_norm import HeadNorm
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
-from linear_rope.functional.arguments import check_decay_values
+from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.segments import cut, positions_within, segments_of
@@ -18,7 +18,7 @@ from linear_rope.precision import full_precision
 from linear_rope.states import savable
 
 
-@savable
+@savable()
 class Carried(NamedTuple):
     """What rotation and convolutions carry from token to token; None where there is none.
 

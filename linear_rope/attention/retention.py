@@ -9,7 +9,7 @@ from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
-from linear_rope.functional.rotated_features import Rope
+from linear_rope.ops.linear.rotated_features import Rope
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.selective import SelectiveRotation
@@ -22,9 +22,9 @@ class Retention(LinearRoPEAttention):
     head's output is divided by its root mean square, so a constant factor, as the paper's 1/√D or, without an
     activation, the gains of ``qk_norm``, changes nothing. What :meth:`attention_weights` gives is before that.
 
+    What is not told of here is as in :class:`LinearRoPEAttention`.
+
     Args:
-        dim, heads, head_dim, causal, rope_base, rope_scaling, bias, dropout, rope_angles, local_conv, short_conv,
-            qk_norm: as in :class:`LinearRoPEAttention`.
         rope: "after", or "before", which is the same without a map, rotates queries and keys; "none".
         activation: "identity", or "silu" for the map x · σ(x).
         decay: as there; the paper's, 1 − 2^(−5−h) of head h, is the default.

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from linear_rope.attention.growing import appended
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.checks import check_sequences
-from linear_rope.functional.decay import faded, fading
+from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.registry import make_score_positions
@@ -22,11 +22,11 @@ from linear_rope.positions.tokens import Positions, aligned_positions, check_pos
 from linear_rope.positions.xpos import check_rope, scaled_by_distance
 from linear_rope.precision import full_precision
 from linear_rope.small_calls import cosine_and_sine
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import savable
 from linear_rope.tracing import has_tangent
 
 
-@savable
+@savable()
 class KeyValueCache(NamedTuple):
     """What a causal softmax attention carries from token to token; it grows by one key and value a token.
 
@@ -45,16 +45,8 @@ class KeyValueCache(NamedTuple):
     faded: Tensor | None = None
     carried: Carried = Carried()
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeyValueCache":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
 
-    def detach(self) -> "KeyValueCache":
-        """Without the graph that made it, to go on from without differentiating what came before."""
-        return detached(self)
-
-
-@savable
+@savable()
 class KeysAndValues(NamedTuple):
     """A context that softmax attention reads.
 
@@ -66,14 +58,6 @@ class KeysAndValues(NamedTuple):
     k: Tensor
     v: Tensor
     key_padding_mask: Tensor | None
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "KeysAndValues":
-        """On another device, in another dtype."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "KeysAndValues":
-        """Without the graph that made it."""
-        return detached(self)
 
 
 class SoftmaxRoPEAttention(RoPEAttention):
@@ -95,9 +79,9 @@ class SoftmaxRoPEAttention(RoPEAttention):
             module with another one.
         bias: of the four projections.
         dropout: on the output, in training, as in :class:`LinearRoPEAttention`.
-        decay, rope_angles, local_conv, short_conv, qk_norm: as in :class:`LinearRoPEAttention`. ln a_t summed from a
-            key to the query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025,
-            arXiv 2503.02130). It makes a bias of B·H·N·K numbers.
+        decay: as in :class:`LinearRoPEAttention`, as all that is not told of here. ln a_t summed from a key to the
+            query is added to their score; with "gate" that is the Forgetting Transformer (Lin et al. 2025, arXiv
+            2503.02130). It makes a bias of B·H·N·K numbers.
         score_positions: positions as a part of the scores, for ``rope="none"``: "shaw", "transformer-xl", "t5", "tupe",
             "deberta", "huang", another of :data:`linear_rope.positions.POSITIONS`, or a :class:`ScorePositions`. It
             makes B·H·N·K scores; positions are integers, and there is no context.

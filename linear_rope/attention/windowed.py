@@ -9,22 +9,23 @@ from torch import Tensor
 from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
-from linear_rope.functional.linear_attention import after, prepare
-from linear_rope.functional.operator import attend
-from linear_rope.functional.recurrent import State
-from linear_rope.functional.rotated_features import Inputs
-from linear_rope.functional.windowed import Sequence, Share, fading_over, in_window, together
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.operator import after, attend
+from linear_rope.ops.linear.prepare import prepare
+from linear_rope.ops.linear.rotated_features import for_operator
+from linear_rope.ops.linear.state import State
+from linear_rope.ops.window.shares import Sequence, Share, fading_over, in_window, together
 from linear_rope.positions.decay import Decay
 from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
 from linear_rope.positions.selective import SelectiveRotation
 from linear_rope.positions.tokens import Positions, check_positions
 from linear_rope.positions.xpos import check_rope
 from linear_rope.precision import full_precision
-from linear_rope.states import detached, moved, savable
+from linear_rope.states import moved, savable
 from linear_rope.tracing import has_tangent
 
 
-@savable
+@savable()
 class WindowState(NamedTuple):
     """What the attention carries from token to token; its size does not grow.
 
@@ -45,14 +46,6 @@ class WindowState(NamedTuple):
     position: Tensor
     carried: Carried = Carried()
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "WindowState":
-        """On another device, in another dtype; what has to be exact keeps its own."""
-        return moved(self, device, dtype)
-
-    def detach(self) -> "WindowState":
-        """Without the graph that made it, to go on from without differentiating what came before."""
-        return detached(self)
-
 
 class WindowedFavor(RoPEAttention):
     """Causal attention that is softmax over the last ``window`` tokens and FAVOR+ over those before, with one sum of
@@ -61,10 +54,10 @@ class WindowedFavor(RoPEAttention):
     Padding is left out: the window counts unpadded tokens. Shorter and longer sequences than the window are different
     programs: ``torch.compile`` makes more than one graph, and ``torch.export`` takes one length.
 
+    ``num_features``, ``redraw_every`` and ``seed`` are those of :class:`FavorPlus`; what else is not told of here is as
+    in :class:`LinearRoPEAttention`.
+
     Args:
-        dim, heads, head_dim, rope_base, rope_scaling, bias, dropout, decay, rope_angles, local_conv, short_conv,
-            qk_norm: as in :class:`LinearRoPEAttention`.
-        num_features, redraw_every, seed: of :class:`FavorPlus`.
         rope: "before" or "none"; after the map nothing but FAVOR+ could be rotated.
         causal: has to be True.
         window: W, tokens of the window, the present one among them.
@@ -130,10 +123,6 @@ class WindowedFavor(RoPEAttention):
         q, k, v = q.to(dtype), k.to(dtype), projected.v.to(dtype)
         return Sequence(q, k, v, padding, log_decay)
 
-    def _far(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, log_decay: Tensor | None) -> Inputs:
-        feature_map = self.feature_map
-        return prepare(q, k, v, feature_map=feature_map, rope="none", key_padding_mask=hidden, log_decay=log_decay)
-
     def _sum(self, sequence: Sequence, before: State | None = None) -> tuple[Tensor, State]:
         """The output (B, H, N, Dv), and the sums beyond the window of the token that follows the last.
 
@@ -149,20 +138,21 @@ class WindowedFavor(RoPEAttention):
         if padding is not None:
             hidden = hidden | padding[:, :length]
         early_decay = None if log_decay is None else log_decay[:, :, :length]
-        call = after(before, self._far(earlier, k, v, hidden, early_decay).call())
+        call = Call(earlier, k, v, log_decay=early_decay, feature_map=self.feature_map)
+        call = after(before, for_operator(prepare(call, hidden, rope="none")))
         result = attend(call)
-        there = result.total > 0
+        there = result.denominator > 0
         # By hand the derivative of the total is that of its logarithm's whole scale; in forward mode nothing is.
         own_scale = self.feature_map.queries(earlier if has_tangent(*call) else earlier.detach()).log_scale
         assert own_scale is not None
         scale = (result.scale + own_scale.squeeze(-1)).to(q.dtype)
-        log_total = torch.where(there, torch.where(there, result.total, 1).log() + scale, -torch.inf)[:, :, :kept]
+        log_total = torch.where(there, torch.where(there, result.denominator, 1).log() + scale, -torch.inf)[:, :, :kept]
         if log_decay is not None:
             log_total = log_total + fading_over(log_decay, self.window)
         far = Share(
             F.pad(result.output[:, :, :kept], (0, 0, missing, 0)), F.pad(log_total, (missing, 0), value=-torch.inf)
         )
-        return together(near, far), State(result.memory, result.normaliser, result.stabiliser)
+        return together(near, far), State(result.memory, result.key_sum, result.stabiliser)
 
     def _attend(self, projected: Projected, key_padding_mask: Tensor | None, positions: Positions | None) -> Tensor:
         # Padding last, so that the tokens of a window are neighbours.
@@ -188,7 +178,7 @@ class WindowedFavor(RoPEAttention):
         with full_precision(x.device):
             sequence = self._sequence(projected, padding, positions)
             if state is not None:
-                state = state.to(dtype=sequence.q.dtype)
+                state = moved(state, None, sequence.q.dtype)
                 padding = torch.cat((~state.seen, padding), dim=1)
                 sequence = _joined(Sequence(state.k, state.k, state.v, None, state.log_decay), sequence, padding)
             # Padding first, so that the last tokens are the window.

@@ -12,8 +12,8 @@ from torch import Tensor
 from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding, zero_at_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
-from linear_rope.functional.decay import fading
-from linear_rope.functional.linear_attention import linear_attention
+from linear_rope.ops.decay import fading
+from linear_rope.ops.linear.linear_attention import linear_attention
 from linear_rope.positions.alibi import alibi_bias
 from linear_rope.positions.rotary import apply_rope, rotate
 from linear_rope.positions.tokens import Positions, align_positions, token_positions

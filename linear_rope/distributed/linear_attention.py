@@ -1,7 +1,5 @@
 """Linear attention over a sequence whose parts are in different processes."""
 
-from dataclasses import replace
-
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -11,12 +9,12 @@ from linear_rope.distributed.gather import check_group
 from linear_rope.distributed.positions import global_positions
 from linear_rope.distributed.states import Part, part_of, received
 from linear_rope.features.base import FeatureMap
-from linear_rope.functional.arguments import check_angles_alone, check_arguments, check_decay_values
-from linear_rope.functional.bidirectional import two_passes
-from linear_rope.functional.linear_attention import one_pass, prepare, with_state
-from linear_rope.functional.recurrent import State, read_state
-from linear_rope.functional.rotated_features import Denominator, Inputs, Rope
-from linear_rope.functional.terms import attention_output
+from linear_rope.ops.linear.both_ways import one_pass, two_passes
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.operator import with_state
+from linear_rope.ops.linear.prepare import check_angles_alone, check_arguments, check_decay_values, prepare
+from linear_rope.ops.linear.rotated_features import Denominator, Rope, mapped
+from linear_rope.ops.linear.state import State, output_of_state
 from linear_rope.positions.rope_scaling import RopeScaling
 from linear_rope.positions.tokens import Positions
 from linear_rope.precision import full_precision
@@ -50,6 +48,8 @@ def linear_attention(
     Outputs and gradients are those of the whole sequence in one process. What several processes hold a copy of, such
     as a feature map's parameters, gets in each the gradient from its own part: the sum over the group is the whole's.
 
+    ``rope``, ``denominator``, ``causal``, ``rope_base`` and ``rope_scaling`` are as there, the same in every process.
+
     Args:
         q: (B, H, N, D) queries of this part, N ≥ 1.
         k: (B, H, K, D) keys of this part.
@@ -62,7 +62,6 @@ def linear_attention(
         log_decay: (B, H, N), of this part.
         angles: (B, H, N, width / 2), of this part.
         implementation: "chunked", "native" or "auto".
-        rope, denominator, causal, rope_base, rope_scaling: as there, and the same in every process.
 
     Returns:
         (B, H, N, Dv), this part's.
@@ -77,43 +76,29 @@ def linear_attention(
     if positions is None and angles is None and rope != "none":
         positions = global_positions(q, k, key_padding_mask, group)
     with full_precision(q.device):
-        inputs = prepare(
-            q,
-            k,
-            v,
-            feature_map=feature_map,
-            rope=rope,
-            denominator=denominator,
-            key_padding_mask=key_padding_mask,
-            positions=positions,
-            rope_base=rope_base,
-            rope_scaling=rope_scaling,
-            log_decay=log_decay,
-            angles=angles,
+        call = Call(q, k, v, log_decay=log_decay, denominator=denominator, causal=causal, feature_map=feature_map)
+        call = prepare(
+            call, key_padding_mask, positions, rope=rope, base=rope_base, scaling=rope_scaling, angles=angles
         )
-        check_decay_values(inputs.log_decay)
+        check_decay_values(call.log_decay)
         if causal:
-            return with_state(inputs, _state_before(inputs, group), implementation)[0].to(v.dtype)
-        return _both_ways(inputs, group, implementation).to(v.dtype)
+            return with_state(call, _state_before(call, group), implementation)[0].to(v.dtype)
+        return _both_ways(call, group, implementation).to(v.dtype)
 
 
-def _state_before(inputs: Inputs, group: dist.ProcessGroup | None) -> State:
+def _state_before(call: Call, group: dist.ProcessGroup | None) -> State:
     def own() -> Part:
-        one = None if inputs.q_rotation is None else inputs.q_rotation[..., :1, :, :]
-        return part_of(replace(inputs, q=inputs.q[:, :, :1], q_rotation=one).terms())
+        one = None if call.q_rotation is None else call.q_rotation[..., :1, :, :]
+        return part_of(mapped(call._replace(q=call.q[:, :, :1], q_rotation=one)))
 
     # The keys are mapped again in the backward pass, so that nothing as wide as the features is kept.
     return received(checkpoint(own, use_reentrant=False, preserve_rng_state=False), "before", group)
 
 
-def _both_ways(inputs: Inputs, group: dist.ProcessGroup | None, implementation: str) -> Tensor:
-    terms = inputs.terms(causal=False)
-    if terms.log_decay is None:
-        return attention_output(read_state(terms, received(part_of(terms), "all", group)), terms.query_scale)
-    before = received(part_of(terms), "before", group)
-    after = received(part_of(terms, from_the_end=True), "after", group)
-    return two_passes(
-        terms,
-        one_pass(inputs.denominator, before, implementation),
-        one_pass(inputs.denominator, after, implementation),
-    )
+def _both_ways(call: Call, group: dist.ProcessGroup | None, implementation: str) -> Tensor:
+    call = mapped(call)
+    if call.log_decay is None:
+        return output_of_state(call, received(part_of(call), "all", group))
+    before = received(part_of(call), "before", group)
+    after = received(part_of(call, from_the_end=True), "after", group)
+    return two_passes(call, one_pass(before, implementation), one_pass(after, implementation))

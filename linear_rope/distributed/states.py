@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linear_rope.distributed.gather import all_gathered
-from linear_rope.functional.bidirectional import sum_keys
-from linear_rope.functional.decay import faded
-from linear_rope.functional.recurrent import State
-from linear_rope.functional.terms import Terms
+from linear_rope.ops.decay import faded
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.state import State, sum_keys
 from linear_rope.tracing import has_tangent
 
 Which = Literal["before", "after", "all"]
@@ -30,30 +29,30 @@ class Part(NamedTuple):
 
     Attributes:
         memory: (B, H, M, D); it and the next two are the fields of a State.
-        normaliser: (B, H, M), or None.
+        key_sum: (B, H, M), or None.
         stabiliser: (B, H, 1), a constant for autograd; or None.
         log_kept: (B, H, 1), Σ ln a_t over the part: how what is on its one side fades until the other; None for 0.
     """
 
     memory: Tensor
-    normaliser: Tensor | None
+    key_sum: Tensor | None
     stabiliser: Tensor | None
     log_kept: Tensor | None
 
 
-def part_of(terms: Terms, *, from_the_end: bool = False) -> Part:
+def part_of(call: Call, *, from_the_end: bool = False) -> Part:
     """One's own part as seen from the position after its last token, or ``from_the_end`` from the one before its first.
 
     In that direction the decay of each token lies between its own key and those who see it.
     """
-    if terms.log_decay is None:
-        return Part(*sum_keys(terms), None)
-    sums, segment = faded(terms.log_decay)
+    if call.log_decay is None:
+        return Part(*sum_keys(call), None)
+    sums, segment = faded(call.log_decay)
     if from_the_end:
         left = sums.masked_fill(segment != 0, -torch.inf)
     else:
         left = (sums[..., -1:] - sums).masked_fill(segment != segment[..., -1:], -torch.inf)
-    return Part(*sum_keys(terms, left), terms.log_decay.sum(-1, keepdim=True))
+    return Part(*sum_keys(call, left), call.log_decay.sum(-1, keepdim=True))
 
 
 def received(own: Part, which: Which, group: dist.ProcessGroup | None) -> State:
@@ -85,7 +84,7 @@ def _no_state(like: Part) -> State:
     smallest, stabiliser = torch.finfo(like.memory.dtype).min, like.stabiliser
     return State(
         torch.zeros_like(like.memory),
-        None if like.normaliser is None else torch.zeros_like(like.normaliser),
+        None if like.key_sum is None else torch.zeros_like(like.key_sum),
         None if stabiliser is None else torch.full_like(stabiliser, smallest),
     )
 
@@ -98,10 +97,10 @@ def _joined(before: State, part: Part) -> State:
         stabiliser = torch.maximum(exponent, part.stabiliser).detach()
         log_kept, log_own = exponent - stabiliser, part.stabiliser - stabiliser
     memory = _scaled(before.memory, log_kept) + _scaled(part.memory, log_own)
-    normaliser = None
-    if before.normaliser is not None and part.normaliser is not None:
-        normaliser = _scaled(before.normaliser, log_kept) + _scaled(part.normaliser, log_own)
-    return State(memory, normaliser, stabiliser)
+    key_sum = None
+    if before.key_sum is not None and part.key_sum is not None:
+        key_sum = _scaled(before.key_sum, log_kept) + _scaled(part.key_sum, log_own)
+    return State(memory, key_sum, stabiliser)
 
 
 def _scaled(x: Tensor, exponent: Tensor | None) -> Tensor:

@@ -5,7 +5,8 @@ The exponentials of FAVOR+ overflow or vanish, so a map returns its features in 
 by that of other positions: nothing leaks from the future, and one token mapped alone gives what it gives in a batch.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +24,34 @@ class Features(NamedTuple):
     log_scale: Tensor | None
 
 
-class Formula(Protocol):
-    """A map and its derivative, written by hand: the operator maps a stretch at a time."""
+class Formula:
+    """A map and its derivative, written by hand: the operator maps a stretch at a time.
+
+    Made with the constant, if it has one, and the numbers of a :class:`FormulaCall`.
+    """
+
+    has_constant = False
+    has_scale = False
+    """whether its features have a log_scale"""
+
+    @staticmethod
+    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
+        """M for vectors of this width."""
+        return width
+
+    @staticmethod
+    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
+        """As kernels in other languages take them: whether the map is hyperbolic, whether paired, and its ε."""
+        return False, False, 0.0
 
     def features(self, x: Tensor) -> Features:
         """Map ``x`` (..., D), contiguous."""
+        return Features(x, None)
 
     def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
         """The gradient of ``x`` from that of the values and, where there is one, of the scale, which is
         Σ values · grad_values because it multiplies them all; overwrites ``values`` and ``grad_values``."""
+        return grad_values
 
 
 class FormulaCall(NamedTuple):

@@ -1,10 +1,12 @@
 """Feature maps of each channel by itself, without random numbers."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, FormulaCall
+from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 
@@ -39,11 +41,19 @@ class EluPlusOne(FeatureMap):
         return FormulaCall("elu+1", None, [self.paired]) if type(self) is EluPlusOne else None
 
 
-class EluFormula:
+class EluFormula(Formula):
     """:class:`EluPlusOne` by hand."""
 
     def __init__(self, paired: float) -> None:
         self.paired = bool(paired)
+
+    @staticmethod
+    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
+        return 2 * width if numbers[0] else width
+
+    @staticmethod
+    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
+        return False, bool(numbers[0]), 0.0
 
     def features(self, x: Tensor) -> Features:
         values = torch.clamp(x, SMALLEST_EXPONENT, 0).exp_().add_(x.relu())
@@ -78,11 +88,15 @@ class ReluFeatures(FeatureMap):
         return FormulaCall("relu", None, [self.eps]) if type(self) is ReluFeatures else None
 
 
-class ReluFormula:
+class ReluFormula(Formula):
     """:class:`ReluFeatures` by hand."""
 
     def __init__(self, eps: float) -> None:
         self.eps = eps
+
+    @staticmethod
+    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
+        return False, False, float(numbers[0])
 
     def features(self, x: Tensor) -> Features:
         return Features(torch.clamp(x, min=0).add_(self.eps), None)
@@ -120,16 +134,6 @@ class GivenFeatures(FeatureMap):
 
     def formula(self) -> FormulaCall | None:
         return GIVEN if type(self) is GivenFeatures else None
-
-
-class GivenFormula:
-    """:class:`GivenFeatures` by hand."""
-
-    def features(self, x: Tensor) -> Features:
-        return Features(x, None)
-
-    def gradient(self, x: Tensor, values: Tensor, grad_values: Tensor) -> Tensor:
-        return grad_values
 
 
 GIVEN = FormulaCall("given", None, [])

@@ -1,12 +1,13 @@
 """FAVOR+, the random features whose products estimate the softmax kernel."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.features.base import FeatureMap, Features, FormulaCall
+from linear_rope.features.base import FeatureMap, Features, Formula, FormulaCall
 from linear_rope.features.pairs import of_pairs, pairs
 from linear_rope.small_calls import exponential_of_negative
 from linear_rope.tracing import in_backward_pass, is_watched
@@ -148,7 +149,7 @@ def favor_features(x: Tensor, omega: Tensor, eps: float, *, hyperbolic: bool = F
     return Features(values, largest - half_norm - math.log(values.shape[-1]) / 2)
 
 
-class FavorFormula:
+class FavorFormula(Formula):
     """:class:`FavorPlus` by hand: with h = ωx' and m = max h, values exp(h − m) + ε and a scale m − |x'|²/2 − ln M / 2.
 
     Args:
@@ -156,12 +157,24 @@ class FavorFormula:
         hyperbolic, paired, eps: see :class:`FavorPlus`.
     """
 
+    has_constant = has_scale = True
+
     def __init__(self, omega: Tensor, hyperbolic: float, paired: float, eps: float) -> None:
         self.hyperbolic = bool(hyperbolic)
         self.paired = bool(paired)
         self.eps = eps
         self.scale = omega.shape[-1] ** -0.5
         self.projection = omega * omega.shape[-1] ** -0.25
+
+    @staticmethod
+    def count(width: int, constant: Tensor | None, numbers: Sequence[float]) -> int:
+        rows = width if constant is None else constant.shape[0]  # without one the operator refuses the call
+        return (2 if numbers[0] or numbers[1] else 1) * rows
+
+    @staticmethod
+    def settings(numbers: Sequence[float]) -> tuple[bool, bool, float]:
+        hyperbolic, paired, eps = numbers
+        return bool(hyperbolic), bool(paired), float(eps)
 
     def features(self, x: Tensor) -> Features:
         rows = x.view(-1, x.shape[-1])

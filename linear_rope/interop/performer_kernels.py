@@ -10,16 +10,15 @@ from torch import Tensor
 
 from linear_rope.features.base import FeatureMap, Features, FormulaCall
 from linear_rope.features.favor import favor_features
-from linear_rope.functional.bidirectional import bidirectional
-from linear_rope.functional.operator import attend
-from linear_rope.functional.rotated_features import call_of_terms
-from linear_rope.functional.terms import Sums, Terms
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.operator import attend
+from linear_rope.ops.linear.state import read_state, sum_keys
 from linear_rope.precision import full_precision
 
 # The peer has these as defaults that none of its modules changes.
 SOFTMAX_EPS = 1e-4
 GENERALIZED_EPS = 1e-3
-NORMALISER_EPS = 1e-6
+DENOMINATOR_EPS = 1e-6
 
 
 class PeerFeatures(FeatureMap):
@@ -83,13 +82,13 @@ def peer_attention(
         dtype = torch.promote_types(v.dtype, torch.float32)
         q, k, values = q.to(dtype), k.to(dtype), v.to(dtype)
         largest, key_scale = None, None
-        normaliser_eps = NORMALISER_EPS if causal else 0.0
+        denominator_eps = DENOMINATOR_EPS if causal else 0.0
         if feature_map.generalized:
             q, k = feature_map.features(q).values, feature_map.features(k).values
         else:
             q, (k, largest, key_scale) = _queries(q, feature_map.omega), _keys(k, feature_map.omega)
             # The peer divides both features by √M before it adds this.
-            normaliser_eps *= q.shape[-1] ** 0.5
+            denominator_eps *= q.shape[-1] ** 0.5
         if key_padding_mask is not None:
             padding = key_padding_mask[:, None]
             k, values = (x.masked_fill(padding.unsqueeze(-1), 0) for x in (k, values))
@@ -97,7 +96,7 @@ def peer_attention(
                 least = torch.finfo(dtype).min
                 largest, key_scale = (x.masked_fill(padding, least) for x in (largest, key_scale))
         numerator, denominator = _sums(q, k, values, key_scale, largest, causal=causal, mask=key_padding_mask)
-        denominator = denominator + normaliser_eps * q.sum(-1)
+        denominator = denominator + denominator_eps * q.sum(-1)
         sees_none = denominator == 0
         return (numerator / torch.where(sees_none, 1, denominator).unsqueeze(-1)).to(v.dtype)
 
@@ -132,23 +131,28 @@ def _sums(
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The numerator (B, H, N, D) and the denominator (B, H, N), relative to exp(G), with what ε adds to each."""
-    terms = Terms(q, k, v, None, None, True, None, key_scale, None)
+    call, scale = Call(q, k, v, key_scale=key_scale), None
     if causal:
-        result = attend(call_of_terms(terms, "unrotated"))
-        sums = Sums(result.output * result.total.unsqueeze(-1), result.total, result.scale)
+        result = attend(call)
+        numerator, denominator, scale = (
+            result.output * result.denominator.unsqueeze(-1),
+            result.denominator,
+            result.scale,
+        )
     else:
-        sums = bidirectional(terms)
-    assert sums.denominator is not None
-    if largest is None or sums.scale is None:
-        return sums.numerator, sums.denominator
+        numerator, of_queries, scale = read_state(call, sum_keys(call))
+        assert of_queries is not None
+        denominator = of_queries
+    if largest is None or scale is None:
+        return numerator, denominator
     of_one = torch.ones_like(largest) if mask is None else (~mask)[:, None].to(v.dtype).expand_as(largest)
     if causal:
         seen, total, count = largest.cummax(-1).values, v.cumsum(-2), of_one.cumsum(-1)
     else:
         seen, total, count = (largest.amax(-1, keepdim=True), v.sum(-2, keepdim=True), of_one.sum(-1, keepdim=True))
-    factor = (sums.scale - seen).exp().to(v.dtype)
+    factor = (scale - seen).exp().to(v.dtype)
     of_eps = SOFTMAX_EPS * q.sum(-1)
     return (
-        sums.numerator * factor.unsqueeze(-1) + of_eps.unsqueeze(-1) * total,
-        sums.denominator * factor + of_eps * count,
+        numerator * factor.unsqueeze(-1) + of_eps.unsqueeze(-1) * total,
+        denominator * factor + of_eps * count,
     )

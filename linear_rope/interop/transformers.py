@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from linear_rope.checks import check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import RANDOM_MAPS, make_feature_map
-from linear_rope.functional.linear_attention import linear_attention
 from linear_rope.interop.roformer import RoFormerEncoder
+from linear_rope.ops.linear.linear_attention import linear_attention
 from linear_rope.positions.segments import last_token
 from linear_rope.tracing import is_watched, require
 
@@ -89,7 +89,8 @@ def convert(
     Args:
         model: its attentions are asked for through transformers' ``AttentionInterface``.
         feature_map: a name, or a :class:`FeatureMap` of which each attention gets a copy.
-        num_features, seed: as of :func:`register`.
+        num_features: as of :func:`register`.
+        seed: as there.
 
     Returns:
         ``model``.

@@ -101,3 +101,8 @@ def test_the_preset_v0_is_without_the_recipe_of_the_study():
         assert get_preset(size, mlm) == get_preset(name, mlm)
     with pytest.raises(ValueError, match="one-thread"):
         get_preset("one-thread,v0", convergence)
+
+
+@pytest.mark.parametrize("name", ["convergence", "forgetting", "tokens", "positions"])
+def test_a_method_does_not_say_what_the_tokens_are_which_the_run_chooses(name):
+    assert "byte-level" not in STUDIES[name].method.lower()

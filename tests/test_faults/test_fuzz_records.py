@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from experiments.analysis.curves import read_curves
 from experiments.cli import main
 from experiments.figures import style as plots
-from experiments.records.files import read_file, visible
-from experiments.records.record import read_comparison, read_metrics, run_config, run_status, write_record
+from experiments.records.csv_files import read_table, to_csv
+from experiments.records.files import read_file, visible, write_json
+from experiments.records.record import read_comparison, read_metrics, run_config, run_rows, run_status, write_record
 from experiments.studies.decay import measure as decay
 from experiments.studies.speed.records import read_records
 from tests.made_up import make_record
@@ -123,14 +124,19 @@ def records(tmp_path_factory):
     comparison = read_comparison(REFERENCE / "decay")
     comparison.variants = [variant for variant in comparison.variants if variant.name in VARIANTS]
     write_record(trained / "comparison.json", comparison)
+    settings = {variant.name: variant.settings for variant in comparison.variants}
     for variant, seed in comparison.runs:
         run = Path(variant) / f"seed{seed}"
         (trained / run).mkdir(parents=True)
-        for name in ("config.json", "status.json", "metrics.jsonl"):
-            lines = read_file(REFERENCE / "decay" / run / name, "").splitlines(keepends=True)
-            (trained / run / name).write_bytes(b"".join([lines[0], *lines[-6:]] if name == "metrics.jsonl" else lines))
+        made_with = {"variant": variant, "seed": seed, "data_sha256": comparison.data[0].sha256}
+        write_json(trained / run / "config.json", made_with | {"config": comparison.config | settings[variant]})
+        write_record(trained / run / "status.json", run_status(REFERENCE / "decay", variant, seed))
+        first, *rows = run_rows(REFERENCE / "decay", variant, seed)
+        lines = [msgspec.to_builtins(row) for row in (first, *rows[-6:])]
+        lines = [row | row.pop("metrics") for row in lines]
+        (trained / run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     for name in ("attention", "mask", "bound"):
-        lines = read_file(REFERENCE / "decay" / f"{name}.csv", "").decode().splitlines(keepends=True)
+        lines = to_csv(read_table(REFERENCE / "decay" / f"{name}.parquet")).splitlines(keepends=True)
         kept = [line for line in lines[1:] if name != "attention" or line.startswith(VARIANTS)]
         (trained / f"{name}.csv").write_text("".join([lines[0], *kept[:6], *kept[-6:]]))
 

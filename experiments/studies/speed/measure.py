@@ -29,7 +29,7 @@ from experiments.studies.speed.study import (
     STEP,
     SpeedConfig,
 )
-from linear_rope.functional.chunked import CHUNK_SIZE
+from linear_rope.ops.linear.chunked import CHUNK_SIZE
 
 
 def planned(config: SpeedConfig) -> Iterator[TimeMeasurement | MemoryMeasurement]:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
-from experiments.data.state_tracking import StateTracking
-from experiments.data.synthetic import split_generator
+from experiments.data.generated import StateTracking, split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table

@@ -76,7 +76,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
             continue
         translator = Translator(model, objective.tokenizer, config.context)
         said = translator.translate(sources)
-        bleu, signature = corpus_bleu(said, references)
+        bleu, signature = corpus_bleu(said, references, objective.examples.language)
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
         # Spread over all lengths: those at the beginning are the shortest.

@@ -3,14 +3,16 @@
 import dataclasses
 import errno
 import os
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from experiments.cli import main
-from experiments.commands import run_training
+from experiments.commands import catalogue, run_training
 from experiments.config import LIMITS, Config
 from experiments.records.store import check_directory, make_directory
 from experiments.training.models import check_memory
+from linear_rope import registry
 
 
 def scratch(tmp_path):
@@ -122,6 +124,28 @@ def test_list_names_what_there_is(capsys):
     output = capsys.readouterr().out
     for name in ("convergence", "decay", "speed", "favor+-rope-after", "performer-pytorch", "enwik8-4MB", "paper"):
         assert name in output
+
+
+def test_list_has_one_order_and_offers_first_what_can_run_here(monkeypatch, capsys):
+    """Installed packages come in the order in which a directory is read, which is none."""
+    points = [EntryPoint(name, "experiments.data.stdlib:DATA_SET", "linear_rope.data") for name in "zab"]
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == "torchdiffeq" else name)
+    printed = []
+    for found in (points, points[::-1]):
+        monkeypatch.setattr(registry, "entry_points", lambda group, found=found: found if "data" in group else ())
+        registry.forget_packages()
+        assert main(["list"]) == 0
+        printed.append(capsys.readouterr().out)
+    registry.forget_packages()
+    assert printed[0] == printed[1]
+    runs, cannot = printed[0].split("Variants that cannot run here")
+    assert "elu+1-rope-after " in runs
+    assert "softmax-floater " in cannot
+    assert "softmax-floater " not in runs
+    assert "needs torchdiffeq: pip install" in cannot
+    here, elsewhere = cannot.split("Data sets not here")
+    assert "  stdlib " in here
+    assert "  stdlib " not in elsewhere
 
 
 def test_variants_of_unequal_size_are_refused(tmp_path, monkeypatch, capsys):

@@ -10,10 +10,12 @@ import json
 import math
 import shutil
 import statistics
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyarrow import parquet
 from scipy import stats
 
 from experiments.cli import main
@@ -44,13 +46,29 @@ class Records:
         self.config = self.comparison["config"]
         self.variants = {variant["name"]: variant for variant in self.comparison["variants"]}
         self.seeds = self.comparison["seeds"]
-        self.rows, self.states = {}, {}
+        self.rows, self.states, self.speeds = defaultdict(list), {}, {}
+        if (root / "runs.parquet").exists():
+            self._read_packed(root / "runs.parquet")
+            return
         for variant in self.variants:
             for seed in self.seeds:
                 run = root / variant / f"seed{seed}"
                 lines = text_of(run / "metrics.jsonl").splitlines()
                 self.rows[variant, seed] = [json.loads(line) for line in lines]
                 self.states[variant, seed] = json.loads((run / "status.json").read_text())["state"]
+
+    def _read_packed(self, path):
+        rows = {}
+        for number in parquet.read_table(path).to_pylist():
+            place = {name: number[name] for name in ("step", "tokens", "split")}
+            row = rows.setdefault((number["variant"], number["seed"], *place.values()), place)
+            row[number["metric"]] = number["value"]
+        for (variant, seed, *_), row in rows.items():
+            self.rows[variant, seed].append(row)
+        for run, status in json.loads(parquet.read_metadata(path).metadata[b"statuses"]).items():
+            variant, _, seed = run.rpartition("/seed")
+            self.states[variant, int(seed)] = status["state"]
+            self.speeds[variant, int(seed)] = status["tokens_per_second"]
 
     @property
     def tokens_per_step(self):
@@ -91,8 +109,12 @@ class Records:
         if metric in ("test_bits_per_byte", "validation_bits_per_byte"):
             return {seed: self.last(variant, seed, metric.partition("_")[0]) for seed in seeds}
         if metric == "tokens_per_second":
-            speeds = {seed: self.curve(variant, seed, "train", "tokens_per_second").values() for seed in seeds}
-            return {seed: statistics.median(of_seed) for seed, of_seed in speeds.items()}
+            # Of a packed run few records of training are there, and the median of all.
+            return {
+                seed: self.speeds.get((variant, seed))
+                or statistics.median(self.curve(variant, seed, "train", "tokens_per_second").values())
+                for seed in seeds
+            }
         if metric in (BASELINE, BEFORE):
             other = self.compared_with(variant, metric)
             both = [seed for seed in seeds if seed in self.finished(other)]
@@ -152,6 +174,10 @@ class Report:
         self.markdown = (root / "report.md").read_text()
 
     def read_csv(self, name):
+        """The rows of a table as texts, and of a packed one as what they are."""
+        packed = (self.root / name).with_suffix(".parquet")
+        if packed.exists():
+            return parquet.read_table(packed).to_pylist()
         with io.StringIO(text_of(self.root / name), newline="") as file:
             return list(csv.DictReader(file))
 
@@ -185,6 +211,7 @@ def rebuild(root):
         (directory / f"{stem}.svg").touch()
         with plots.style():
             figures[stem] = make()
+        return figures[stem] is not None
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "save_figure", keep)

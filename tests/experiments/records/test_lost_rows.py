@@ -9,16 +9,16 @@ from experiments.analysis.claims import claims_of
 from experiments.analysis.curves import read_curves
 from experiments.analysis.references import declared_claims
 from experiments.analysis.verdicts import NOT_RUN, evaluate
-from experiments.records.files import read_file
+from experiments.records.csv_files import read_table, to_csv
 from experiments.records.record import read_comparison
 from experiments.studies.registry import STUDIES
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 TABLES = sorted(
-    path.relative_to(REFERENCE).with_name(path.name.removesuffix(".gz"))
+    path.relative_to(REFERENCE).with_suffix(".csv")
     for name in ("decay", "denominator", "features", "length", "mask", "pairing")
-    for path in (REFERENCE / name).glob("*.csv*")
-    if path.name.partition(".")[0] not in ("curves", "summary", "bound", "mask")
+    for path in (REFERENCE / name).glob("*.parquet")
+    if path.stem not in ("runs", "bound", "mask")
 )
 """the tables that claims are judged on, besides the records of training; the last two are for figures"""
 assert {"decay", "denominator", "features", "length"} <= {path.parts[0] for path in TABLES}
@@ -41,14 +41,13 @@ def test_a_claim_without_all_of_its_rows_is_not_run(path, tmp_path):
         return {row.claim.key: (row.estimate, row.verdict) for row in rows}
 
     whole = judged()
-    header, *lines = read_file(tmp_path / table, "").decode().splitlines(keepends=True)
+    rows = read_table((tmp_path / table).with_suffix(".parquet"))
     not_run = 0
     for share in SHARES:
-        kept = np.random.default_rng(0).random(len(lines)) >= share
+        kept = np.random.default_rng(0).random(len(rows)) >= share
         if kept.all():
             kept[0] = False
-        (tmp_path / table).unlink(missing_ok=True)
-        (tmp_path / table).write_text(header + "".join(line for line, keep in zip(lines, kept, strict=True) if keep))
+        (tmp_path / table).write_text(to_csv(rows[kept]))  # which comes before the packed one
         for key, (estimate, verdict) in judged().items():
             if verdict == NOT_RUN:
                 not_run += 1

@@ -119,6 +119,29 @@ def test_versions_and_machine_are_told_when_something_is_still_to_be_run(there):
     ]
 
 
+def test_a_report_shows_the_commands_that_made_what_it_shows(there):
+    """Not the first one of the directory, when the runs it made are a part of those that are shown."""
+
+    def shown(merged):
+        write_record(there / "comparison.json", merged)
+        write_report(there, STUDIES["convergence"])
+        return [(there / name).read_text() for name in ("report.md", "report.html")]
+
+    def given(command, **changes):
+        return merge_with_existing(there, now(there, command=command, **changes))
+
+    first = read_comparison(there).command
+    more = msgspec.to_builtins(read_comparison(there).variants[0]) | {"name": "softmax-none"}
+    for text in shown(given("run --variants softmax-none", variants=[more])):
+        assert f"{first}\nrun --variants softmax-none" in text
+        assert "These commands, one after the other, make it." in text
+    seeds = [*range(9)]
+    for text in shown(given("run --seeds 9", seeds=seeds)):
+        assert "run --seeds 9" in text
+        assert "This command makes it." in text
+        assert "--variants softmax-none" not in text
+
+
 @pytest.mark.parametrize("change", [{"config": {"steps": 7}}, {"data_sha256": "cd" * 32}, None])
 def test_a_report_refuses_a_run_that_was_made_with_something_else(there, change):
     path = run_directory(there, "elu+1-none", 1) / "config.json"

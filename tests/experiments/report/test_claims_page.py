@@ -1,8 +1,9 @@
 """The page of claims: what it says, what it is made of, and how it refuses what it cannot read."""
 
+import csv
 import dataclasses
-import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,24 +47,45 @@ def test_every_study_says_what_a_report_needs():
 
 
 @pytest.mark.slow
-def test_the_committed_page_is_what_the_command_writes(tmp_path, capsys):
-    page = tmp_path / "CLAIMS.md"
-    assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(page)]) == 0
-    written = page.read_text(encoding="utf-8").replace(f"]({os.path.relpath(ROOT, tmp_path)}/results/", "](")
-    assert written == (ROOT / "results/CLAIMS.md").read_text(encoding="utf-8")
-    printed = capsys.readouterr().out
-    assert printed.endswith(f"{page}\n")
+def test_the_committed_table_and_page_are_what_the_command_writes(tmp_path, capsys):
+    for committed in (ROOT / "results/claims.csv", ROOT / "docs/claims.md"):
+        written = tmp_path / committed.name
+        assert main(["claims", "--results", str(ROOT / "results/reference"), "--out", str(written)]) == 0
+        assert written.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8")
+        printed = capsys.readouterr().out
+        assert printed.endswith(f"{written}\n")
     assert all(f"* {point}" in " ".join(printed.split()) for point in RULE)
-    tables = [line for line in printed.splitlines() if "python -m experiments" not in line and str(page) not in line]
+    tables = [line for line in printed.splitlines() if "python -m experiments" not in line and str(written) not in line]
     assert max(map(len, tables)) <= 120
+
+
+def test_the_summary_ends_with_the_counts_and_every_row_is_in_the_table(make_reference, tmp_path, capsys):
+    results, out = make_reference(MEANS), tmp_path / "claims.csv"
+    assert main(["claims", "--results", str(results), "--summary", "--out", str(out)]) == 0
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    verdicts = Counter(row["verdict"] for row in rows)
+    told = ", ".join(f"{verdicts[each]} {each}" for each in ("supported", "not supported", "inconclusive", "not run"))
+    assert f"\n{len(rows)} rows, a claim judged on one comparison each: {told}.\n{out}\n" in capsys.readouterr().out
+    (row,) = [row for row in rows if (row["comparison"], row["claim"]) == ("convergence", "favor+-rope-after-loss")]
+    assert (row["verdict"], row["n"], row["unit"], row["study"]) == ("supported", "5", "seeds", "convergence")
+    assert [float(row[name]) for name in ("mean", "low", "high")] == pytest.approx([-0.3, -0.30098, -0.29902], abs=1e-5)
+    assert float(row["adjusted_p"]) < 1e-4
+
+
+def test_every_study_names_the_claims_that_answer_its_question():
+    for study in STUDIES.values():
+        keys = {claim.key for claim in claims_of(study)}
+        assert {*study.primary} <= keys
+        assert study.primary or not keys
 
 
 def test_what_comes_from_files_is_nothing_but_text(make_reference, tmp_path):
     results = make_reference(MEANS, fates={(AFTER, 3): ("failed", "a|b <script> \x1b[31m")})
-    page = tmp_path / "page.md"
-    assert main(["claims", "--results", str(results), "--out", str(page)]) == 0
-    assert "\x1b" not in page.read_text()
-    assert r"a\|b \<script\>" in page.read_text()
+    for name, shown in (("page.md", r"a\|b \<script\>"), ("claims.csv", "a|b <script>")):
+        out = tmp_path / name
+        assert main(["claims", "--results", str(results), "--out", str(out)]) == 0
+        assert "\x1b" not in out.read_text()
+        assert shown in out.read_text()
 
 
 @pytest.mark.parametrize(

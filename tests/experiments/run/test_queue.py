@@ -18,7 +18,9 @@ from experiments.data.registry import load_corpus
 from experiments.objects import Job, Run
 from experiments.presets import GENERAL, get_preset
 from experiments.records.files import write_json
-from experiments.records.record import read_comparison, run_status, write_record
+from experiments.records.parquet import read_rows, runs_as_parquet
+from experiments.records.record import packed_statuses, read_comparison, run_status, write_record
+from experiments.records.schema import PackedStatus
 from experiments.run.display import Display
 from experiments.run.local import Local
 from experiments.run.loop import OUT_OF_TIME
@@ -228,10 +230,9 @@ def test_a_queue_stops_after_whole_runs_and_goes_on_in_a_copy_of_what_was_packed
     capsys.readouterr()
     shutil.copytree(tmp_path / "packed", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
-    statuses = json.loads((tmp_path / "there/runs.json").read_text())
-    write_json(
-        tmp_path / "there/runs.json", statuses | {"softmax-none/seed1": {"state": "failed", "reason": "diverged"}}
-    )
+    statuses, runs = packed_statuses(tmp_path / "there"), tmp_path / "there/runs.parquet"
+    statuses["softmax-none/seed1"] = PackedStatus(state="failed", reason="diverged")
+    runs.write_bytes(runs_as_parquet(read_rows(runs), statuses))
     said = run(tmp_path / "there", "1h")
     started = [line.removesuffix(": started") for line in said.splitlines() if line.endswith(": started")]
     assert started == ["softmax-rope seed 1", "softmax-none seed 1"]  # what has failed comes last

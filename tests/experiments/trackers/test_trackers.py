@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
 import subprocess
 import sys
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from experiments.run.job import train_directory
 from experiments.run.plan import Training, prepare_runs
 from experiments.trackers import registry
 from experiments.trackers.registry import TRACKERS, parse_trackers
+from experiments.trackers.tracker import TrackedRun
 from experiments.training.checkpoint import checkpoint_path
 
 PROJECT = Path(__file__).parents[3]
@@ -111,7 +114,8 @@ def leveldb_log(content, header=7, block=2**15):
 def told_to_trackio(job, directory=None):
     with sqlite3.connect((directory or job.root) / "trackio" / f"{job.root.name}.db") as database:
         rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
-        assert {name for name, _, _ in rows} == {str(RUN)}
+        (name,) = {name for name, _, _ in rows}
+        assert name.startswith(f"{RUN} (")
     return [((step, name), value) for _, step, metrics in rows for name, value in json.loads(metrics).items()]
 
 
@@ -197,6 +201,50 @@ class Unmade(Broken):
 
 TRACKERS.add("broken", Broken, __name__)
 TRACKERS.add("unmade", Unmade, __name__)
+
+
+def given_to(package, monkeypatch, run):
+    """What a tracker gives its package's ``init``."""
+    given = {}
+    module = types.ModuleType(package)
+    module.Settings = dict
+
+    def init(project=None, **arguments):
+        given.update(arguments, project=project)
+        return types.SimpleNamespace(define_metric=lambda *names, **settings: None)
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, package, module)
+    for name in ("WANDB_CACHE_DIR", "TRACKIO_DIR"):
+        monkeypatch.setenv(name, str(run.directory))
+    TRACKERS[package](run)
+    return given["project"], given.get("id"), given["name"]
+
+
+@pytest.mark.parametrize("package", ["wandb", "trackio"])
+def test_only_a_run_that_goes_on_has_a_name_or_id_that_was_there(package, tmp_path, monkeypatch):
+    """The others would be written over, or into."""
+    here, copy = tmp_path / "runs" / "out", tmp_path / "copy" / "out"
+
+    def given(root):
+        directory = run_directory(root, *RUN)
+        directory.mkdir(parents=True, exist_ok=True)
+        return given_to(package, monkeypatch, TrackedRun(root, directory, *RUN, {}, str(here)))
+
+    first = given(here)
+    shutil.copytree(here, copy)
+    assert [given(here), given(copy)] == [first, first]
+    shutil.rmtree(here)
+    assert given(here)[1:] != first[1:]
+
+
+@pytest.mark.parametrize("name", ["50% of it?: #1", "ünï\tcode", "x" * 200, "Registry-of_artifacts", "my_system"])
+def test_a_comparison_of_any_name_is_a_project_that_services_take(name, tmp_path, monkeypatch):
+    run = TrackedRun(tmp_path / name, tmp_path, *RUN, {}, "")
+    of_wandb, of_trackio = (given_to(package, monkeypatch, run)[0] for package in ("wandb", "trackio"))
+    # As wandb 0.31 and trackio 0.43 refuse them.
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", of_wandb)
+    assert not re.search("(?i)^registry-|_[a-z]+$", of_trackio)
 
 
 def test_trackers_that_fail_are_told_of_once_and_end_nothing(tmp_path):

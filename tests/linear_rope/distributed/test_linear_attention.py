@@ -1,6 +1,6 @@
 """A sequence in parts gives what it gives in one process: against the oracle, on 2 and 4 processes.
 
-The same numbers are summed in another order, so the tolerances are those of functional/test_linear_attention.py.
+The same numbers are summed in another order, so the tolerances are those of ops/linear/test_linear_attention.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 import linear_rope
 from linear_rope import EluPlusOne, YaRN
-from tests.linear_rope.functional.test_decay import some_decay
+from tests.linear_rope.ops.linear.test_decay import some_decay
 from tests.linear_rope.tensors import (
     HEADS,
     MAPS,

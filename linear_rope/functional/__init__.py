@@ -1,6 +1,0 @@
-"""Linear attention as a function: one definition, several implementations that agree with it."""
-
-from linear_rope.functional.available import kernels
-from linear_rope.functional.linear_attention import IMPLEMENTATIONS, linear_attention
-
-__all__ = ["IMPLEMENTATIONS", "kernels", "linear_attention"]

@@ -1,0 +1,1 @@
+"""What attention modules compute, a folder an operation: its definition, and the implementations that agree with it."""

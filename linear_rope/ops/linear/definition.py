@@ -1,0 +1,79 @@
+"""What every implementation sums, how that becomes the output, and the oracle, which is it written down: quadratic.
+
+Axis names: B batch, H heads, N queries, K keys, M features, D value width.
+
+    numerator_i   = Σ_j  (q_iᵀ k_j) · exp(g_j + L_i − L_j − c_i) · v_j
+    denominator_i = Σ_j  (q'_iᵀ k'_j) · exp(g_j + L_i − L_j − c_i)
+
+q and k are mapped (and, with RoPE after the map, rotated); q' and k' are those of the denominator (unrotated in
+RoFormer eq. 19). g_j is the logarithm of key j's own scale. L_i = Σ_{t ≤ i} ln a_t, where a_t in [0, 1] is what the
+past keeps at token t; both directions of a sequence fade, by −|L_i − L_j|. c_i is the largest exponent among the keys
+that query i sees (of g_j alone with a scale, zero without): every factor is at most 1, and c_i cancels in the quotient.
+"""
+
+import torch
+from torch import Tensor
+
+from linear_rope.ops.decay import fading
+from linear_rope.ops.linear.call import Call
+
+Sums = tuple[Tensor, Tensor | None, Tensor | None]
+"""The numerator (B, H, N, D), the denominator (B, H, N) or None, and c_i, (B, H, N) or broadcastable to it: a constant
+for autograd, None for zero."""
+
+# Without a denominator nothing cancels the exponentials; beyond e^60 they are cut off, so that they stay finite.
+LARGEST_LOG_SCALE = 60.0
+
+
+def attention_output(sums: Sums, query_scale: Tensor | None) -> Tensor:
+    """(B, H, N, D): the quotient, zero for a query that sees no key; or the plain sum without a denominator.
+
+    It is linear in the numerator, so it also takes gradients of the output to those of the numerator.
+    """
+    numerator, denominator, scale = sums
+    if denominator is not None:
+        return quotient(numerator, denominator)
+    scales = [x for x in (scale, query_scale) if x is not None]
+    if not scales:
+        return numerator
+    log_scale = sum(scales[1:], start=scales[0])
+    # The gradient goes on as if nothing were cut off, as that by hand does.
+    cut_off = LARGEST_LOG_SCALE + (log_scale - log_scale.detach())
+    log_scale = torch.where(log_scale > LARGEST_LOG_SCALE, cut_off, log_scale)
+    return numerator * log_scale.exp().to(numerator.dtype).unsqueeze(-1)
+
+
+def quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator`` (B, H, N, D) over ``denominator`` (B, H, N), zero where that is zero."""
+    # No reciprocal: its derivative has the square of a denominator, which need not be a float32 number.
+    return numerator / denominator.masked_fill(denominator == 0, torch.inf).unsqueeze(-1)
+
+
+def reference(call: Call) -> Sums:
+    """The sums of a call of features, written as they are defined."""
+    queries, keys = call.q.shape[-2], call.k.shape[-2]
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=call.q.device)
+    if call.causal:
+        visible = visible.tril()
+
+    exponent = None if call.key_scale is None else call.key_scale.unsqueeze(-2)
+    if call.log_decay is not None:
+        between = fading(call.log_decay, call.log_decay.dtype, causal=call.causal)
+        exponent = between if exponent is None else between + exponent
+    scale = None
+    factor = visible.to(call.q.dtype)
+    if exponent is not None:
+        exponent = exponent.masked_fill(~visible, -torch.inf)
+        if call.key_scale is not None:
+            # Finite also where no key is seen, so that nothing is −∞ − (−∞).
+            scale = exponent.detach().amax(-1).clamp(min=torch.finfo(call.q.dtype).min)
+            exponent = exponent - scale.unsqueeze(-1)
+        factor = exponent.to(call.q.dtype).exp()
+
+    weights = (call.q @ call.k.mT) * factor
+    denominator = None
+    if call.denominator_q is not None and call.denominator_k is not None:
+        denominator = ((call.denominator_q @ call.denominator_k.mT) * factor).sum(-1)
+    elif call.has_denominator:
+        denominator = weights.sum(-1)
+    return weights @ call.v, denominator, scale

@@ -1,0 +1,187 @@
+"""From the arguments of a call of linear attention to a :class:`Call`: checks, padding, positions and decay."""
+
+import math
+
+from torch import Tensor
+
+from linear_rope.checks import check_base, check_choice, check_padding_mask
+from linear_rope.features.base import FeatureMap
+from linear_rope.ops.decay import with_resets
+from linear_rope.ops.linear.call import Call
+from linear_rope.ops.linear.rotated_features import Rope
+from linear_rope.positions.rope_scaling import RopeScaling, check_scaling
+from linear_rope.positions.rotary import rotations
+from linear_rope.positions.tokens import Positions, check_positions
+from linear_rope.positions.xpos import check_rope
+from linear_rope.small_calls import cosine_and_sine
+from linear_rope.tracing import is_watched
+
+
+def prepare(
+    call: Call,
+    key_padding_mask: Tensor | None = None,
+    positions: Positions | None = None,
+    *,
+    rope: Rope = "after",
+    base: float = 10000.0,
+    scaling: RopeScaling | None = None,
+    angles: Tensor | None = None,
+) -> Call:
+    """What is to be mapped and summed, from the tensors, denominator and feature map of a user's call.
+
+    Keys and values are zero at padding, and decays are as :func:`linear_rope.ops.decay.with_resets` has them. The
+    other arguments are those of :func:`linear_rope.linear_attention`.
+    """
+    q, k, v, feature_map, log_decay = call.q, call.k, call.v, call.feature_map, call.log_decay
+    assert feature_map is not None
+    check_rope(rope, ("after", "before", "none"))
+    check_choice("denominator", call.denominator, ("unrotated", "rotated", "none"))
+    check_base("rope_base", base)
+    check_scaling(scaling, rotates=rope != "none")
+    check_positions(positions, q, k)
+    feature_map.check_width(q)
+    q_rotation = k_rotation = padding = None
+    if rope != "none":
+        q_rotation, k_rotation = _rotations(call, key_padding_mask, positions, rope, base, scaling, angles)
+    elif angles is not None:
+        raise ValueError('angles were given, but rope is "none"; give rope="after" or "before", or no angles')
+    check_decay(log_decay, q, k)
+    if log_decay is not None and key_padding_mask is not None:
+        log_decay = log_decay.masked_fill(key_padding_mask[:, None], 0)
+    if key_padding_mask is not None:
+        padding = key_padding_mask[:, None, :, None]
+        # Before the map: what padding holds, also infinity, must reach neither an output nor a gradient.
+        k, v = k.masked_fill(padding, 0), v.masked_fill(padding, 0)
+    return Call(
+        q,
+        k,
+        v,
+        log_decay=None if log_decay is None else with_resets(log_decay),
+        padding=padding,
+        q_rotation=q_rotation,
+        k_rotation=k_rotation,
+        denominator=call.denominator,
+        causal=call.causal,
+        feature_map=feature_map,
+        turns_inputs=rope == "before",
+    )
+
+
+def _rotations(
+    call: Call,
+    key_padding_mask: Tensor | None,
+    positions: Positions | None,
+    rope: Rope,
+    base: float,
+    scaling: RopeScaling | None,
+    angles: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """By which queries and keys, or their features, turn."""
+    feature_map = call.feature_map
+    assert feature_map is not None
+    width = feature_map.count(call.q.shape[-1]) if rope == "after" else call.q.shape[-1]
+    if rope == "before":
+        _check_even(width, "the head dimension", rope, "head_dim")
+    else:
+        settable = "head_dim" if feature_map.num_features is None else "num_features"
+        _check_even(width, "the number of features", rope, settable)
+    if angles is not None:
+        rotation = _given_rotation(angles, call, width)
+        return rotation, rotation
+    magnitude = 1.0
+    if rope == "before" and scaling is not None:  # queries and keys have one each
+        magnitude = math.sqrt(feature_map.score_scale(scaling.magnitude**2))
+    settings = {"width": width, "base": base, "dtype": call.dtype, "scaling": scaling, "magnitude": magnitude}
+    return rotations(call.q, call.k, positions, key_padding_mask, **settings)  # type: ignore[arg-type]
+
+
+def _given_rotation(angles: Tensor, call: Call, width: int) -> Tensor:
+    batch, heads, length, _ = call.q.shape
+    if call.k.shape[2] != length:
+        raise ValueError(
+            f"angles was given, but there are {length} queries and {call.k.shape[2]} keys, which cannot turn alike; "
+            "give positions, a pair"
+        )
+    if (
+        not isinstance(angles, Tensor)
+        or angles.dim() != 4
+        or angles.shape[2:] != (length, width // 2)
+        or any(given not in (1, needed) for given, needed in zip(angles.shape[:2], (batch, heads), strict=True))
+    ):
+        came = tuple(angles.shape) if isinstance(angles, Tensor) else type(angles).__name__
+        raise ValueError(f"angles is {came}; give radians of shape ({batch}, {heads}, {length}, {width // 2})")
+    if not angles.is_floating_point():
+        raise ValueError(f"angles has dtype {angles.dtype}; give floating-point radians")
+    return cosine_and_sine(angles).to(call.dtype)
+
+
+def check_arguments(
+    q: Tensor, k: Tensor, v: Tensor, feature_map: FeatureMap, causal: bool, key_padding_mask: Tensor | None
+) -> None:
+    """Raises ValueError unless these fit each other, as :func:`linear_rope.linear_attention` says."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} is of type {type(x).__name__}; give a tensor (batch, heads, length, width)")
+        if x.dim() != 4:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; give (batch, heads, length, width)")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} has dtype {x.dtype}; give a floating-point tensor")
+        if x.device != q.device:
+            raise ValueError(f"q is on {q.device} and {name} on {x.device}; move them to one device")
+        if x.shape[2] == 0:
+            raise ValueError(f"{name} has length 0; give at least one position")
+        if x.shape[3] == 0:
+            raise ValueError(f"{name} has width 0; give at least one channel")
+    if q.shape[:2] != k.shape[:2] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)} and k {tuple(k.shape)}; their batch, heads and width must be equal"
+        )
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; their batch, heads and length must be equal"
+        )
+    if causal and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"causal=True needs as many keys as queries; there are {q.shape[2]} queries, {k.shape[2]} keys"
+        )
+    check_padding_mask(key_padding_mask, k.shape[0], k.shape[2])
+    if not isinstance(feature_map, FeatureMap):
+        raise ValueError(f"feature_map is {feature_map!r}; give a FeatureMap, such as FavorPlus({q.shape[-1]}, seed=0)")
+
+
+def check_angles_alone(angles: Tensor | None, positions: Positions | None, rope_scaling: RopeScaling | None) -> None:
+    """Raises ValueError where angles are given and what they take the place of is too."""
+    for name, x in (("positions", positions), ("rope_scaling", rope_scaling)):
+        if angles is not None and x is not None:
+            raise ValueError(f"{name} was given beside angles, which take its place; leave one of them out")
+
+
+def check_decay_values(log_decay: Tensor | None) -> None:
+    """Raises ValueError for a positive one, where that costs next to nothing; of one that is zero at padding."""
+    if log_decay is None or log_decay.device.type != "cpu" or is_watched():
+        return
+    # Also false for what is no number.
+    if not bool((log_decay <= 0).all()):
+        came = "NaN" if bool(log_decay.isnan().any()) else f"{float(log_decay.detach().max()):g}"
+        raise ValueError(f"log_decay holds {came}; give ln a_t ≤ 0, of shares a_t from 0 to 1 that are kept")
+
+
+def check_decay(log_decay: Tensor | None, q: Tensor, k: Tensor) -> None:
+    """Raises ValueError unless it is None or ln a_t of every token."""
+    if log_decay is None:
+        return
+    if q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"log_decay was given, but there are {q.shape[2]} queries and {k.shape[2]} keys, which are not on one "
+            "axis to fade along; give no log_decay"
+        )
+    if not isinstance(log_decay, Tensor) or log_decay.shape != q.shape[:3] or not log_decay.is_floating_point():
+        came = tuple(log_decay.shape) if isinstance(log_decay, Tensor) else type(log_decay).__name__
+        raise ValueError(f"log_decay is {came}; give a floating-point tensor of shape {tuple(q.shape[:3])}, ln a ≤ 0")
+
+
+def _check_even(width: int, what: str, rope: str, argument: str) -> None:
+    if width % 2:
+        raise ValueError(
+            f'rope="{rope}" rotates pairs, but {what} is {width}; give an even {argument}, such as {width + 1}'
+        )

@@ -1,0 +1,159 @@
+"""The factors exp(g_j + L_i − L_j − c_i) of a block, split into what happens inside a chunk and what between chunks.
+
+With scales g the stabiliser c_i is the running maximum of the exponents; without, it is zero: what fades is at most 1.
+Exponents are relative to the position before the block, s_j = g_j − L_j and c_i − L_i, and are subtracted in float64
+before they are rounded.
+
+Axis names: B batch, H heads, S = B·H, L positions of a block, C chunk size, n = L / C, G = S·n, W width of a state.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.ops.decay import faded, segmented_maximum
+
+
+class Scales(NamedTuple):
+    """Exponents of a block, relative to the position before it.
+
+    Attributes:
+        key: (S, L), s_j.
+        query: (S, L), c_i − L_i, at least s_j for every j ≤ i of its segment.
+        before: (S, 1), c of the state before the block.
+        faded: (S, L), L_i; None without decay.
+        segment: (S, L), resets up to each position; None without decay.
+    """
+
+    key: Tensor
+    query: Tensor
+    before: Tensor
+    faded: Tensor | None
+    segment: Tensor | None
+
+
+def block_scales(key_scale: Tensor | None, log_decay: Tensor | None, before: Tensor | None) -> Scales | None:
+    """The exponents of a block from key scales and decays (B, H, L) and the state's stabiliser (B, H, 1).
+
+    None where there are neither.
+    """
+    if key_scale is not None:
+        key_scale = key_scale.flatten(0, 1)
+        smallest = torch.finfo(key_scale.dtype).min
+        before = key_scale.new_full((key_scale.shape[0], 1), smallest) if before is None else before.flatten(0, 1)
+    if log_decay is None:
+        if key_scale is None or before is None:
+            return None
+        return Scales(key_scale, torch.maximum(key_scale.cummax(-1).values, before), before, None, None)
+    sums, segment = faded(log_decay.flatten(0, 1))
+    if key_scale is None or before is None:
+        return Scales(-sums, -sums, torch.zeros_like(sums[:, :1]), sums, segment)
+    key = key_scale - sums
+    # The state is a key more, at the front of the first segment.
+    front, first = torch.cat((before.to(key.dtype), key), dim=-1), torch.cat((segment[:, :1] * 0, segment), dim=-1)
+    return Scales(key, segmented_maximum(front, first)[:, 1:], before.to(key.dtype), sums, segment)
+
+
+class ChunkFactors(NamedTuple):
+    """Constants for autograd, all at most 1. Those that are None are 1.
+
+    Attributes:
+        pairs: (G, C, C), exp(s_j − c_i) for j ≤ i of the same segment, else zero; (C, C) without scales.
+        query: (G, C, 1), exp(c_begin − c_i): how a query reads the state before its chunk.
+        key: (G, C, 1), exp(s_j − c_end): how a key enters what its chunk adds to the state.
+        carry: (S, n, n), exp(c_end_j − c_begin_i) for chunks j < i, else zero: the states before chunks from what
+            chunks add; (n, n) without scales.
+        before: (S, n, 1), exp(c_block − c_begin): how the state before the block fades until each chunk.
+        after: (S, 1, n), exp(c_end_j − c_end): what is left of each chunk after the block.
+        kept: (S, 1), exp(c_block − c_end): what is left of the state before the block.
+    """
+
+    pairs: Tensor
+    query: Tensor | None
+    key: Tensor | None
+    carry: Tensor
+    before: Tensor | None
+    after: Tensor | None
+    kept: Tensor | None
+
+
+def chunk_factors(scales: Scales | None, length: int, size: int, like: Tensor) -> ChunkFactors:
+    """The factors of a block of ``length`` positions in chunks of ``size``, which divides it; of ``like``'s dtype."""
+    chunks = length // size
+    later = torch.ones(size, size, dtype=torch.bool, device=like.device).triu_(1)
+    not_before = torch.ones(chunks, chunks, dtype=torch.bool, device=like.device).triu_()
+    if scales is None:
+        return ChunkFactors(1 - later.to(like.dtype), None, None, 1 - not_before.to(like.dtype), None, None, None)
+    key, query = _Exponents(scales.key, scales.segment), _Exponents(scales.query, scales.segment)
+    key, query = (x.map(lambda x: x.unflatten(1, (-1, size))) for x in (key, query))
+    end = query.map(lambda x: x[:, :, -1])
+    before = _Exponents(scales.before, None if end.segment is None else torch.zeros_like(end.segment[:, :1]))
+    begin = before.joined(end.map(lambda x: x[:, :-1]))
+    last = end.map(lambda x: x[:, -1:])
+
+    def factor(of: _Exponents, to: _Exponents, hidden: Tensor | None = None) -> Tensor:
+        exponent = (of.value - to.value).to(like.dtype)
+        if hidden is not None:
+            exponent.masked_fill_(hidden, -torch.inf)
+        if of.segment is not None and to.segment is not None:
+            exponent.masked_fill_(of.segment != to.segment, -torch.inf)
+        return exponent.exp_()
+
+    return ChunkFactors(
+        pairs=factor(key.map(lambda x: x.unsqueeze(2)), query.map(lambda x: x.unsqueeze(3)), later).flatten(0, 1),
+        query=factor(begin.map(lambda x: x.unsqueeze(2)), query).view(-1, size, 1),
+        key=factor(key, end.map(lambda x: x.unsqueeze(2))).view(-1, size, 1),
+        carry=factor(end.map(lambda x: x.unsqueeze(1)), begin.map(lambda x: x.unsqueeze(2)), not_before),
+        before=factor(before, begin).unsqueeze(2),
+        after=factor(end, last).unsqueeze(1),
+        kept=factor(before, last),
+    )
+
+
+class _Exponents(NamedTuple):
+    """Exponents and the segments that they belong to: those of different segments do not meet."""
+
+    value: Tensor
+    segment: Tensor | None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "_Exponents":
+        return _Exponents(function(self.value), None if self.segment is None else function(self.segment))
+
+    def joined(self, after: "_Exponents") -> "_Exponents":
+        segment = None
+        if self.segment is not None and after.segment is not None:
+            segment = torch.cat((self.segment, after.segment), dim=1)
+        return _Exponents(torch.cat((self.value, after.value), dim=1), segment)
+
+
+def states_before(increments: Tensor, factors: ChunkFactors, state: Tensor | None) -> Tensor:
+    """The state before each chunk, (S, n, W), from what chunks add (S, n, W) and the state before the block (S, W)."""
+    states = torch.bmm(factors.carry.expand(increments.shape[0], -1, -1), increments)
+    return states if state is None else _add(states, state.unsqueeze(1), factors.before)
+
+
+def state_after(increments: Tensor, factors: ChunkFactors, state: Tensor | None) -> Tensor:
+    """The state after the block, (S, W)."""
+    after = increments.sum(1) if factors.after is None else torch.bmm(factors.after, increments).squeeze(1)
+    return after if state is None else _add(after, state, factors.kept)
+
+
+def increment_gradients(grad_states: Tensor, factors: ChunkFactors, grad_after: Tensor | None) -> Tensor:
+    """The gradient of what chunks add, from those of the states before chunks and of the state after the block."""
+    transposed = factors.carry.mT.expand(grad_states.shape[0], -1, -1)
+    grads = torch.bmm(transposed, grad_states)
+    if grad_after is None:
+        return grads
+    return _add(grads, grad_after.unsqueeze(1), None if factors.after is None else factors.after.mT)
+
+
+def state_gradient(grad_states: Tensor, factors: ChunkFactors, grad_after: Tensor | None) -> Tensor:
+    """The gradient of the state before the block, (S, W)."""
+    grad = grad_states.sum(1) if factors.before is None else torch.bmm(factors.before.mT, grad_states).squeeze(1)
+    return grad if grad_after is None else _add(grad, grad_after, factors.kept)
+
+
+def _add(total: Tensor, x: Tensor, factor: Tensor | None) -> Tensor:
+    return total.add_(x) if factor is None else total.addcmul_(x, factor)

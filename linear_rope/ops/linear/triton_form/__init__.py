@@ -1,0 +1,77 @@
+"""Linear attention in Triton, on a GPU: of causal calls the same result and gradients as blockwise.py's.
+
+Two kernels go through a sequence chunk by chunk and keep the states; all else is a program for each chunk, which maps,
+rotates, weighs and sums what it needs by itself (shared.py, forward.py, backward.py). Where every query sees every key
+there is one state of all keys (bidirectional.py), and one position after a state, as in decoding, is one program
+(one_position.py). The files launch*.py are the host's side.
+
+Nothing here imports Triton before it is asked to compute. With TRITON_INTERPRET=1, set before Triton is imported, the
+kernels run on a CPU, slowly, in NumPy.
+"""
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from linear_rope.ops.linear.call import Call, Gradients, Result
+
+
+def takes(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels compute in ``dtype``, that of a call, on a device."""
+    if dtype != torch.float32 or importlib.util.find_spec("triton") is None:
+        return False
+    return device.type == "cuda" or (device.type == "cpu" and _interprets())
+
+
+def description() -> str:
+    """Where the kernels run, and if nowhere, why not."""
+    if importlib.util.find_spec("triton") is None:
+        return 'not installed: pip install "linear-rope[triton]"'
+    where = "CUDA, and on a CPU in its interpreter" if _interprets() else "CUDA (on a CPU with TRITON_INTERPRET=1)"
+    return f"for float32, bfloat16 and float16 on {where}"
+
+
+def _interprets() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def empty_result(call: Call, *, keep: bool) -> Result:
+    """Memory for a result, with that for :func:`differentiate` if ``keep``."""
+    from linear_rope.ops.linear.triton_form import launch
+
+    return launch.empty_result(call, keep=keep)
+
+
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; ``keep`` what :func:`differentiate` needs."""
+    from linear_rope.ops.linear.triton_form import launch, launch_bidirectional, launch_one_position
+
+    if not call.causal:
+        return launch_bidirectional.attend(call, keep=keep)
+    return launch_one_position.attend(call) if call.q.shape[2] == 1 and not keep else launch.attend(call, keep=keep)
+
+
+def step(call: Call) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """The output of one position, and the memory, normaliser and stabiliser after it."""
+    from linear_rope.ops.linear.triton_form import launch_one_position
+
+    result = launch_one_position.attend(call)
+    normaliser = result.key_sum if call.has_denominator else None
+    return result.output, result.memory, normaliser, result.stabiliser if call.has_scale else None
+
+
+def differentiate(
+    call: Call,
+    result: Result,
+    grad_output: Tensor | None,
+    grad_total: Tensor | None,
+    grad_memory: Tensor | None,
+    grad_normaliser: Tensor | None,
+) -> Gradients:
+    """Backward: from the gradients of the result's output, total, memory and normaliser."""
+    from linear_rope.ops.linear.triton_form import launch, launch_bidirectional
+
+    form = launch if call.causal else launch_bidirectional
+    return form.differentiate(call, result, grad_output, grad_total, grad_memory, grad_normaliser)

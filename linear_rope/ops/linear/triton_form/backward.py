@@ -1,0 +1,286 @@
+"""The backward pass: gradients of queries chunk by chunk, those of states from the last to the first, then of keys.
+
+With ō_i the gradient of numerator i, that is of the output times its gain, t̄_i that of denominator i, and (S̄, z̄) those
+of the state after a chunk (the words of forward.py), a chunk has
+
+    q̄_i  = Σ_{j ≤ i} P_ij (ō_i·v_j) k_j + exp(c − u_i) S ō_i
+    q̄'_i = Σ_{j ≤ i} P_ij t̄_i k'_j      + exp(c − u_i) t̄_i z
+    v̄_j  = Σ_{i ≥ j} P_ij (q_i·k_j) ō_i + exp(s_j + L − c⁺) S̄ᵀk_j
+    k̄_j  = Σ_{i ≥ j} P_ij (ō_i·v_j) q_i + exp(s_j + L − c⁺) S̄ v_j
+    k̄'_j = Σ_{i ≥ j} P_ij t̄_i q'_i      + exp(s_j + L − c⁺) z̄
+
+and before it the gradients of the state are
+
+    exp(c + L − c⁺) S̄ + Σ_i exp(c − u_i) q_i ō_iᵀ    and    exp(c + L − c⁺) z̄ + Σ_i exp(c − u_i) t̄_i q'_i
+
+Exponents are constants, and what multiplies a whole vector has the gradient Σ vector · gradient.
+"""
+
+import triton
+import triton.language as tl
+
+from linear_rope.ops.linear.triton_form.shared import (
+    enter_factors,
+    fading,
+    gains,
+    is_key,
+    load_denominator_keys,
+    load_denominator_queries,
+    load_key_rotation,
+    load_memory,
+    load_normaliser,
+    load_projection,
+    load_query_rotation,
+    load_stabiliser,
+    load_tile,
+    load_vector,
+    log_kept,
+    map_keys,
+    map_queries,
+    pair_factors,
+    product,
+    read_factors,
+    rotate,
+    rotated_keys,
+    rotated_queries,
+    store_map_gradient,
+    store_memory,
+    store_normaliser,
+    store_tile,
+    store_vector,
+)
+
+
+@triton.jit
+def load_query_exponents(call, query_saved, row, start, faded):
+    """u_i as the forward pass found them, so that both passes have the same factors."""
+    if query_saved is None:
+        query = -faded
+    else:
+        query = load_vector(query_saved, row, start, call.length, call.C, float("inf"))
+    return query
+
+
+@triton.jit
+def numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start):
+    """ō (C, BLOCK_V)."""
+    totals = faded
+    if call.DENOMINATOR != "none":
+        totals = load_vector(total, row, start, call.length, call.C, 0.0)
+    columns = tl.arange(0, call.BLOCK_V)
+    grad = load_tile(grad_output, batch, head, start, call.length, columns, call.C, call.V).to(tl.float32)
+    return grad * gains(call, totals, query, faded, query_scale)[:, None]
+
+
+@triton.jit
+def store_own(call, x, batch, head, start, values):
+    feature = tl.arange(0, call.BLOCK_M)
+    store_tile(x, batch, head, start, call.length, feature, values, call.C, call.M)
+
+
+@triton.jit
+def query_gradients(
+    call, states, query_saved, output, total, grad_output, grad_total, grad_q, grad_own, of_total_out, of_q, rows
+):
+    """One chunk of one row: gradients of its queries, and t̄ for the other kernels."""
+    pid = tl.program_id(0).to(tl.int64)
+    chunk, row = pid % call.chunks, pid // call.chunks
+    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    place = chunk * rows + row
+    projection, rest = load_projection(call)
+    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    turned_k, k = rotated_keys(call, k, batch, start).to(call.DTYPE), k.to(call.DTYPE)
+    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    faded, segment = fading(call, row, start)
+    query = load_query_exponents(call, query_saved, row, start, faded)
+    before = load_stabiliser(call, states.stabiliser, place)
+    pairs = pair_factors(call, key_scale - faded, query, segment, 0)
+    read = read_factors(call, query, segment, before)
+    grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
+
+    columns = tl.arange(0, call.BLOCK_V)
+    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
+    of_weights = product(grad, tl.trans(v), call.DTYPE, call.PRECISION)
+    of_total = tl.zeros([call.C], tl.float32)
+    if call.DENOMINATOR != "none":
+        out = load_tile(output, batch, head, start, call.length, columns, call.C, call.V).to(tl.float32)
+        of_total = -tl.sum(grad * out, 1)
+        if grad_total is not None:
+            of_total += load_vector(grad_total, row, start, call.length, call.C, 0.0)
+        store_vector(of_total_out, row, start, call.length, of_total, call.C)
+        if call.DENOMINATOR == "shared":
+            of_weights += of_total[:, None]
+    memory = load_memory(call, states.memory, place)
+    of_features = product(grad * read[:, None], tl.trans(memory), call.DTYPE, call.PRECISION)
+    of_features += product(of_weights * pairs, turned_k, call.DTYPE, call.PRECISION)
+
+    of_read, normaliser = of_total * read, tl.zeros([call.BLOCK_M], tl.float32)
+    if call.DENOMINATOR != "none":
+        normaliser = load_normaliser(call, states.normaliser, place)
+    if call.DENOMINATOR == "shared":
+        of_features += of_read[:, None] * normaliser[None, :]
+    if call.q_rotation is not None:
+        cosine, sine = load_query_rotation(call, batch, start)
+        of_features = rotate(of_features, cosine, -sine)
+    of_exponent = tl.zeros([call.C], tl.float32)
+    if call.DENOMINATOR == "mapped":
+        of_features += of_read[:, None] * normaliser[None, :]
+        of_features += product(of_total[:, None] * pairs, k, call.DTYPE, call.PRECISION)
+    if call.DENOMINATOR == "own":
+        own_k = load_denominator_keys(call, batch, head, start)
+        of_own = product(of_total[:, None] * pairs, own_k, call.DTYPE, call.PRECISION)
+        of_own += of_read[:, None] * normaliser[None, :]
+        store_own(call, grad_own, batch, head, start, of_own)
+        if of_q is not None:
+            of_exponent = tl.sum(of_own * load_denominator_queries(call, batch, head, start), 1)
+    if of_q is not None:
+        store_vector(of_q, row, start, call.length, of_exponent + tl.sum(of_features * q, 1), call.C)
+    store_map_gradient(call, call.q, grad_q, batch, head, start, q, of_features)
+
+
+@triton.jit
+def states_after_chunks(
+    call, states, query_saved, total, grad_output, of_total, begin, of_states, end, end_log_kept, rows,
+    chunks_of_piece, KEEP: tl.constexpr,
+):  # fmt: skip
+    """One piece of one row, from its last chunk to its first: the gradients of the states after its chunks.
+
+    Args:
+        states: States (chunks + 1, rows) of the forward pass, of which the stabilisers are read.
+        begin: gradients (pieces, rows) of the state after each piece, or of None for zero.
+        of_states: gradients (chunks, rows) of the state after each chunk.
+        end: with KEEP, gradients (1, rows) of the state before the first chunk, or of None; without, (pieces, rows)
+            what a piece adds, in the place of the piece before it.
+        end_log_kept: likewise (pieces, rows), the logarithm of what a piece keeps of a state.
+    """
+    row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    if not KEEP:
+        piece += 1  # nothing comes before the first
+    batch, head = row // call.heads, row % call.heads
+    projection, rest = load_projection(call)
+    of_memory = tl.zeros([call.BLOCK_M, call.BLOCK_V], tl.float32)
+    of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
+    place = piece * rows + row
+    if begin.memory is not None:
+        of_memory = load_memory(call, begin.memory, place).to(tl.float32)
+    if begin.normaliser is not None:
+        of_normaliser = load_normaliser(call, begin.normaliser, place)
+    log_kept_of_all = tl.full([], 0.0, tl.float32)
+    first = piece * chunks_of_piece
+    count = tl.minimum(call.chunks - first, chunks_of_piece)
+    for n in range(0, count):
+        chunk = first + (count - 1 - n)
+        at, start = chunk * rows + row, chunk * call.C
+        if KEEP:
+            store_memory(call, of_states.memory, at, of_memory)
+            if call.DENOMINATOR != "none":
+                store_normaliser(call, of_states.normaliser, at, of_normaliser)
+        mapped, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+        q = rotated_queries(call, mapped, batch, start)
+        faded, segment = fading(call, row, start)
+        query = load_query_exponents(call, query_saved, row, start, faded)
+        before = load_stabiliser(call, states.stabiliser, at)
+        after = load_stabiliser(call, states.stabiliser, at + rows)
+        grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
+        read = read_factors(call, query, segment, before)
+        if call.HAS_SCALE or call.log_decay is not None:
+            log_kept_here = log_kept(call, faded, segment, before, after)
+            of_memory, of_normaliser = of_memory * tl.exp(log_kept_here), of_normaliser * tl.exp(log_kept_here)
+            log_kept_of_all += log_kept_here
+        of_memory += product(tl.trans(q), grad * read[:, None], call.DTYPE, call.PRECISION)
+        if call.DENOMINATOR != "none":
+            summed = mapped
+            if call.DENOMINATOR == "shared":
+                summed = q
+            if call.DENOMINATOR == "own":
+                summed = load_denominator_queries(call, batch, head, start)
+            of_read = load_vector(of_total, row, start, call.length, call.C, 0.0) * read
+            of_normaliser += tl.sum(summed * of_read[:, None], 0)
+    if KEEP:
+        if first == 0:
+            if end.memory is not None:
+                store_memory(call, end.memory, row, of_memory)
+            if end.normaliser is not None:
+                store_normaliser(call, end.normaliser, row, of_normaliser)
+    else:
+        at = (piece - 1) * rows + row
+        store_memory(call, end.memory, at, of_memory)
+        if call.DENOMINATOR != "none":
+            store_normaliser(call, end.normaliser, at, of_normaliser)
+        if end_log_kept is not None:
+            tl.store(end_log_kept + at, log_kept_of_all)
+
+
+@triton.jit
+def key_gradients(
+    call, states, query_saved, total, grad_output, of_total, of_states, grad_k, grad_v, grad_own, of_k,
+    exponents_of_states, rows, CHUNKS_OF_STRETCH: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one row: gradients of its keys and values, and after each stretch of the state's exponent."""
+    pid = tl.program_id(0).to(tl.int64)
+    chunk, row = pid % call.chunks, pid // call.chunks
+    batch, head, start = row // call.heads, row % call.heads, chunk * call.C
+    place = chunk * rows + row
+    projection, rest = load_projection(call)
+    q, query_scale = map_queries(call, projection, rest, batch, head, row, start)
+    turned_q, q = rotated_queries(call, q, batch, start).to(call.DTYPE), q.to(call.DTYPE)
+    k, key_scale = map_keys(call, projection, rest, batch, head, row, start)
+    turned_k = rotated_keys(call, k, batch, start).to(call.DTYPE)
+    faded, segment = fading(call, row, start)
+    query = load_query_exponents(call, query_saved, row, start, faded)
+    after = load_stabiliser(call, states.stabiliser, place + rows)
+    pairs = pair_factors(call, key_scale - faded, query, segment, 1)
+    enter = tl.full([call.C], 1.0, tl.float32)
+    if call.HAS_SCALE or call.log_decay is not None:
+        enter = enter_factors(call, key_scale - faded, faded, segment, after)
+    grad = numerator_gradients(call, grad_output, total, query, faded, query_scale, batch, head, row, start)
+    grad = grad.to(call.DTYPE)
+    of_memory = load_memory(call, of_states.memory, place)
+
+    weights = product(turned_k, tl.trans(turned_q), call.DTYPE, call.PRECISION) * pairs
+    of_v = product(turned_k, of_memory, call.DTYPE, call.PRECISION) * enter[:, None]
+    of_v += product(weights, grad, call.DTYPE, call.PRECISION)
+    columns = tl.arange(0, call.BLOCK_V)
+    store_tile(grad_v, batch, head, start, call.length, columns, of_v, call.C, call.V)
+
+    v = load_tile(call.v, batch, head, start, call.length, columns, call.C, call.V)
+    of_features = product(v, tl.trans(of_memory), call.DTYPE, call.PRECISION) * enter[:, None]
+    of_weights = product(v, tl.trans(grad), call.DTYPE, call.PRECISION)
+    of_totals = tl.zeros([call.C], tl.float32)
+    of_normaliser = tl.zeros([call.BLOCK_M], tl.float32)
+    if call.DENOMINATOR != "none":
+        of_totals = load_vector(of_total, row, start, call.length, call.C, 0.0)
+        of_normaliser = load_normaliser(call, of_states.normaliser, place)
+    if call.DENOMINATOR == "shared":
+        of_weights += of_totals[None, :]
+        of_features += enter[:, None] * of_normaliser[None, :]
+    of_features += product(of_weights * pairs, turned_q, call.DTYPE, call.PRECISION)
+    if call.q_rotation is not None:
+        cosine, sine = load_key_rotation(call, batch, start)
+        of_features = rotate(of_features, cosine, -sine)
+    of_exponent = tl.zeros([call.C], tl.float32)
+    if call.DENOMINATOR == "mapped":
+        of_features += enter[:, None] * of_normaliser[None, :]
+        of_features += product(of_totals[None, :] * pairs, q, call.DTYPE, call.PRECISION)
+    if call.DENOMINATOR == "own":
+        own_q = load_denominator_queries(call, batch, head, start)
+        of_own = product(of_totals[None, :] * pairs, own_q, call.DTYPE, call.PRECISION)
+        of_own += enter[:, None] * of_normaliser[None, :]
+        of_own = tl.where(is_key(call, batch, start)[:, None], of_own, 0.0)
+        store_own(call, grad_own, batch, head, start, of_own)
+        if of_k is not None:
+            of_exponent = tl.sum(of_own * load_denominator_keys(call, batch, head, start), 1)
+    of_features = tl.where(is_key(call, batch, start)[:, None], of_features, 0.0)
+    if of_k is not None:
+        store_vector(of_k, row, start, call.length, of_exponent + tl.sum(of_features * k, 1), call.C)
+    store_map_gradient(call, call.k, grad_k, batch, head, start, k, of_features)
+    if exponents_of_states is not None:
+        if (chunk + 1) % CHUNKS_OF_STRETCH == 0 and chunk + 1 < call.chunks:
+            memory = load_memory(call, states.memory, place + rows).to(tl.float32)
+            of_exponent_of_state = tl.sum(tl.sum(of_memory.to(tl.float32) * memory, 1), 0)
+            if call.DENOMINATOR != "none":
+                normaliser = load_normaliser(call, states.normaliser, place + rows)
+                of_exponent_of_state += tl.sum(of_normaliser * normaliser, 0)
+            stretches = tl.cdiv(call.chunks, CHUNKS_OF_STRETCH)
+            to = exponents_of_states + row * stretches + chunk // CHUNKS_OF_STRETCH
+            tl.store(to, of_exponent_of_state.to(exponents_of_states.dtype.element_ty))

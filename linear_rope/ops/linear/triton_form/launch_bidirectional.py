@@ -1,0 +1,118 @@
+"""The host's side where every query sees every key: the same two functions as in launch.py."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linear_rope.ops.linear.call import Call, Gradients, Result, empty_gradients, put_exponents
+from linear_rope.ops.linear.triton_form import bidirectional, settings
+from linear_rope.ops.linear.triton_form.launch import (
+    JOIN_BLOCK,
+    Launcher,
+    empty_result,
+    or_none,
+    rows_of,
+)
+from linear_rope.ops.linear.triton_form.shared import States
+
+
+def attend(call: Call, *, keep: bool) -> Result:
+    """Forward; its result is all that :func:`differentiate` needs."""
+    result = empty_result(call, keep=keep)
+    if not result.output.numel():
+        return result
+    to = Launcher(call)
+    warps_of_sums, warps_of_outputs, *_ = to.settings.warps
+    sums = _sums_of(to, result)
+    _sum_pieces(to, bidirectional.sum_keys, to.keys, (to.of_keys,), sums, warps_of_sums)
+    to.run(
+        bidirectional.read_sums,
+        (to.chunks * to.rows,),
+        *(to.inputs, sums, rows_of(result.output), or_none(result.denominator)),
+        warps=warps_of_outputs,
+    )
+    return result
+
+
+def _sums_of(to: Launcher, result: Result) -> States:
+    return to.state(*(or_none(x) for x in (result.memory, result.key_sum, result.stabiliser)))
+
+
+def _sum_pieces(to: Launcher, kernel: Any, length: int, read: tuple[Any, ...], sums: States, warps: int) -> None:
+    """What ``kernel`` sums over ``length`` positions, in pieces, into States (rows, ...)."""
+    pieces, chunks_of_piece = settings.pieces_of(length, to.heads, to.settings.chunk)
+    parts = sums if pieces == 1 else to.new_states(pieces, stabilised=sums.stabiliser is not None)
+    to.run(kernel, (to.rows, pieces), *read, parts, to.rows, chunks_of_piece, warps=warps, stages=to.settings.stages)
+    if pieces == 1:
+        return
+    for part, whole in ((parts.memory, sums.memory), (parts.normaliser, sums.normaliser)):
+        if part is not None and whole is not None:
+            size = part[0, 0].numel()
+            to.run(
+                bidirectional.add_pieces,
+                (to.rows, -(-size // JOIN_BLOCK)),
+                *(part, parts.stabiliser, whole, sums.stabiliser, to.rows, pieces),
+                SIZE=size,
+                BLOCK=JOIN_BLOCK,
+                warps=4,
+            )
+
+
+def differentiate(
+    call: Call,
+    result: Result,
+    grad_output: Tensor | None,
+    grad_total: Tensor | None,
+    grad_memory: Tensor | None,
+    grad_normaliser: Tensor | None,
+) -> Gradients:
+    """Backward: from the gradients of the result's output and total; those of the state are for causal calls."""
+    gradients = empty_gradients(call)
+    if not result.output.numel():
+        return gradients
+    to = Launcher(call)
+    _, _, warps_of_queries, warps_of_sums, warps_of_keys = to.settings.warps
+    queries, keys = call.q.shape[:3], call.k.shape[:3]
+    grad_output = torch.zeros_like(result.output) if grad_output is None else grad_output
+    grad_rows = to.strided("grad_output", grad_output, (*queries, to.values))
+    sums = _sums_of(to, result)
+    total = to.flat("total", or_none(result.denominator), queries)
+    of_total = None if total is None else torch.empty_like(total)
+    of_q, of_k = (
+        torch.empty(positions, dtype=torch.float32, device=call.q.device) if call.has_exponents else None
+        for positions in (queries, keys)
+    )
+    to.run(
+        bidirectional.reader_gradients,
+        (to.chunks * to.rows,),
+        to.inputs,
+        sums,
+        rows_of(result.output),
+        total,
+        grad_rows,
+        to.flat("grad_total", grad_total, queries),
+        rows_of(gradients.q),
+        None if gradients.denominator_q is None else rows_of(gradients.denominator_q),
+        of_total,
+        of_q,
+        warps=warps_of_queries,
+    )
+    of_sums = States(*(None if x is None else x[0] for x in to.new_states(1, stabilised=False)))
+    read = to.inputs, sums, total, grad_rows, of_total
+    _sum_pieces(to, bidirectional.gradients_of_sums, to.length, read, of_sums, warps_of_sums)
+    to.run(
+        bidirectional.summand_gradients,
+        (to.of_keys.chunks * to.rows,),
+        to.of_keys,
+        sums,
+        of_sums,
+        rows_of(gradients.k),
+        rows_of(gradients.v),
+        None if gradients.denominator_k is None else rows_of(gradients.denominator_k),
+        of_k,
+        warps=warps_of_keys,
+    )
+    if of_q is not None and of_k is not None:
+        put_exponents(gradients, call, of_q, of_k, of_q, to.length)
+    return gradients

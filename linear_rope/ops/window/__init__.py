@@ -1,0 +1,1 @@
+"""Softmax attention over a window of keys and FAVOR+ over those before it."""
