@@ -63,7 +63,7 @@ class Projected(NamedTuple):
 
 
 class RoPEAttention(nn.Module):
-    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_advance`` a subclass defines."""
+    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_continue`` a subclass defines."""
 
     state_type: type[Any]
     """what it carries from token to token"""
@@ -288,27 +288,21 @@ class RoPEAttention(nn.Module):
 
     def _advance(self, x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """The output of tokens that follow those in ``state``, and the state after them."""
-        raise NotImplementedError
-
-    def _follow(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: Any
-    ) -> tuple[Projected, Tensor | None, Tensor]:
-        """What to attend with, the positions (B, N) of tokens after ``state``, and (B,) that of the next one.
-
-        Without a state the positions are None: they are counted from 0.
-        """
         carried = None if state is None else state.carried
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, carried)
-        if state is None:
-            if key_padding_mask is None:
-                return projected, None, torch.full((x.shape[0],), x.shape[1], device=x.device)
-            return projected, None, (~key_padding_mask).sum(-1)
-        first = state.position.unsqueeze(-1)
-        if key_padding_mask is None:
-            at = first if x.shape[1] == 1 else first + token_positions(x.shape[1], None, x.device)
-            return projected, at, state.position + x.shape[1]
-        counted = token_positions(x.shape[1], key_padding_mask, x.device)
-        return projected, first + counted, state.position + (~key_padding_mask).sum(-1)
+        positions, position = _following(x, key_padding_mask, state)
+        y, parts = self._continue(projected, key_padding_mask, positions, state)
+        state = self.state_type(**parts, position=position, carried=projected.carried)
+        return self._merge(y.to(projected.v.dtype), projected), state
+
+    def _continue(
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The output of the heads after ``state``, and what is the kernel's own in the state after them.
+
+        The positions are (B, N), or None without a state: they are counted from 0.
+        """
+        raise NotImplementedError
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`recall` reads of the tokens of ``context``, computed once.
@@ -432,6 +426,20 @@ class RoPEAttention(nn.Module):
     def _check_causal(self, method: str) -> None:
         if not self.causal:
             raise ValueError(f"{method} needs a causal attention; make it with causal=True")
+
+
+def _following(x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor | None, Tensor]:
+    """The positions (B, N) of tokens after ``state``, None without one, and (B,) that of the next token."""
+    if state is None:
+        if key_padding_mask is None:
+            return None, torch.full((x.shape[0],), x.shape[1], device=x.device)
+        return None, (~key_padding_mask).sum(-1)
+    first = state.position.unsqueeze(-1)
+    if key_padding_mask is None:
+        at = first if x.shape[1] == 1 else first + token_positions(x.shape[1], None, x.device)
+        return at, state.position + x.shape[1]
+    counted = token_positions(x.shape[1], key_padding_mask, x.device)
+    return first + counted, state.position + (~key_padding_mask).sum(-1)
 
 
 def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
