@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.linear.call import Call

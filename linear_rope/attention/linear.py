@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
@@ -187,7 +188,7 @@ class LinearRoPEAttention(RoPEAttention):
             with full_precision(projected.q.device):
                 call = self._call(projected, key_padding_mask, positions)
                 y, sums = with_state(call) if state is None else self._next(call, state.sums)
-        return y, {"sums": sums}
+        return y.to(projected.v.dtype), {"sums": sums}
 
     def _one_more(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
@@ -185,7 +186,7 @@ class WindowedFavor(RoPEAttention):
             order = _order(~padding)
             sequence = _ordered(sequence, order)
             y, sums = self._sum(sequence, None if state is None else state.sums)
-            y = _in_order(y, order.argsort(dim=-1))[:, :, -length:]
+            y = _in_order(y, order.argsort(dim=-1))[:, :, -length:].to(projected.v.dtype)
         missing, last = max(0, self.window - sequence.k.shape[2]), slice(-self.window, None)
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
         seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
