@@ -18,7 +18,20 @@ from linear_rope.positions.tokens import token_positions
 from linear_rope.states import savable
 
 
-class CausalLM(Stack):
+class _OneSequence(Stack):
+    """What reads one sequence of tokens: an embedding, and blocks of one attention each."""
+
+    causal: bool
+
+    def __init__(self, config: ModelConfig, attention: MakeAttention | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        make = attention or partial(attention_of_layer, config, causal=self.causal)
+        self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
+
+
+class CausalLM(_OneSequence):
     """A decoder-only language model: pre-norm blocks, GELU MLP, tied embedding.
 
     Args:
@@ -27,12 +40,7 @@ class CausalLM(Stack):
             ``module(x, key_padding_mask=...)``), for kinds that ``config`` does not know.
     """
 
-    def __init__(self, config: ModelConfig, attention: MakeAttention | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config)
-        make = attention or partial(attention_of_layer, config, causal=True)
-        self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
+    causal = True
 
     def forward(
         self,
@@ -119,19 +127,10 @@ class CausalLM(Stack):
         return tokens
 
 
-class Encoder(Stack):
-    """A bidirectional encoder: every token sees every unpadded token.
+class Encoder(_OneSequence):
+    """A bidirectional encoder: every token sees every unpadded token. The arguments are those of :class:`CausalLM`."""
 
-    Args:
-        config: its shape.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config)
-        make = partial(attention_of_layer, config, causal=False)
-        self.stack(config, (Block(config, make(layer)) for layer in range(config.layers)))
+    causal = False
 
     def forward(
         self,

@@ -1,12 +1,13 @@
 """The gated delta rule as an attention module."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.features.elementwise import GivenFeatures
 from linear_rope.ops.delta.chunked import delta_rule
 from linear_rope.ops.linear.call import Call
@@ -137,12 +138,11 @@ class GatedDelta(RoPEAttention):
     def _merge(self, y: Tensor, projected: Projected | None) -> Tensor:
         return super()._merge(F.rms_norm(y, y.shape[-1:], eps=1e-6), projected)
 
-    def _advance(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: DeltaState | None
-    ) -> tuple[Tensor, DeltaState]:
-        projected, positions, following = self._follow(x, key_padding_mask, state)
+    def _continue(
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: DeltaState | None
+    ) -> tuple[Tensor, dict[str, Any]]:
         y, memory = self._sum(projected, key_padding_mask, positions, None if state is None else state.memory)
-        return self._merge(y, projected), DeltaState(memory, following, projected.carried)
+        return y, {"memory": memory}
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}"

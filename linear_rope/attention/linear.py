@@ -1,11 +1,12 @@
 """The linear attention module: projections around :func:`linear_rope.linear_attention`, and decoding."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_choice, check_sequences, check_weights_are_known
 from linear_rope.features.base import FeatureMap
 from linear_rope.features.registry import make_feature_map
@@ -171,21 +172,23 @@ class LinearRoPEAttention(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("denominator", None if self.denominator == "none" else self.denominator, state.sums.key_sum)
 
-    def _advance(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: LinearAttentionState | None
-    ) -> tuple[Tensor, LinearAttentionState]:
-        projected, positions, following = self._follow(x, key_padding_mask, state)
+    def _continue(
+        self,
+        projected: Projected,
+        key_padding_mask: Tensor | None,
+        positions: Tensor | None,
+        state: LinearAttentionState | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
         call = None if state is None else self._one_more(projected, key_padding_mask, positions, state.sums)
         stepped = None if call is None else step(call)
         if stepped is not None:
             y, *parts = stepped
             sums = State(*parts)  # type: ignore[arg-type]
         else:
-            with full_precision(x.device):
+            with full_precision(projected.q.device):
                 call = self._call(projected, key_padding_mask, positions)
                 y, sums = with_state(call) if state is None else self._next(call, state.sums)
-        y = self._merge(y.to(projected.v.dtype), projected)
-        return y, LinearAttentionState(sums, following, projected.carried)
+        return y.to(projected.v.dtype), {"sums": sums}
 
     def _one_more(
         self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: State

@@ -1,12 +1,21 @@
 """What every attention module shares: projections, heads, argument checks."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from linear_rope.attention.convolution import ShortConvolution
 from linear_rope.attention.head_norm import HeadNorm
+from linear_rope.attention.projected import (
+    Carried,
+    Projected,
+    following,
+    normed,
+    unpadded,
+    without_padding,
+    zero_at_padding,
+)
 from linear_rope.checks import check_base, check_padding_mask, check_sequences
 from linear_rope.ops.linear.prepare import check_decay_values
 from linear_rope.positions.decay import Decay, FixedDecay, GatedDecay, make_decay
@@ -15,55 +24,10 @@ from linear_rope.positions.segments import cut, positions_within, segments_of
 from linear_rope.positions.selective import INITIAL_STD, SelectiveAngles, SelectiveRotation
 from linear_rope.positions.tokens import Positions, token_positions
 from linear_rope.precision import full_precision
-from linear_rope.states import savable
-
-
-@savable()
-class Carried(NamedTuple):
-    """What rotation and convolutions carry from token to token; None where there is none.
-
-    Attributes:
-        phase: (B, H, width / 2) float64, Φ of :mod:`linear_rope.positions.selective`.
-        speeds: (B, 3, H·width/2), the last inputs of its convolution.
-        short: (B, short_conv − 1, 3·H·D), the last queries, keys and values.
-        local: (B, local_conv − 1, H·D), the last values.
-    """
-
-    phase: Tensor | None = None
-    speeds: Tensor | None = None
-    short: Tensor | None = None
-    local: Tensor | None = None
-
-
-class Projected(NamedTuple):
-    """What a kernel attends with.
-
-    Attributes:
-        q: (B, H, N, D).
-        k, v: (B, H, K, D).
-        log_decay: (B, H, N), or None.
-        angles: (B, H, N, width / 2), or None for those of the positions.
-        local: (B, N, H·D), added to the output of the heads; or None.
-        carried: after the last token.
-        segments: (B, N) int64, what crosses no boundary; or None.
-        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
-        padding: (B, N) bool, True at queries that are padding, or None.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    log_decay: Tensor | None
-    angles: Tensor | None
-    local: Tensor | None
-    carried: Carried
-    segments: Tensor | None = None
-    rate: Tensor | None = None
-    padding: Tensor | None = None
 
 
 class RoPEAttention(nn.Module):
-    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_advance`` a subclass defines."""
+    """Multi-head attention whose ``_attend`` and, where it can be causal, ``_continue`` a subclass defines."""
 
     state_type: type[Any]
     """what it carries from token to token"""
@@ -288,27 +252,21 @@ class RoPEAttention(nn.Module):
 
     def _advance(self, x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor, Any]:
         """The output of tokens that follow those in ``state``, and the state after them."""
-        raise NotImplementedError
-
-    def _follow(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: Any
-    ) -> tuple[Projected, Tensor | None, Tensor]:
-        """What to attend with, the positions (B, N) of tokens after ``state``, and (B,) that of the next one.
-
-        Without a state the positions are None: they are counted from 0.
-        """
         carried = None if state is None else state.carried
         projected = self.project(*without_padding(x, None, key_padding_mask), key_padding_mask, carried)
-        if state is None:
-            if key_padding_mask is None:
-                return projected, None, torch.full((x.shape[0],), x.shape[1], device=x.device)
-            return projected, None, (~key_padding_mask).sum(-1)
-        first = state.position.unsqueeze(-1)
-        if key_padding_mask is None:
-            at = first if x.shape[1] == 1 else first + token_positions(x.shape[1], None, x.device)
-            return projected, at, state.position + x.shape[1]
-        counted = token_positions(x.shape[1], key_padding_mask, x.device)
-        return projected, first + counted, state.position + (~key_padding_mask).sum(-1)
+        positions, position = following(x, key_padding_mask, state)
+        y, parts = self._continue(projected, key_padding_mask, positions, state)
+        state = self.state_type(**parts, position=position, carried=projected.carried)
+        return self._merge(y, projected), state
+
+    def _continue(
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The output of the heads after ``state``, and what is the kernel's own in the state after them.
+
+        The positions are (B, N), or None without a state: they are counted from 0.
+        """
+        raise NotImplementedError
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> Any:
         """What :meth:`recall` reads of the tokens of ``context``, computed once.
@@ -339,11 +297,11 @@ class RoPEAttention(nn.Module):
         check_sequences("context", context, self.dim, self.dtype)
         check_padding_mask(key_padding_mask, *context.shape[:2])
         _, source = without_padding(context, None, key_padding_mask)
-        return _normed(self._in_heads(self.key(source)), self.key_norm), self._in_heads(self.value(source))
+        return normed(self._in_heads(self.key(source)), self.key_norm), self._in_heads(self.value(source))
 
     def _queries(self, x: Tensor) -> Tensor:
         """(B, H, N, D), of what reads such a context."""
-        return _normed(self._in_heads(self.query(x)), self.query_norm)
+        return normed(self._in_heads(self.query(x)), self.query_norm)
 
     def _in_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -364,18 +322,18 @@ class RoPEAttention(nn.Module):
         phase, speeds, short, local = before or Carried()
         q, k, v = self.query(x), self.key(source), self.value(source)
         if self.short is not None:
-            together = _unpadded(torch.cat((q, k, v), dim=-1), key_padding_mask)
+            together = unpadded(torch.cat((q, k, v), dim=-1), key_padding_mask)
             q, k, v = (together + self.short(together, key_padding_mask, short, segments)).chunk(3, dim=-1)
             short = self.short.window(together, key_padding_mask, short)
         added = None
         if self.local is not None:
-            values = _unpadded(v, key_padding_mask)
+            values = unpadded(v, key_padding_mask)
             added = self.local(values, key_padding_mask, local, segments)
             local = self.local.window(values, key_padding_mask, local)
         angles = None
         if self.rotation is not None and self.rotation_convolution is not None:
             with full_precision(x.device):
-                inputs = _unpadded(self.rotation.inputs(x), key_padding_mask)
+                inputs = unpadded(self.rotation.inputs(x), key_padding_mask)
                 convolved = self.rotation_convolution(inputs, key_padding_mask, speeds, segments)
                 speed = self.rotation.speeds(inputs, convolved, self.rotation_convolution.weight)
                 speeds = self.rotation_convolution.window(inputs, key_padding_mask, speeds)
@@ -385,7 +343,7 @@ class RoPEAttention(nn.Module):
             log_decay = cut(log_decay, segments, self.heads, torch.promote_types(x.dtype, torch.float32))
         q, k, v = map(self._in_heads, (q, k, v))
         # After the convolution, as published: the lengths are to be those that the kernel meets.
-        q, k = _normed(q, self.query_norm), _normed(k, self.key_norm)
+        q, k = normed(q, self.query_norm), normed(k, self.key_norm)
         padding = key_padding_mask if source is x else None  # that of a context says nothing about the queries
         carried = Carried(phase, speeds, short, local)
         return Projected(q, k, v, log_decay, angles, added, carried, segments, padding=padding)
@@ -432,29 +390,3 @@ class RoPEAttention(nn.Module):
     def _check_causal(self, method: str) -> None:
         if not self.causal:
             raise ValueError(f"{method} needs a causal attention; make it with causal=True")
-
-
-def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``x`` and what it attends to, with zeros at padding.
-
-    Before the projections, because zero times infinity is not zero in the gradients of their weights.
-    """
-    source = x if context is None else context
-    if key_padding_mask is not None:
-        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
-    return (source if context is None else x), source
-
-
-def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
-    """Outputs or weights (B, H, N, ·), zero for queries that are padding (B, N): what these see is not defined."""
-    return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
-
-
-def _normed(x: Tensor, norm: HeadNorm | None) -> Tensor:
-    normed: Tensor = x if norm is None else norm(x)
-    return normed
-
-
-def _unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
-    """``x`` (B, N, C) with zeros at padding, where a bias may have put something."""
-    return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import Projected
+from linear_rope.attention.projected import Projected
 from linear_rope.checks import check_choice
 from linear_rope.features.elementwise import GivenFeatures, SiluFeatures
 from linear_rope.ops.linear.rotated_features import Rope

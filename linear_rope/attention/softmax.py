@@ -1,6 +1,6 @@
 """Softmax attention with the same calls as linear attention, to compare with."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from linear_rope.attention.growing import appended
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.checks import check_sequences
 from linear_rope.ops.decay import faded, fading
 from linear_rope.positions.alibi import alibi_bias
@@ -261,10 +262,13 @@ class SoftmaxRoPEAttention(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.faded)
 
-    def _advance(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: KeyValueCache | None
-    ) -> tuple[Tensor, KeyValueCache]:
-        projected, positions, following = self._follow(x, key_padding_mask, state)
+    def _continue(
+        self,
+        projected: Projected,
+        key_padding_mask: Tensor | None,
+        positions: Tensor | None,
+        state: KeyValueCache | None,
+    ) -> tuple[Tensor, dict[str, Any]]:
         q, k = self._rotate(projected, key_padding_mask, positions)
         v, mask, at, before = projected.v, key_padding_mask, None, None
         if state is not None and positions is not None:
@@ -272,12 +276,11 @@ class SoftmaxRoPEAttention(RoPEAttention):
                 mask = torch.cat((_mask_of(state.k, state.key_padding_mask), _mask_of(k, mask)), dim=-1)
             k, v = appended(state.k.to(k.dtype), k), appended(state.v.to(v.dtype), v)
             before = state.faded
-            at = positions, token_positions(k.shape[2], mask, x.device)
+            at = positions, token_positions(k.shape[2], mask, k.device)
         at = aligned_positions(q, k, at, mask)
         bias, sums = self._bias(q, projected.log_decay, key_padding_mask, at, before)
         y = self._sum(q, k, v, at, mask, bias, causal=True)
-        cache = KeyValueCache(k, v, mask, following, sums, projected.carried)
-        return self._merge(y, projected), cache
+        return y, {"k": k, "v": v, "key_padding_mask": mask, "faded": sums}
 
     def remember(self, context: Tensor, key_padding_mask: Tensor | None = None) -> KeysAndValues:
         """The keys and values of a context."""

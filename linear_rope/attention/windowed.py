@@ -1,12 +1,13 @@
 """An exact window with the FAVOR+ remainder as an attention module."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linear_rope.attention.multi_head import Carried, Projected, RoPEAttention
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Carried, Projected
 from linear_rope.attention.softmax import rotated
 from linear_rope.features.favor import FavorPlus
 from linear_rope.ops.linear.call import Call
@@ -169,13 +170,13 @@ class WindowedFavor(RoPEAttention):
         super()._check_state(x, state)
         self._check_same("decay", self.decay, state.log_decay)
 
-    def _advance(
-        self, x: Tensor, key_padding_mask: Tensor | None, state: WindowState | None
-    ) -> tuple[Tensor, WindowState]:
-        projected, positions, following = self._follow(x, key_padding_mask, state)
-        padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    def _continue(
+        self, projected: Projected, key_padding_mask: Tensor | None, positions: Tensor | None, state: WindowState | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        batch, _, length, _ = projected.q.shape
+        padding = torch.zeros(batch, length, dtype=torch.bool, device=projected.q.device)
         padding = padding if key_padding_mask is None else key_padding_mask
-        with full_precision(x.device):
+        with full_precision(projected.q.device):
             sequence = self._sequence(projected, padding, positions)
             if state is not None:
                 state = moved(state, None, sequence.q.dtype)
@@ -185,12 +186,12 @@ class WindowedFavor(RoPEAttention):
             order = _order(~padding)
             sequence = _ordered(sequence, order)
             y, sums = self._sum(sequence, None if state is None else state.sums)
-            y = _in_order(y, order.argsort(dim=-1))[:, :, -x.shape[1] :].to(projected.v.dtype)
+            y = _in_order(y, order.argsort(dim=-1))[:, :, -length:].to(projected.v.dtype)
         missing, last = max(0, self.window - sequence.k.shape[2]), slice(-self.window, None)
         k, v = (F.pad(each, (0, 0, missing, 0))[:, :, last] for each in (sequence.k, sequence.v))
         seen = F.pad(~padding.gather(1, order), (missing, 0))[:, last]
         log_decay = None if sequence.log_decay is None else F.pad(sequence.log_decay, (missing, 0))[:, :, last]
-        return self._merge(y, projected), WindowState(k, v, seen, log_decay, sums, following, projected.carried)
+        return y, {"k": k, "v": v, "seen": seen, "log_decay": log_decay, "sums": sums}
 
     def extra_repr(self) -> str:
         return f"rope={self.rope!r}, window={self.window}"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from linear_rope.attention.linear import LinearRoPEAttention
-from linear_rope.attention.multi_head import Projected, RoPEAttention, without_padding, zero_at_padding
+from linear_rope.attention.multi_head import RoPEAttention
+from linear_rope.attention.projected import Projected, without_padding, zero_at_padding
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.ops.decay import fading
 from linear_rope.ops.linear.linear_attention import linear_attention

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linear_rope.attention.multi_head import without_padding
+from linear_rope.attention.projected import without_padding
 from linear_rope.interop.performer_kernels import PeerFeatures, peer_attention
 from linear_rope.ops.linear.linear_attention import linear_attention
 from linear_rope.positions.rotary import rotate

@@ -154,37 +154,12 @@ def _padded(count: int) -> int:
 
 @lru_cache(maxsize=64)
 def _sizes_and_settings(
-    batch: int,
-    heads: int,
-    length: int,
-    keys: int,
-    width: int,
-    values: int,
-    features: int,
-    formula: str,
-    numbers: tuple[float, ...],
-    denominator: str,
-    threads: int,
+    sizes: tuple[int, ...], formula: str, numbers: tuple[float, ...], denominator: str, threads: int
 ) -> _Call:
     """The sizes and settings of a call, which are those of many."""
     hyperbolic, paired, eps = FORMULAS[formula].settings(numbers)
-    return _Call(
-        size=ctypes.sizeof(_Call),
-        batch=batch,
-        heads=heads,
-        length=length,
-        keys=keys,
-        width=width,
-        values=values,
-        features=features,
-        formula=FORMULA_NAMES.index(formula),
-        denominator=DENOMINATORS.index(denominator),
-        hyperbolic=hyperbolic,
-        paired=paired,
-        eps=eps,
-        threads=threads,
-        parallel=_parallel(),
-    )
+    numbered = FORMULA_NAMES.index(formula), hyperbolic, paired, DENOMINATORS.index(denominator), eps
+    return _Call(ctypes.sizeof(_Call), *sizes, *numbered, threads=threads, parallel=_parallel())
 
 
 class _Arguments:
@@ -204,7 +179,7 @@ class _Arguments:
         self.memory = (batch, heads, self.features, self.values)
         sizes = batch, heads, length, keys, width, self.values, self.features
         settings = call.formula, tuple(call.numbers), call.denominator, torch.get_num_threads()
-        self.c = _Call.from_buffer_copy(_sizes_and_settings(*sizes, *settings))
+        self.c = _Call.from_buffer_copy(_sizes_and_settings(sizes, *settings))
         self.rows("q", call.q, *self.queries, width)
         self.rows("k", call.k, *self.keys, width)
         self.rows("v", call.v, *self.keys, self.values)

@@ -1,0 +1,95 @@
+"""What an attention attends with, once its inputs are projected, and what is carried from token to token."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from linear_rope.attention.head_norm import HeadNorm
+from linear_rope.positions.tokens import token_positions
+from linear_rope.states import savable
+
+
+@savable("linear_rope.attention.multi_head.Carried")
+class Carried(NamedTuple):
+    """What rotation and convolutions carry from token to token; None where there is none.
+
+    Attributes:
+        phase: (B, H, width / 2) float64, Φ of :mod:`linear_rope.positions.selective`.
+        speeds: (B, 3, H·width/2), the last inputs of its convolution.
+        short: (B, short_conv − 1, 3·H·D), the last queries, keys and values.
+        local: (B, local_conv − 1, H·D), the last values.
+    """
+
+    phase: Tensor | None = None
+    speeds: Tensor | None = None
+    short: Tensor | None = None
+    local: Tensor | None = None
+
+
+class Projected(NamedTuple):
+    """What a kernel attends with.
+
+    Attributes:
+        q: (B, H, N, D).
+        k, v: (B, H, K, D).
+        log_decay: (B, H, N), or None.
+        angles: (B, H, N, width / 2), or None for those of the positions.
+        local: (B, N, H·D), added to the output of the heads; or None.
+        carried: after the last token.
+        segments: (B, N) int64, what crosses no boundary; or None.
+        rate: (B, H, N), how much of what stands under a key is replaced; of the delta rule alone.
+        padding: (B, N) bool, True at queries that are padding, or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None
+    angles: Tensor | None
+    local: Tensor | None
+    carried: Carried
+    segments: Tensor | None = None
+    rate: Tensor | None = None
+    padding: Tensor | None = None
+
+
+def following(x: Tensor, key_padding_mask: Tensor | None, state: Any) -> tuple[Tensor | None, Tensor]:
+    """The positions (B, N) of tokens after ``state``, None without one, and (B,) that of the next token."""
+    if state is None:
+        if key_padding_mask is None:
+            return None, torch.full((x.shape[0],), x.shape[1], device=x.device)
+        return None, (~key_padding_mask).sum(-1)
+    first = state.position.unsqueeze(-1)
+    if key_padding_mask is None:
+        at = first if x.shape[1] == 1 else first + token_positions(x.shape[1], None, x.device)
+        return at, state.position + x.shape[1]
+    counted = token_positions(x.shape[1], key_padding_mask, x.device)
+    return first + counted, state.position + (~key_padding_mask).sum(-1)
+
+
+def without_padding(x: Tensor, context: Tensor | None, key_padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``x`` and what it attends to, with zeros at padding.
+
+    Before the projections, because zero times infinity is not zero in the gradients of their weights.
+    """
+    source = x if context is None else context
+    if key_padding_mask is not None:
+        source = source.masked_fill(key_padding_mask.unsqueeze(-1), 0)
+    return (source if context is None else x), source
+
+
+def zero_at_padding(rows: Tensor, padding: Tensor | None) -> Tensor:
+    """Outputs or weights (B, H, N, ·), zero for queries that are padding (B, N): what these see is not defined."""
+    return rows if padding is None else rows.masked_fill(padding[:, None, :, None], 0)
+
+
+def normed(x: Tensor, norm: HeadNorm | None) -> Tensor:
+    """``x``, by the norm if there is one."""
+    found: Tensor = x if norm is None else norm(x)
+    return found
+
+
+def unpadded(x: Tensor, key_padding_mask: Tensor | None) -> Tensor:
+    """``x`` (B, N, C) with zeros at padding, where a bias may have put something."""
+    return x if key_padding_mask is None else x.masked_fill(key_padding_mask.unsqueeze(-1), 0)
