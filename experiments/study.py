@@ -56,14 +56,19 @@ class Study:
     """how it is measured"""
     not_shown: str
     """what it does not show"""
-    figures: Part
-    """(root, output, comparison, curves, summary) -> entries in reading order: saves figures in ``output / "figures"``,
-    from the files of ``root``, which are only read. Raises ValueError if one of these files is wrong"""
+    figures: Part | Sequence[Mapping[str, Any]]
+    """entries of show/keys.py; or (root, output, comparison, curves, summary) -> entries in reading order: saves
+    figures in ``output / "figures"``, from the files of ``root``, which are only read. Raises ValueError if one of
+    these files is wrong"""
     measure: Part
     """(root, comparison, objective) -> sentences on what could not be measured: measures the trained models, into CSV
     files of ``root``. Of a study that trains nothing: a sentence for each failure"""
+    tables: Sequence[Mapping[str, Any]] = ()
+    quantities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    headline: Sequence[Mapping[str, Any]] = ()
+    """what else it shows: entries of show/keys.py"""
     answer: Part | None = None
-    """(report.answer.Findings) -> the answer in a sentence or two with its numbers; None: report.answer.answer"""
+    """(show.rows.Rows) -> the answer in a sentence or two with its numbers; None: the headline"""
     measured: str = ""
     """what the answer is about, where that is no test metric; the data's names follow"""
     main_figure: str = ""
@@ -84,7 +89,7 @@ class Study:
     """``analysis.claims.Claim``s, or the TOML file that lists them (``analysis.claims.load_claims``)"""
     primary: Collection[str] = ()
     """the keys of those that answer its question: they are on the page of claims"""
-    quantities: str = ""
+    samples: str = ""
     """the module whose functions make samples for that file, besides analysis/samples.py"""
     constants: str = ""
     """the module whose names stand in braces in its words"""

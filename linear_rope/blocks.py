@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linear_rope.attention.registry import find_attention, make_attention
+from linear_rope.attention.registry import ATTENTIONS, make_attention
 from linear_rope.checks import check_padding_mask, check_weights_are_known
 from linear_rope.model_config import ModelConfig
 from linear_rope.positions.absolute import EmbeddingPositions
@@ -49,7 +49,7 @@ class Remembering(Protocol):
 
 def attention_of_layer(config: ModelConfig, layer: int, *, causal: bool) -> nn.Module:
     """The attention of one layer. Random features differ from layer to layer and depend on nothing else."""
-    encoding, taken = find_position(config.position), signature(find_attention(config.attention)).parameters
+    encoding, taken = find_position(config.position), signature(ATTENTIONS[config.attention]).parameters
     settings: dict[str, Any] = {}
     if isinstance(encoding, InAttention):
         settings |= encoding.of(taken)

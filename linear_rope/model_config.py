@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from linear_rope.attention.registry import find_attention
+from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.checks import check_choice
-from linear_rope.features.registry import find_feature_map
+from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.ops.linear.rotated_features import Denominator
 from linear_rope.positions.decay import DECAYS
 from linear_rope.positions.registry import InAttention, find_position
@@ -81,8 +81,7 @@ class ModelConfig:
             raise ValueError(f"mlp_width is {self.mlp_width}; give 1 or more, or None")
         if not 0 < self.initial_std < math.inf:
             raise ValueError(f"initial_std is {self.initial_std}; give a positive number")
-        find_attention(self.attention)
-        find_feature_map(self.feature_map)
+        ATTENTIONS[self.attention], FEATURE_MAPS[self.feature_map]  # or they raise ValueError
         encoding = find_position(self.position)
         in_attention = encoding if isinstance(encoding, InAttention) else InAttention({})
         check_scaling(self.rope_scaling, rotates=in_attention.sets("rope"))

@@ -71,9 +71,10 @@ def make_record(**other: Any) -> Comparison:
 def undrawn() -> Iterator[None]:
     """Reports are written without their pictures, which take most of the time of a small comparison."""
 
-    def save(make: object, directory: Path, stem: str) -> None:
+    def save(make: object, directory: Path, stem: str) -> bool:
         directory.mkdir(exist_ok=True)
         (directory / f"{stem}.svg").touch()
+        return True
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(style, "save_figure", save)

@@ -121,7 +121,7 @@ class Claim:
 def claims_of(study: Study) -> tuple[Claim, ...]:
     """The claims of a study."""
     if isinstance(study.claims, Path):
-        return load_claims(study.claims, study.quantities)
+        return load_claims(study.claims, study.samples)
     listed = resolve(study.claims) if isinstance(study.claims, str) else study.claims
     return tuple(listed() if callable(listed) else listed)
 
@@ -131,8 +131,8 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
 
     A claim is a line of ``claims`` in a ``[[group]]``, with what the group and ``[all]`` say besides: the fields of a
     ``Claim``, the arguments of its sample, and any words. ``{name}`` in a text is replaced by what the claim,
-    ``[text]`` or the module ``quantities`` has of that name. ``sample`` and ``resolution_of`` name functions of that
-    module or of samples.py.
+    ``[text]`` or the module ``quantities`` has of that name; a text that is nothing else becomes just that. ``sample``
+    and ``resolution_of`` name functions of that module or of samples.py.
 
     Raises:
         ValueError: names the file and the claim that is not as described.
@@ -154,7 +154,9 @@ def load_claims(path: Path, quantities: str = "") -> tuple[Claim, ...]:
 def _claim(words: dict[str, Any], names: Mapping[str, Any]) -> Claim:
     filled: dict[str, Any] = {name: _filled(value, names) for name, value in words.items()}
     make = names[filled["sample"]]
-    filled["sample"] = make(**{name: filled[name] for name in inspect.signature(make).parameters if name in filled})
+    parameters = inspect.signature(make).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    filled["sample"] = make(**{name: value for name, value in filled.items() if takes_all or name in parameters})
     if "resolution_of" in filled:
         filled["resolution_of"] = names[filled["resolution_of"]]
     return msgspec.convert(filled, Claim, strict=False)  # a number may have stood in braces
@@ -163,4 +165,9 @@ def _claim(words: dict[str, Any], names: Mapping[str, Any]) -> Claim:
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return tuple(_filled(each, names) for each in value)
-    return fill(value, names) if isinstance(value, str) else value
+    if isinstance(value, dict):
+        return {name: _filled(each, names) for name, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    named = names.get(value[1:-1]) if value[:1] == "{" else None
+    return fill(value, names) if named is None or isinstance(named, str) else named

@@ -1,75 +1,82 @@
-"""Reading the files of tar archives, in their order and into memory alone."""
+"""The documents of tar archives, whose folders say their split and label: reviews, and posts to newsgroups."""
 
-import gzip
-import lzma
 import re
-import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from experiments.data.files import check_regular, leaves_directory, refusing
+from experiments.data.examples import Examples, cut, examples_of, mixed, names_of
+from experiments.data.files import Files, members_of
+from experiments.data.tables import told
 
-LONGEST = 2**14
-"""bytes of a header, some of which take tarfile a time that grows with their square, and of most files"""
-LARGEST_ARCHIVE = 2**30
-"""unpacked bytes of one archive that are read or passed over; that of the IMDB reviews has 0.3 GB"""
-MOST_MEMBERS = 300_000
-"""of one archive; that of the IMDB reviews has 100,000"""
+SPACES = " \t\n\r\v\f"
+"""white space of ASCII; ``str.strip`` would take control characters of latin-1 too"""
 
 
-def members_of(
-    archive: Path, wanted: re.Pattern[str], origin: str, longest: int = LONGEST
-) -> Iterator[tuple[str, bytes]]:
-    """(member name, content) of those files of a .tar.gz or .tar.xz archive whose whole name matches ``wanted``.
+@dataclass(frozen=True, kw_only=True)
+class Documents(Files):
+    """The files of archives whose name matches ``pattern``."""
 
-    Nothing is extracted to disk; files of other names are passed over. ``longest`` is the bytes that a file may have.
+    pattern: str
+    expected: Mapping[str, int]
+    """how many there have to be of each value of the group ``counted`` in ``pattern``"""
+    posts: bool = False
+    """latin-1, of which the header lines and the white space around the rest are left out; other texts are UTF-8"""
 
-    Raises ValueError, which begins with ``origin``, if it is damaged, larger than any such archive
-    (``LARGEST_ARCHIVE``, ``MOST_MEMBERS``), or holds a link, a device or a name that leads out of the directory it is
-    unpacked in.
+    def documents(self, paths: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[re.Match[str], str]]:
+        """The match and the text of each; ``left_out`` counts what is in no text.
+
+        Raises ValueError if an archive is not as it should be, or they hold another number of texts.
+        """
+        counts = Counter[str]()
+        for path in paths:
+            self.check(path)
+            for match, content in members_of(path, re.compile(self.pattern), self.origin):
+                counts[match["counted"]] += 1
+                try:
+                    yield match, _body(content, left_out) if self.posts else content.decode()
+                except UnicodeDecodeError as error:
+                    what = f"{path}, {match[0]}: it is not UTF-8 ({error.reason})"
+                    raise ValueError(f"{self.origin}: {what}; replace or remove it") from None
+        if counts != self.expected:
+            held = f"hold {dict(sorted(counts.items()))} texts, expected {dict(sorted(self.expected.items()))}"
+            raise ValueError(f"{self.origin}: {' and '.join(map(str, paths))} {held}; replace or remove them")
+
+
+def _body(post: bytes, left_out: Counter[str]) -> str:
+    """The header ends at the first empty line. It names the group ("Newsgroups:"), so a model that sees it has nothing
+    to learn; that is what scikit-learn calls removing headers. Signatures and quotations are kept.
     """
-    with refusing(origin, archive):
-        check_regular(archive)
-        with gzip.open(archive) if archive.suffix == ".gz" else lzma.open(archive) as file:
-            content = _Forward(file)  # type: ignore[arg-type]
-            with tarfile.open(fileobj=content, mode="r:") as tar:  # type: ignore[call-overload]
-                for number, member in enumerate(iter(tar.next, None)):
-                    if number == MOST_MEMBERS:
-                        raise ValueError(f"it has more than {MOST_MEMBERS:,} members")
-                    tar.members.clear()  # where tarfile would remember them all
-                    plain = member.isdir() or (member.isreg() and not member.issparse())
-                    if not plain or leaves_directory(member.name):
-                        raise ValueError(f"its member {member.name[:100]!r} is a link, a device or leads out of it")
-                    if member.isreg() and wanted.fullmatch(member.name):
-                        content.seek(member.offset_data)
-                        yield member.name, content.read(member.size, longest)
-            while content.read(LONGEST):  # to the checksum of the compression
-                pass
+    left_out["carriage returns at ends of lines"] += post.count(b"\r\n")
+    _, _, body = post.decode("latin-1").replace("\r\n", "\n").partition("\n\n")
+    text = body.strip(SPACES)
+    left_out["white space around a post"] += text != body
+    return text
 
 
-class _Forward:
-    """What tarfile reads: forward, in small pieces and up to a limit, whatever sizes a header claims."""
+@dataclass(frozen=True, kw_only=True)
+class LabelledDocuments(Documents):
+    """Documents with their official test split; validation is a tenth of the training split.
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._position = 0
+    ``pattern`` has the groups ``split`` and ``label`` too.
+    """
 
-    def tell(self) -> int:
-        return self._position
+    classes: Mapping[str, str] | Sequence[str]
+    """what labels are called"""
+    shortest: int = 0
+    """words of a text in validation and test"""
 
-    def read(self, size: int, longest: int = LONGEST) -> bytes:
-        if not 0 <= size <= longest:
-            raise tarfile.ReadError(f"a header says that what follows is {size:,} bytes long")
-        if self._position + size > LARGEST_ARCHIVE:
-            raise tarfile.ReadError(f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
-        content = self._file.read(size)
-        self._position += len(content)
-        return content
+    def load(self, data_dir: Path | None, _: Path | None = None) -> Examples:
+        """Raises ValueError if an archive cannot be had, or is not as it should be."""
+        import pandas as pd
 
-    def seek(self, position: int) -> None:
-        """Forward, or to the end if that comes first."""
-        if not self._position <= position <= LARGEST_ARCHIVE:
-            raise tarfile.ReadError(f"its headers lead back, or to more than {LARGEST_ARCHIVE:,} bytes")
-        while self._position < position and self.read(min(LONGEST, position - self._position)):
-            pass
+        paths, source = self.get(data_dir)
+        rows: dict[str, list[tuple[str, str]]] = {"train": [], "test": []}
+        names, left_out = names_of(self.classes), Counter[str]()
+        for match, text in self.documents(paths, left_out):
+            rows[match["split"]].append((text, names.get(match["label"], match["label"])))
+        labelled, test = (pd.DataFrame(found, columns=["text", "label"], dtype=str) for found in rows.values())
+        training, *others = *cut(labelled, ["text"], (0.9, 0.1)), mixed(test)
+        judged = [table[[len(text.split()) >= self.shortest for text in table["text"]]] for table in others]
+        return examples_of(self.name, [training, *judged], source, self.note + told([left_out]), tuple(names.values()))

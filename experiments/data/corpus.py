@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from experiments.data.examples import Examples
+from experiments.data.examples import SPLITS, Examples
 from experiments.records.schema import DataRecord
 
 Bytes = npt.NDArray[np.uint8]
@@ -69,7 +69,7 @@ class Corpus:
 
     def describe(self) -> DataRecord:
         """What a record of a run keeps about its data. Sizes are in bytes."""
-        splits = {split: len(getattr(self, split)) for split in ("train", "validation", "test")}
+        splits = {split: len(getattr(self, split)) for split in SPLITS}
         words = {name: getattr(self, name) for name in ("name", "sha256", "source", "note")}
         return DataRecord(**words, bytes=sum(splits.values()), splits=splits)
 
@@ -139,6 +139,15 @@ def corpus_of_text(
         )
     train, validation, test = np.split(array, [len(array) * 90 // 100, len(array) * 95 // 100])
     return Corpus(name, train, validation, test, sha256, source, note, documents=documents)
+
+
+def corpus_of_splits(name: str, splits: Iterable[Bytes], source: str, note: str) -> Corpus:
+    """A corpus of training, validation and test bytes."""
+    train, validation, test = splits
+    digest = hashlib.sha256()
+    for split in (train, validation, test):
+        digest.update(split.data)
+    return Corpus(name, train, validation, test, digest.hexdigest(), source, note)
 
 
 def begin_after(ends: Iterable[int]) -> npt.NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Labelled examples: tables of texts and what is to be said of them, split for training, validation and test."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,8 @@ class Examples:
     """what must stand beside every figure of this data set"""
     classes: tuple[str, ...] = ()
     """the names that ``label`` may have, in a fixed order; none where labels are scores or there are none"""
+    language: str = ""
+    """of the targets of translations, as in ISO 639-1; none says that words are separated by spaces"""
     objective: Callable[..., Any] | None = None
     """its data set's"""
 
@@ -91,6 +93,7 @@ def examples_of(
     source: str,
     note: str,
     classes: tuple[str, ...] = (),
+    language: str = "",
 ) -> Examples:
     """Examples of three tables with the same columns: train, validation and test.
 
@@ -109,7 +112,7 @@ def examples_of(
     for frame in (train, validation, test):
         for row in frame.itertuples(index=False, name=None):
             digest.update(encode(row))
-    return Examples(name, train, validation, test, digest.hexdigest(), source, note, classes)
+    return Examples(name, train, validation, test, digest.hexdigest(), source, note, classes, language)
 
 
 def _kind(frame: "pd.DataFrame") -> Kind:
@@ -117,6 +120,11 @@ def _kind(frame: "pd.DataFrame") -> Kind:
         if tuple(frame.columns) == columns:
             return kind
     raise ValueError(f"the columns are {list(frame.columns)}; give those of a kind: {list(COLUMNS.values())}")
+
+
+def names_of(classes: Mapping[str, str] | Sequence[str]) -> Mapping[str, str]:
+    """What labels of a file are called; those of a list keep their names."""
+    return classes if isinstance(classes, Mapping) else dict(zip(classes, classes, strict=True))
 
 
 def cut(frame: "pd.DataFrame", by: Sequence[str], shares: Sequence[float]) -> "list[pd.DataFrame]":

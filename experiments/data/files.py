@@ -5,14 +5,17 @@ Whatever a user gives is read from a regular file, in pieces that are counted, i
 
 import gzip
 import io
+import lzma
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZipFile
 
 import pooch
 import psutil
@@ -23,16 +26,12 @@ DATA_DIR_VARIABLE = "LINEAR_ROPE_DATA"
 CACHE_VARIABLE = "LINEAR_ROPE_CACHE"
 
 LARGEST_TEXT = 2**32
-"""bytes of a text, packed or not; at most half of the free memory besides, because all of it is kept there"""
-SMALL_TEXT = 2**26
-"""up to here a packed text may be as repetitive as it likes"""
-LARGEST_RATIO = 100
-"""of a larger text's size to its file's. DEFLATE reaches 1032 on zeros; on prose 2 to 4, on source and logs 5 to 30."""
-LARGEST_ZIP_DIRECTORY = 2**20
-"""bytes of a zip's table of contents, which zipfile reads at once; the one file that we look for takes a hundred"""
+"""bytes of a text, unpacked; at most half of the free memory besides, because all of it is kept there"""
+LARGEST_ARCHIVE = 2**30
+"""unpacked bytes of a tar archive that are read or passed over; that of the IMDB reviews has 0.3 GB"""
+LARGEST_MEMBER = 2**18
+"""bytes of one of its files; the longest of 20 newsgroups has 160,616"""
 PIECE = 2**20
-ARCHIVE_BEGINNINGS = (b"PK\3\4", b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"BZh9", b"7z\xbc\xaf\x27\x1c", b"\x28\xb5\x2f\xfd")
-"""zip, gzip, xz, bzip2, 7z, zstd"""
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def resolve_data_dir(data_dir: Path | None) -> Path | None:
     return data_dir
 
 
-def find_file(data_dir: Path | None, names: Sequence[str]) -> Path | None:
+def find_file(data_dir: Path | None, names: Iterable[str]) -> Path | None:
     """The first of ``names`` (relative to ``data_dir``) that is a file. Raises ValueError if that cannot be told."""
     if data_dir is None:
         return None
@@ -82,11 +81,11 @@ def check_regular(path: Path) -> None:
         raise ValueError("it is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
 
 
-def file_hash(path: Path, algorithm: str, origin: str) -> str:
-    """The hash of a file in hexadecimal. Raises ValueError, which begins with ``origin``, if it cannot be read."""
+def file_sha256(path: Path, origin: str) -> str:
+    """Of a file, packed as it is. Raises ValueError, which begins with ``origin``, if it cannot be read."""
     with refusing(origin, path):
         check_regular(path)
-        return str(pooch.file_hash(str(path), alg=algorithm))
+        return str(pooch.file_hash(str(path)))
 
 
 def read_content(path: Path, limit: int | None = None, origin: str = "--data-file", member: str | None = None) -> bytes:
@@ -94,84 +93,83 @@ def read_content(path: Path, limit: int | None = None, origin: str = "--data-fil
 
     ``member`` is the name of one of the files in a zip; None stands for the only one.
 
-    What is packed is unpacked piece by piece and counted, so a file that would fill the memory is refused before it
-    does; nothing is written to disk.
+    What is packed is unpacked piece by piece and counted, whatever its headers say; nothing is written to disk.
 
-    Raises ValueError, which begins with ``origin``, if it is not a regular file, damaged, encrypted, too large (see
-    ``LARGEST_TEXT``), packed more tightly than any text (``LARGEST_RATIO``) or another archive inside.
+    Raises ValueError, which begins with ``origin``, if it is not a regular file, damaged, encrypted, or larger than
+    ``LARGEST_TEXT`` or half of the free memory.
     """
     suffix = path.suffix.lower()
     with refusing(origin, path):
         check_regular(path)
-        with _File(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return b""  # a file of the kernel's may say so, and never end
-            if suffix not in (".gz", ".zip"):
-                return _read_bounded(file, file, limit)
-            if suffix == ".zip":
-                with ZipFile(file) as archive, archive.open(_member(archive, member)) as unpacked:
-                    content = _read_bounded(unpacked, file, limit)
-            else:
-                content = _read_bounded(gzip.GzipFile(fileobj=file), file, limit)
-        if content.startswith(ARCHIVE_BEGINNINGS):
-            raise ValueError("it holds another archive")
-    return content
+        if path.stat().st_size == 0:
+            return b""  # a file of the kernel's may say so, and never end
+        if suffix == ".zip":
+            with ZipFile(path) as archive, archive.open(_member(archive, member)) as unpacked:
+                return _read_bounded(unpacked, limit)
+        with gzip.open(path) if suffix == ".gz" else path.open("rb") as file:
+            return _read_bounded(file, limit)
 
 
-class _File(io.FileIO):
-    """A file for zipfile, which reads a table of contents whole, however long it claims to be."""
+def _member(archive: ZipFile, name: str | None) -> str:
+    """``name``, or the only file in a zip. Raises ValueError if it is not there, or not the only one."""
+    members = [member for member in archive.namelist() if not member.endswith("/") and name in (None, member)]
+    if len(members) != 1:
+        raise ValueError(f"it holds {len(members)} files{f' {name}' if name else ''}, and not one")
+    return members[0]
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > LARGEST_ZIP_DIRECTORY:
-            raise BadZipFile("its table of contents is too long; it is to hold one file")
-        return super().read(size) or b""
 
-
-def _read_bounded(unpacked: io.IOBase | IO[bytes], packed: io.FileIO, limit: int | None) -> bytes:
-    """The first ``limit`` bytes of ``unpacked``, which reads from ``packed``; what headers say of sizes does not count.
-
-    Raises ValueError as soon as it is known to be too much.
-    """
+def _read_bounded(file: io.BufferedIOBase | IO[bytes], limit: int | None) -> bytes:
+    """The first ``limit`` bytes. Raises ValueError as soon as they are too many."""
     largest = min(LARGEST_TEXT, psutil.virtual_memory().available // 2)
-    pieces: list[bytes] = []
-    size, start = 0, packed.tell()
-    too_large = limit is None and os.fstat(packed.fileno()).st_size > largest
-    while not too_large and (piece := unpacked.read(PIECE if limit is None else min(PIECE, limit - size))):
+    wanted, pieces = largest + 1 if limit is None else limit, list[bytes]()
+    while wanted and (piece := file.read(min(PIECE, wanted))):
         pieces.append(piece)
-        size += len(piece)
-        if size > SMALL_TEXT and size > LARGEST_RATIO * (packed.tell() - start):
-            raise ValueError(f"it unpacks to {LARGEST_RATIO} times its size and more, as no long text does")
-        too_large = size > largest
-    if too_large:
+        wanted -= len(piece)
+    if limit is None and not wanted:
         raise ValueError(
             f"it has more than {largest:,} bytes, the most that is read ({LARGEST_TEXT:,}, or half of the free memory)"
         )
     return b"".join(pieces)
 
 
-def _member(archive: ZipFile, name: str | None) -> ZipInfo:
-    """The file of a name in a zip, or the only one there. Raises ValueError if it is not there, or something odd."""
-    for member in archive.infolist():
-        if leaves_directory(member.orig_filename):
-            raise ValueError(f"it holds {member.orig_filename[:100]!r}, a name that leads out of a directory")
-    # Not is_dir(), which fails where a name is empty.
-    members = [member for member in archive.infolist() if not member.filename.endswith("/")]
-    if name is not None:
-        members = [member for member in members if member.filename == name]
-    if len(members) != 1:
-        raise ValueError(f"it holds {len(members)} files{f' {name}' if name else ''}, and not one")
-    (only,) = members
-    if stat.S_ISLNK(only.external_attr >> 16):
-        raise ValueError("it holds a link and not a file")
-    if only.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        raise ValueError("it is packed with a method other than deflate")  # others have no bound on what a call returns
-    return only
+def members_of(archive: Path, wanted: re.Pattern[str], origin: str) -> Iterator[tuple[re.Match[str], bytes]]:
+    """(match of its name, content) of those files of a .tar.gz or .tar.xz whose whole name matches ``wanted``.
+
+    Nothing is extracted to disk; files of other names, links and devices are passed over.
+
+    Raises ValueError, which begins with ``origin``, if it is damaged, or has more in it than ``LARGEST_ARCHIVE`` or in
+    a file than ``LARGEST_MEMBER``.
+    """
+    with refusing(origin, archive):
+        check_regular(archive)
+        with gzip.open(archive) if archive.suffix == ".gz" else lzma.open(archive) as unpacked:
+            content = _Bounded(unpacked)
+            with tarfile.open(fileobj=content, mode="r|") as tar:  # type: ignore[call-overload]
+                for member in iter(tar.next, None):
+                    tar.members = []  # where tarfile would remember them all
+                    if tar.offset > LARGEST_ARCHIVE:
+                        raise ValueError(f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
+                    name = wanted.fullmatch(member.name)
+                    if name and member.isreg():
+                        if member.size > LARGEST_MEMBER:
+                            raise ValueError(f"its file {member.name} has {member.size:,} bytes")
+                        yield name, tar.extractfile(member).read()
+            while content.read(PIECE):  # to the checksum of the compression
+                pass
 
 
-def leaves_directory(name: str) -> bool:
-    """Whether a member of an archive, unpacked under this name, could land outside of the directory it is put in."""
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    return posix.is_absolute() or bool(windows.drive or windows.root) or ".." in (*posix.parts, *windows.parts)
+class _Bounded:
+    """What tarfile reads."""
+
+    def __init__(self, file: io.BufferedIOBase) -> None:
+        self._file, self._left = file, LARGEST_ARCHIVE
+
+    def read(self, size: int) -> bytes:
+        content = self._file.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise tarfile.ReadError(f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
+        return content
 
 
 def cache_directory() -> Path:
@@ -186,40 +184,30 @@ def cache_refused(error: OSError) -> ValueError:
     )
 
 
+def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
+    return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
+
+
 @dataclass(frozen=True)
 class Download:
-    """A file that its publisher offers, with the hash by which we know it."""
+    """A file that its publisher offers, with the sha256 by which we know it."""
 
     url: str
-    known_hash: str
-    """``sha256:<hex>`` or ``md5:<hex>``"""
+    sha256: str
     file_name: str
     """its name in the cache directory"""
-    places: tuple[str, ...] = ()
-    """in the data directory, where it may lie, packed or not"""
+    place: str
+    """its name in the data directory"""
+
+    @property
+    def command(self) -> str:
+        """What downloads it into the data directory, which is written as DIR."""
+        return f"curl -fL --create-dirs -o DIR/{self.place} {self.url}"
 
     def cached(self) -> Path | None:
         """The file if it was downloaded before and is whole, else None. Raises ValueError if it is not a file."""
         path = cache_directory() / self.file_name
-        return path if os.path.lexists(path) and self.is_known(path, CACHE_VARIABLE) else None
-
-    def is_known(self, path: Path, origin: str) -> bool:
-        """Whether ``path`` is this file. Raises ValueError, which begins with ``origin``, if it cannot be read."""
-        algorithm, known = self.known_hash.split(":")
-        return file_hash(path, algorithm, origin) == known
-
-    def check(self, path: Path, origin: str) -> None:
-        """Raises ValueError, which begins with ``origin``, if ``path`` is not this file."""
-        if not self.is_known(path, origin):
-            raise ValueError(
-                f"{origin}: {path} is damaged or another file (its hash is not {self.known_hash}); replace or remove it"
-            )
-
-    def unless_found(self, data_dir: Path | None, found: list[Path]) -> tuple[list[Path], str]:
-        """What was found in the data directory, or else the downloaded file; and where it is from, in words."""
-        if data_dir is None or not found:
-            return [self.fetch()], f"downloaded from {self.url}"
-        return found, in_data_directory(data_dir, found)
+        return path if os.path.lexists(path) and file_sha256(path, CACHE_VARIABLE) == self.sha256 else None
 
     def fetch(self) -> Path:
         """The file, downloaded unless the cache has it whole.
@@ -232,12 +220,12 @@ class Download:
 
         pooch.get_logger().setLevel("WARNING")  # stderr is for errors; the line below says the same on stdout
         print(f"downloading {self.url} to {cache_directory()}", flush=True)
-        place = self.places[0] if self.places else self.file_name
-        instead = f"download it elsewhere and place it as {place} in --data-dir, or use --data stdlib"
+        instead = f"download it elsewhere and place it as {self.place} in --data-dir, or use --data stdlib"
         # Some publishers turn the name away that requests gives itself.
-        downloader = pooch.HTTPDownloader(chunk_size=2**20, headers={"User-Agent": "linear-rope"})
+        downloader = pooch.HTTPDownloader(chunk_size=PIECE, headers={"User-Agent": "linear-rope"})
+        known = f"sha256:{self.sha256}"
         try:
-            path = pooch.retrieve(self.url, self.known_hash, self.file_name, cache_directory(), downloader=downloader)
+            path = pooch.retrieve(self.url, known, self.file_name, cache_directory(), downloader=downloader)
         except requests.RequestException as error:
             status = "" if error.response is None else f" {error.response.status_code}"
             raise ValueError(f"{self.url} could not be reached ({type(error).__name__}{status}); {instead}") from None
@@ -245,42 +233,95 @@ class Download:
             raise cache_refused(error) from None
         except ValueError:
             raise ValueError(
-                f"what {self.url} sent does not have the known hash ({self.known_hash}) and was not kept; "
-                f"try again, or {instead}"
+                f"what {self.url} sent does not have the known hash ({known}) and was not kept; try again, or {instead}"
             ) from None
         return Path(path)
 
 
-def find_all(data_dir: Path | None, downloads: Sequence[Download]) -> list[Path]:
-    """All of the files in the data directory, or all in the cache directory; else none."""
-    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
-    if len(found) < len(downloads):
-        found = [path for download in downloads if (path := download.cached())]
-    return found if len(found) == len(downloads) else []
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files of a data set, in one of several forms; what reads them is derived from it, and has a ``load``.
 
+    Each name is looked for in the data directory, in each of ``folders``, as it is and packed with gzip. The first form
+    of which all files are there is taken. Where none is, the last one is downloaded, if ``sha256`` knows its files.
+    """
 
-def fetch_all(data_dir: Path | None, downloads: Sequence[Download]) -> tuple[list[Path], str]:
-    """All of the files in the data directory, or else all downloaded; and where they are from, in words."""
-    found = [path for download in downloads if (path := find_file(data_dir, download.places))]
-    if data_dir is not None and len(found) == len(downloads):
-        return found, in_data_directory(data_dir, found)
-    return [download.fetch() for download in downloads], " and ".join(
-        f"downloaded from {download.url}" for download in downloads
-    )
+    name: str
+    """of the data set"""
+    note: str = ""
+    """what must stand beside every figure of it"""
+    forms: Sequence[Sequence[str]] = ()
+    """names of the files of each form, in the order in which they are read"""
+    folders: Sequence[str] = ("",)
+    address: str = ""
+    """where the last form's files are downloaded from; a name stands where it has {}"""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """by names: of what is downloaded, packed as it is"""
+    cache: str = "{}"
+    """what a download is called in the cache directory; a name stands for {}"""
+    instead: str = "another data set"
+    """what to use where a file is missing that is not downloaded"""
+    here: str | None = None
+    """where a data set without files is, in words"""
 
+    @property
+    def origin(self) -> str:
+        """What messages begin with."""
+        return f"--data {self.name}"
 
-def in_data_directory(data_dir: Path, paths: Iterable[Path]) -> str:
-    return " and ".join(path.relative_to(data_dir).as_posix() for path in paths) + " in the data directory"
+    @property
+    def downloads(self) -> list[Download]:
+        """Those of the last form; none if they are not known."""
+        place = f"{self.folders[0]}{{}}{'.gz' if self.address.endswith('{}.gz') else ''}"
+        return [
+            Download(self.address.format(name), sha256, self.cache.format(name), place.format(name))
+            for form in self.forms[-1:]
+            for name in form
+            if (sha256 := self.sha256.get(name))
+        ]
 
+    def find(self, data_dir: Path | None) -> str | None:
+        """Where the files are in the data directory, or else in the cache directory, in words; None if they are not."""
+        if not self.forms:
+            return self.here
+        if not (paths := self._in(data_dir)):
+            paths = [path for download in self.downloads if (path := download.cached())]
+            if not paths or len(paths) < len(self.forms[-1]):
+                return None
+        return f"{len(paths)} files in {os.path.commonpath(paths)}" if len(paths) > 1 else str(paths[0])
 
-def where(paths: Sequence[Path]) -> str | None:
-    """Where files are, in words; None if there are none."""
-    folders = {path.parent for path in paths}
-    if len(paths) > 1 and len(folders) == 1:
-        return f"{len(paths)} files in {folders.pop()}"
-    return " and ".join(map(str, paths)) or None
+    def get(self, data_dir: Path | None) -> tuple[list[Path], str]:
+        """The files, from the data directory or else downloaded; and where they are from, in words.
 
+        Raises ValueError if they cannot be had.
+        """
+        if data_dir is not None and (found := self._in(data_dir)):
+            return found, " and ".join(
+                path.relative_to(data_dir).as_posix() for path in found
+            ) + " in the data directory"
+        if not self.downloads:
+            missing = next(name for name in self.forms[0] if not self._place(data_dir, name))
+            raise ValueError(
+                f"{self.origin}: {self.folders[0]}{missing} is not there; place it in --data-dir (`data` prints the "
+                f"commands), or use {self.instead}"
+            )
+        source = " and ".join(f"downloaded from {download.url}" for download in self.downloads)
+        return [download.fetch() for download in self.downloads], source
 
-def fetching(url: str, place: str) -> str:
-    """The command that downloads ``url`` to ``place`` in the data directory, which is written as DIR."""
-    return f"curl -fL --create-dirs -o DIR/{place} {url}"
+    def check(self, path: Path) -> None:
+        """Raises ValueError if ``path`` has a name that ``sha256`` knows, and is another file."""
+        known = self.sha256.get(path.name)
+        if known not in (None, file_sha256(path, self.origin)):
+            reason = f"is damaged or another file (its hash is not sha256:{known})"
+            raise ValueError(f"{self.origin}: {path} {reason}; replace or remove it")
+
+    def _place(self, data_dir: Path | None, name: str) -> Path | None:
+        return find_file(data_dir, [f"{folder}{name}{end}" for folder in self.folders for end in ("", ".gz")])
+
+    def _in(self, data_dir: Path | None) -> list[Path]:
+        """All files of the first form that is there, or none."""
+        for form in self.forms:
+            found = [path for name in form if (path := self._place(data_dir, name))]
+            if len(found) == len(form):
+                return found
+        return []

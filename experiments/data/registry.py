@@ -1,61 +1,68 @@
-"""The data sets: a new one is a file beside this one, with a ``DATA_SET`` (or several), and a line here.
+"""The data sets: a new one is rows of ``catalog.toml``, and a file beside this one if no reader reads it yet.
 
 From outside the project an installed package's entry point in the group ``linear_rope.data`` is a ``DataSet``, and a
-``--plugin`` module calls ``DATA_SETS.add(name, data_set, module=__name__)``.
+``--plugin`` module calls ``DATA_SETS.add(name, data_set, module=__name__)``; ``data_set`` makes one of a row.
 """
 
-from dataclasses import replace
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
+from pkgutil import resolve_name
+from string import Template
+from typing import Any
 
-from experiments.data import (
-    associative_recall,
-    cail2019_scm,
-    copying,
-    enwik8,
-    glue,
-    imdb,
-    imdb_sentiment,
-    induction,
-    late_verdicts,
-    multi30k,
-    newsgroups,
-    numerals,
-    state_tracking,
-    stdlib,
-    text,
-    wikitext,
-    wmt14,
-)
 from experiments.data.corpus import Corpus, Data, DataSet, text_of
 from experiments.data.files import resolve_data_dir
 from experiments.extensions import Registry, choices
 
+CATALOG = tomllib.loads(Path(__file__).with_name("catalog.toml").read_text("utf-8"))
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """The row of a built-in data set, joined with those of its families, and with its words filled in."""
+    row = CATALOG["data"][name]
+    while family := row.get("family"):
+        row = _joined(CATALOG["families"][family], {key: value for key, value in row.items() if key != "family"})
+    words = {"name": name} | row | row.get("arguments", {}) | row.get("words", {})
+    return {key: _filled(value, words) for key, value in row.items() if key != "words"}
+
+
+def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, and the second's where both have something; tables in them are joined too."""
+    both = {key: {**first[key], **second[key]} for key in first if isinstance(second.get(key), dict)}
+    return {**first, **second, **both}
+
+
+def _filled(value: Any, words: Mapping[str, Any]) -> Any:
+    """``value`` with ``words`` in place of their names behind a $."""
+    if isinstance(value, list):
+        return [_filled(item, words) for item in value]
+    return Template(value).safe_substitute(words) if isinstance(value, str) else value
+
+
+def data_set(name: str, *, reader: str, **row: Any) -> DataSet:
+    """A data set of a row: what ``DataSet`` says of it, and what ``reader`` needs to read it.
+
+    ``reader`` is the "module:name" of a class that is derived from ``Files``. ``when_missing`` and ``fetch`` follow
+    from what is downloaded if they are not given.
+
+    Raises TypeError if something is missing in the row, or there is no such thing.
+    """
+    about = {field.name: row.pop(field.name) for field in fields(DataSet) if field.name in row}
+    files = resolve_name(reader)(name=name, **row)
+    downloads = files.downloads
+    if downloads:
+        places = " and ".join(download.place for download in downloads)
+        about.setdefault("when_missing", f"downloaded when first used, or place {places} in --data-dir")
+        about.setdefault("fetch", [download.command for download in downloads])
+        folder = f"{downloads[0].url.rpartition('/')[0]}/"
+        about["url"] = downloads[0].url if len(downloads) == 1 else folder
+    return DataSet(name=name, load=files.load, find=files.find, **about | {"fetch": tuple(about.get("fetch", ()))})
+
+
 DATA_SETS: Registry[DataSet] = Registry(
-    "data set",
-    "linear_rope.data",
-    {
-        data_set.name: data_set
-        for data_set in (
-            stdlib.DATA_SET,
-            *enwik8.DATA_SETS,
-            imdb.DATA_SET,
-            *wikitext.DATA_SETS,
-            newsgroups.TEXT,
-            text.DATA_SET,
-            *associative_recall.DATA_SETS,
-            *copying.DATA_SETS,
-            *induction.DATA_SETS,
-            *state_tracking.DATA_SETS,
-            *glue.DATA_SETS,
-            *imdb_sentiment.DATA_SETS,
-            newsgroups.DATA_SET,
-            *cail2019_scm.DATA_SETS,
-            late_verdicts.DATA_SET,
-            numerals.DATA_SET,
-            *multi30k.DATA_SETS,
-            *wmt14.DATA_SETS,
-        )
-    },
+    "data set", "linear_rope.data", {name: data_set(name, **row_of(name)) for name in CATALOG["data"]}
 )
 
 

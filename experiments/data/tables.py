@@ -68,43 +68,36 @@ class Table:
         columns: Mapping[str, str],
         *,
         header: Sequence[str] | None = None,
-        rows: int | None = None,
         may_pass_over: int = 0,
     ) -> "pd.DataFrame":
         """Some columns of a table whose fields are separated by tabs; a quotation mark is a character like others.
 
         ``columns`` says what they are called there and what they are to be called. The first row is the header, unless
         ``header`` says what it would have been. Spaces around a field are left out, and counted; all other characters
-        are kept. ``rows`` is the number of rows that have to be there, and ``may_pass_over`` how many with another
-        number of columns may be passed over, and counted. The index is the number of the row.
+        are kept. ``may_pass_over`` is how many rows with another number of columns may be passed over, and counted. The
+        index is the number of the row.
 
-        Raises ValueError if a column is not there, a row has more or fewer than the header, or rows are missing.
+        Raises ValueError if a column is not there, or a row has more or fewer than the header.
         """
         import pandas as pd
 
-        lines, first = self.lines(), 1
-        if header is None:
-            header, lines, first = lines[0].split("\t"), lines[1:], 2
-            if missing := [name for name in columns if name not in header]:
-                raise self.wrong(f"there is no column {missing[0]!r}, expected {', '.join(columns)}", 1)
-        fields = [line.split("\t") for line in lines]
-        broken = [number for number, row in enumerate(fields) if len(row) != len(header)]
+        fields = dict(enumerate((line.split("\t") for line in self.lines()), start=1))
+        header = list(header or fields.pop(1))
+        if missing := [name for name in columns if name not in header]:
+            raise self.wrong(f"there is no column {missing[0]!r}, expected {', '.join(columns)}", 1)
+        broken = [number for number, row in fields.items() if len(row) != len(header)]
         if len(broken) > may_pass_over:
             count = len(fields[broken[0]])
             found = "1 column" if count == 1 else f"{count} columns"
-            raise self.wrong(f"{found}, expected {len(header)} ({', '.join(header)})", broken[0] + first)
-        kept = [(first + number, row) for number, row in enumerate(fields) if len(row) == len(header)]
-        if rows not in (None, len(kept)):
-            raise self.wrong(f"it has {len(kept):,} rows, expected {rows:,}")
+            raise self.wrong(f"{found}, expected {len(header)} ({', '.join(header)})", broken[0])
         self.left_out["rows with another number of columns"] = len(broken)
-        places = {called: list(header).index(name) for name, called in columns.items()}
-        index = pd.Index([number for number, _ in kept])
-        return pd.DataFrame(
-            {
-                called: pd.Series(without_spaces([row[place] for _, row in kept], self.left_out), index, str)
-                for called, place in places.items()
-            }
-        )
+        for number in broken:
+            del fields[number]
+        texts = {
+            called: without_spaces((row[header.index(name)] for row in fields.values()), self.left_out)
+            for name, called in columns.items()
+        }
+        return pd.DataFrame(texts, list(fields), dtype=str)
 
     def classes(self, labels: "pd.Series[str]", names: Mapping[str, str]) -> "pd.Series[str]":
         """Labels of this table under the names of their classes. Raises ValueError if one is no key of ``names``."""
@@ -139,24 +132,3 @@ def told(left_out: Iterable[Counter[str]]) -> str:
     counts = sum(left_out, Counter[str]())
     listed = ", ".join(f"{what} ({count:,})" for what, count in sorted(counts.items()) if count)
     return f" Left out of the files: {listed}." if listed else ""
-
-
-def read_parallel(source: Table, target: Table, *, rows: int | None = None) -> "pd.DataFrame":
-    """``source`` and ``target`` of two files, a sentence a line without the spaces around it.
-
-    Pairs with an empty side are left out, and counted. Raises ValueError if one has more lines than the other, or not
-    ``rows``.
-    """
-    import pandas as pd
-
-    sources, targets = source.lines(), target.lines()
-    for table, lines in ((source, sources), (target, targets)):
-        if rows not in (None, len(lines)):
-            raise table.wrong(f"it has {len(lines):,} lines, expected {rows:,}")
-    if len(sources) != len(targets):
-        raise target.wrong(f"it has {len(targets):,} lines, and {source.path} {len(sources):,}; they must be equal")
-    texts = {"source": without_spaces(sources, source.left_out), "target": without_spaces(targets, target.left_out)}
-    frame = pd.DataFrame({name: pd.Series(column, dtype=str) for name, column in texts.items()})
-    whole = frame[(frame["source"] != "") & (frame["target"] != "")]
-    source.left_out["pairs with an empty side"] = len(frame) - len(whole)
-    return whole

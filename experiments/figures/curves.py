@@ -147,10 +147,12 @@ def beyond_the_axis(comparison: Comparison, metric: str, split: str, floors: Seq
     return "" if best is None or best in floors else f"\nBeyond the vertical axis: {best.name}, {best.value:.2f}."
 
 
-def mark_floors(axes: Axes, floors: Sequence[Floor]) -> None:
+def mark_floors(axes: Axes, floors: Sequence[Floor], named: bool = True) -> None:
     """A thin horizontal line for each floor, its name at the right end."""
     for floor in floors:
         axes.axhline(floor.value, color=MUTED, linewidth=0.7, zorder=1)
+        if not named:
+            continue
         place: Any = {"xy": (1, floor.value), "xycoords": ("axes fraction", "data"), "va": "center"}
         axes.annotate(floor.name, **place, xytext=(2, 0), textcoords="offset points", fontsize=7, color=MUTED)
 

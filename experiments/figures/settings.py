@@ -34,6 +34,15 @@ LOOKS: tuple[dict[str, Any], ...] = (
 )
 """by the settings of the variant; where there are more of them, by its place in its panel"""
 COLUMNS = 3
+
+
+def look_of(place: int) -> dict[str, Any]:
+    """The look of the value at a place of a list: no two are alike among the first seven times seven."""
+    number, again = place % len(LOOKS), place // len(LOOKS)
+    other = LOOKS[(number + again) % len(LOOKS)]
+    return {**other, "color": LOOKS[number]["color"]}
+
+
 WORDS = {
     "redraw_every": lambda value: "never redrawn" if value == "0" else f"redrawn every {value} steps",
     "num_features": lambda value: f"M = {value}",

@@ -25,6 +25,7 @@ from experiments.trackers.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from experiments.training.objectives import Objective
+    from experiments.training.processes import Connected
 
 
 def read_job(path: Path) -> tuple[Job, RunConfig, JobRecord]:
@@ -95,7 +96,7 @@ def train_job(
     device = torch.device(needed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RunFailed(f"it is to be trained on a GPU, and PyTorch finds no CUDA device on {_host()}")
-    processes = connect(device, config.threads, needed.shard) if several else ALONE
+    processes = connect(device, config.threads, _sharing(needed.shard)) if several else ALONE
     tracked = TrackedRun(job.root, job.directory, *job.run, record.config, needed.comparison or str(job.root))
     try:
         with Trackers(needed.trackers if processes.is_first else [], tracked, note) as trackers:
@@ -120,6 +121,17 @@ def train_job(
         raise RunFailed("another of the processes that train it has ended, or cannot be reached") from None
     finally:
         processes.part_ways()
+
+
+def _sharing(shard: bool) -> "type[Connected]":
+    """How processes train a model together."""
+    from experiments.training.processes import Connected
+
+    if not shard:
+        return Connected
+    from experiments.training.sharded import Sharded  # which not every PyTorch can import
+
+    return Sharded
 
 
 def _check_machine(needed: JobRecord, note: Callable[[str], None]) -> None:

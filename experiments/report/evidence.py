@@ -15,7 +15,10 @@ from experiments.analysis.verdicts import Row, evaluate
 from experiments.records.record import read_comparison
 from experiments.records.schema import Comparison
 from experiments.records.store import check_runs, with_baseline
-from experiments.report.answer import Findings, answer, in_figures, in_words, listed
+from experiments.report.answer import Findings, answer
+from experiments.show.keys import shown_of
+from experiments.show.rows import Rows
+from experiments.show.words import headline, in_figures, in_words, listed, ranking
 from experiments.study import Study, resolve
 from experiments.training.tuning import check_trials
 
@@ -38,33 +41,42 @@ class Evidence(NamedTuple):
         return [name for name, table in found.items() if len(table)]
 
     @property
+    def shown(self) -> Rows:
+        """What its words, figures and tables are made of."""
+        return Rows(self.root, self.study, self.comparison, self.curves, self.summary, self.rows)
+
+    @property
     def answer(self) -> str:
         """The answer in a sentence or two, with its numbers; and how much of it is there yet."""
         tested = self.summary.drop_duplicates("variant")  # the first row of each tells of the test split
         finished, planned = int(tested["n"].sum()), int(tested["planned"].sum())
         if planned and not finished:
             return "No run has finished yet."
-        found = Findings(self.comparison, self.summary, {row.claim.key: row for row in self.rows}, self.root)
+        shown = self.shown
         unlearnt = Runs(self.root, self.comparison, self.curves).unlearnt
         said = ""
-        if len(unlearnt) < len(found.finished) or not unlearnt:
-            said = resolve(self.study.answer or answer)(found)
-        said = " ".join(filter(None, [said, below_the_floor(found, unlearnt)]))
+        if len(unlearnt) < len(ranking(shown)) or not unlearnt:
+            if self.study.answer or not isinstance(self.study.figures, list):
+                found = Findings(self.comparison, self.summary, shown.claims, self.root)
+                said = resolve(self.study.answer or answer)(found)
+            else:
+                said = headline(shown, shown_of(self.study))
+        said = " ".join(filter(None, [said, below_the_floor(shown, unlearnt)]))
         return said if finished == planned else f"{said} ({finished} of {planned} runs have finished; only they count.)"
 
 
-def below_the_floor(found: Findings, unlearnt: Collection[str]) -> str:
+def below_the_floor(rows: Rows, unlearnt: Collection[str]) -> str:
     """Which variants have learnt nothing that can be told; empty if all have."""
-    comparison = found.comparison
+    comparison, means = rows.comparison, ranking(rows)
     if not unlearnt or comparison.floor is None:
         return ""
-    names = [in_words(variant) for variant in found.finished if variant.name in unlearnt]
+    names = [in_words(rows.variants[name]) for name in means if name in unlearnt]
     than = f"better than the floor ({comparison.floor.name}: {in_figures(comparison.floor.value, comparison)})"
-    if len(names) == len(found.finished):
-        best = in_figures(found.final(found.finished[0].name).mean, comparison)
+    if len(names) == len(means):
+        best = in_figures(next(iter(means.values())), comparison)
         return f"Nothing was learnt: no variant is clearly {than}; the best has {best}."
     if len(names) > 2:
-        return f"{len(names)} of {len(found.finished)} variants are not clearly {than}."
+        return f"{len(names)} of {len(means)} variants are not clearly {than}."
     said = listed(names)
     return f"{said[0].upper()}{said[1:]} {'is' if len(names) == 1 else 'are'} not clearly {than}."
 

@@ -35,7 +35,8 @@ from experiments.report.tables import (
     unfinished_runs,
     with_something,
 )
-from experiments.study import FigureEntry, Study, TableEntry, resolve
+from experiments.show.entries import entries_of
+from experiments.study import Entries, FigureEntry, Study, TableEntry, resolve
 from experiments.training.tuning import rates_caption, rates_table
 
 FILES = ("curves.csv", "summary.csv", "report.md", "report.html")
@@ -69,7 +70,7 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
     curves, summary = evidence.curves, evidence.summary
     with TemporaryDirectory(prefix=f"{UNFINISHED_REPORT}{os.getpid()}-", dir=root) as temporary:
         output = Path(temporary)
-        entries = resolve(study.figures)(root, output, comparison, curves, summary)
+        entries = _entries(evidence, output)
         rates = rates_table(root, comparison)
         if rates is not None:
             entries += filter(None, [draw_rates(root, output, comparison)])
@@ -116,6 +117,15 @@ def write(evidence: Evidence) -> dict[str, Any] | None:
         for path in sorted(files, key=lambda path: path.name == "report.html"):  # which shows all the others
             os.replace(path, root / path.relative_to(output))
     return main_figure
+
+
+def _entries(evidence: Evidence, output: Path) -> Entries:
+    """The figures and tables of the study, in reading order."""
+    figures = evidence.study.figures
+    if isinstance(figures, list):
+        return entries_of(evidence.shown, output)
+    assert isinstance(figures, str) or callable(figures)
+    return [*resolve(figures)(evidence.root, output, evidence.comparison, evidence.curves, evidence.summary)]
 
 
 def settings(comparison: Comparison) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The CSV files that the studies leave, and the samples that their claims take from them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.analysis.runs import Runs
@@ -88,47 +88,75 @@ class Table:
             return {}
         return {} if table is None else dict(list(table.groupby(["variant", "seed"])))
 
-    def by_draw(
-        self, planned: int | Callable[..., int], unit: str = "draws"
-    ) -> Callable[[Callable[..., Any]], Callable[..., ReadSample]]:
-        """Makes the sample of a claim of ``quantity(table, **arguments)``, which gives values by draw.
+    def samples(
+        self,
+        by: str = "draw",
+        planned: int | Callable[..., int] = 0,
+        unit: str = "draws",
+        prepare: Callable[[pd.DataFrame, Comparison], pd.DataFrame] = lambda table, comparison: table,
+        values: Callable[..., "pd.Series[float]"] | None = None,
+    ) -> Callable[..., ReadSample]:
+        """Makes the sample of a claim from what the claim says: ``values``, or ``values_at`` of these, by draw or seed.
 
-        There are to be ``planned`` values, or ``planned(comparison, **arguments)``.
+        By draw there are to be ``planned`` values, or ``planned(comparison, **words)``. By seed there are those at
+        which the word ``variant`` finished; with a word ``other``, what that variant has is subtracted.
         """
+        values = values or values_at
 
-        def decorate(quantity: Callable[..., Any]) -> Callable[..., ReadSample]:
-            @wraps(quantity)
-            def make(**arguments: Any) -> ReadSample:
-                def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
-                    table = self.read(root)
-                    if table is None:
-                        return None
-                    values = {int(draw): float(value) for draw, value in quantity(table, **arguments).items()}
-                    number = planned if isinstance(planned, int) else planned(comparison, **arguments)
-                    return Sample(values, number, unit_of_sample=unit)
-
-                return sample
-
-            return make
-
-        return decorate
-
-    def by_seed(self, quantity: Callable[..., float]) -> Callable[..., ReadSample]:
-        """Makes the sample of a claim of ``quantity(rows, comparison, **arguments)``, the value of a seed's rows.
-
-        Of each seed at which the arguments ``variant`` and, if it is not empty, ``other`` finished. NotRecorded: it is
-        not measured.
-        """
-
-        @wraps(quantity)
-        def make(**arguments: Any) -> ReadSample:
-            def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
+        def make(**words: Any) -> ReadSample:
+            def of(root: Path, comparison: Comparison, **others: Any) -> Any:
                 table = self.read(root)
-                if table is None:
-                    return lambda seed: None
-                return lambda seed: quantity(table[table["seed"] == seed], comparison, **arguments)
+                place = {"column": next(iter(self.values))} | words | others
+                if table is not None and by == "seed":
+                    table = table[table["variant"] == place["variant"]]
+                return None if table is None else values(prepare(table, comparison), by, **place)
 
-            variants = (arguments["variant"], arguments.get("other"))
-            return by_seed(tuple(filter(None, variants)), read)
+            def of_seeds(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
+                found = of(root, comparison)
+                if found is not None and words.get("other"):
+                    found = (found - of(root, comparison, variant=words["other"])).dropna()
+                return lambda seed: None if found is None else found.get(seed)
+
+            def of_draws(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
+                found = of(root, comparison)
+                number = planned if isinstance(planned, int) else planned(comparison, **words)
+                return None if found is None else Sample(found.to_dict(), number, unit_of_sample=unit)
+
+            if by == "seed":
+                return by_seed(tuple(filter(None, (words["variant"], words.get("other")))), of_seeds)
+            return of_draws
 
         return make
+
+
+def values_at(
+    table: pd.DataFrame,
+    by: str,
+    value: str = "a",
+    against: Sequence[dict[str, Any]] = (),
+    take: str = "mean",
+    **place: Any,
+) -> "pd.Series[float]":
+    """What ``value`` makes of a, and b and c, by draw or seed: a ``column`` at a place, and at that place but for what
+    ``against`` says.
+
+    A place is a value, or several, of columns. Of several, the ``take`` ("mean", "max") where all of them are there.
+    """
+
+    def at(column: str, **place: Any) -> "pd.Series[float]":
+        rows, count = table, 1
+        for name in place.keys() & {*table.columns} - {by}:
+            wanted = np.atleast_1d(place[name])
+            rows, count = rows[rows[name].isin(wanted)], count * len(wanted)
+        grouped = rows.groupby(by)[column]
+        return grouped.agg(take)[grouped.size() == count]
+
+    numbers = {name: at(**place | other) for name, other in zip("abc", [{}, *against], strict=False)}
+    found: Any = pd.DataFrame(numbers).dropna().eval(value)
+    return found[np.isfinite(found)]
+
+
+def whole_means(rows: pd.DataFrame, keys: Sequence[str], column: str, count: int) -> pd.DataFrame:
+    """The mean of a column by these keys, of those that have so many rows."""
+    found = rows.groupby(list(keys))[column].agg(["mean", "size"])
+    return found[found["size"] == count]["mean"].rename(column).reset_index()

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from experiments.config import Config
 from experiments.console import install_command
-from experiments.data.examples import NEARER, Examples
-from experiments.data.synthetic import SPLITS
+from experiments.data.examples import NEARER, SPLITS, Examples
 from experiments.records.schema import ONE_ANSWER, Floor, ObjectiveRecord
 from experiments.training.from_examples import FromExamples, padded
 from experiments.training.models import Trained, refuse_another_library

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from experiments.data.examples import Examples
-from experiments.data.synthetic import split_generator
+from experiments.data.generated import split_generator
 from experiments.training.objectives import Batch, Objective
 from experiments.training.text_tokens import PAD_ID, Ids, TextTokenizer
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from experiments.config import Config
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Tokens
-from experiments.data.synthetic import split_generator
+from experiments.data.generated import split_generator
 from experiments.records.schema import UNIGRAM, Floor
 from experiments.training.models import Trained, refuse_another_library
 from experiments.training.objectives import (

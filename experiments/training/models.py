@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from inspect import signature
 from typing import Any, Self
 
@@ -13,9 +12,9 @@ from torch import nn
 
 from experiments.config import Config
 from experiments.variants import PEER, Variant
-from linear_rope.attention.registry import find_attention
+from linear_rope.attention.registry import ATTENTIONS
 from linear_rope.blocks import Block, MakeAttention, attention_of_layer, positions_of
-from linear_rope.features.registry import ENTRY_POINTS, FEATURE_MAPS, find_feature_map
+from linear_rope.features.registry import FEATURE_MAPS
 from linear_rope.interop.performer import PerformerPytorchAttention
 from linear_rope.model import CausalLM
 from linear_rope.model_config import ModelConfig
@@ -73,9 +72,9 @@ def build_model(variant: Variant, config: Config, seed: int, objective: Trained)
         ValueError: a setting that the variant cannot take.
     """
     attention = _peer_attention(config, seed) if variant.kernel == PEER else None
-    is_map = variant.kernel in FEATURE_MAPS or variant.kernel in entry_points(group=ENTRY_POINTS).names
-    find = find_feature_map if is_map else find_attention
-    taken = {} if attention else signature(find(variant.kernel)).parameters
+    is_map = variant.kernel in FEATURE_MAPS
+    known: Mapping[str, Any] = FEATURE_MAPS if is_map else ATTENTIONS
+    taken = {} if attention else signature(known[variant.kernel]).parameters
     model_config = ModelConfig(
         vocab_size=objective.vocabulary,
         dim=config.dim,

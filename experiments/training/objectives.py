@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from experiments.config import Config, budget_steps
 from experiments.data.corpus import NOT_SCORED, Bytes, Corpus, Data, Tokens
-from experiments.data.synthetic import SPLITS, split_generator
+from experiments.data.examples import SPLITS
+from experiments.data.generated import split_generator
 from experiments.records.files import write_atomically
 from experiments.records.schema import GUESSING, Floor, ObjectiveRecord, Split
 from experiments.training.models import Trained

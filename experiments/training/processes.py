@@ -152,8 +152,8 @@ def check_can_shard(device: torch.device) -> None:
         raise ValueError(f"--shard on a CPU needs PyTorch 2.7 or later, and this is {torch.__version__}; leave it out")
 
 
-def connect(device: torch.device, threads: int, shard: bool = False) -> Processes:
-    """Meet the other processes, as torchrun's variables say, unless they have met; ``shard`` a model among them."""
+def connect(device: torch.device, threads: int, kind: Callable[[Any], Processes] = Connected) -> Processes:
+    """Meet the other processes, as torchrun's variables say, unless they have met; ``kind`` says how they share."""
     import accelerate
     from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
@@ -172,8 +172,4 @@ def connect(device: torch.device, threads: int, shard: bool = False) -> Processe
             accelerate.DistributedDataParallelKwargs(static_graph=True),
         ],
     )
-    if shard:
-        from experiments.training.sharded import Sharded
-
-        return Sharded(accelerator)
-    return Connected(accelerator)
+    return kind(accelerator)

@@ -29,6 +29,8 @@ from linear_rope.model_config import ModelConfig
 BEAMS, LENGTH_PENALTY = 4, 0.6
 """of the search for a translation (Vaswani et al. 2017, section 6.1)"""
 AS_IT_IS = "the text as it is"
+TOKENIZERS = {"zh": "zh"} | dict.fromkeys(("ja", "km", "lo", "my", "th"), "char")
+"""of sacrebleu, for target languages written without spaces; the others have its default, 13a"""
 AT_ONCE = 32
 """texts that are translated at once"""
 
@@ -138,9 +140,8 @@ class Translation(FromExamples):
         rows = self.examples.test.iloc[self.chosen("test", config.test_windows)]
         texts, wanted = rows["source"].tolist(), rows["target"].tolist()
         said = {AS_IT_IS: texts, "word by word": word_by_word(pairs["source"], pairs["target"], texts)}
-        return found + [
-            Floor(name=name, metric="bleu", value=corpus_bleu(each, wanted)[0]) for name, each in said.items()
-        ]
+        scores = {name: corpus_bleu(each, wanted, self.examples.language)[0] for name, each in said.items()}
+        return found + [Floor(name=name, metric="bleu", value=value) for name, value in scores.items()]
 
     def _targets(self, split: str, numbers: np.ndarray) -> np.ndarray:
         """The tokens that are to be predicted in these examples."""
@@ -215,12 +216,12 @@ def load_average(directory: Path, model: nn.Module, config: Config) -> int:
     return count
 
 
-def corpus_bleu(translations: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """BLEU in percent, and sacrebleu's signature, which says how it was computed.
+def corpus_bleu(translations: Sequence[str], references: Sequence[str], language: str = "") -> tuple[float, str]:
+    """BLEU in percent, and sacrebleu's signature, which names the tokenizer of the references' ``language``.
 
     Raises ValueError if sacrebleu is not installed.
     """
-    metric = _sacrebleu().BLEU()
+    metric = _sacrebleu().BLEU(tokenize=TOKENIZERS.get(language))
     score = metric.corpus_score(list(translations), [list(references)])
     return float(score.score), str(metric.get_signature())
 

@@ -17,28 +17,19 @@ from linear_rope.attention.linear import LinearRoPEAttention
 from linear_rope.attention.retention import Retention
 from linear_rope.attention.softmax import SoftmaxRoPEAttention
 from linear_rope.attention.windowed import WindowedFavor
-from linear_rope.entry_points import find_by_name
+from linear_rope.registry import Registry
 
-ENTRY_POINTS = "linear_rope.attentions"
-"""the group under which packages name such classes"""
-
-ATTENTIONS: dict[str, type[nn.Module]] = {
-    "softmax": SoftmaxRoPEAttention,
-    "linear": LinearRoPEAttention,
-    "retention": Retention,
-    "delta": GatedDelta,
-    "favor+window": WindowedFavor,
-}
-
-
-def find_attention(name: str) -> type[nn.Module]:
-    """The attention class of a name.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    kernel: type[nn.Module] = find_by_name("attention", name, ATTENTIONS, ENTRY_POINTS)
-    return kernel
+ATTENTIONS: Registry[type[nn.Module]] = Registry(
+    "attention",
+    "linear_rope.attentions",
+    {
+        "softmax": SoftmaxRoPEAttention,
+        "linear": LinearRoPEAttention,
+        "retention": Retention,
+        "delta": GatedDelta,
+        "favor+window": WindowedFavor,
+    },
+)
 
 
 def make_attention(
@@ -56,7 +47,7 @@ def make_attention(
         ValueError: an unknown name, a setting that is needed and that the kernel does not take, or what the kernel
             itself refuses.
     """
-    kernel = find_attention(name)
+    kernel = ATTENTIONS[name]
     taken = signature(kernel).parameters
     for setting in needed:
         if setting not in taken:

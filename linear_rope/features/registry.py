@@ -5,17 +5,14 @@ from functools import partial
 from inspect import signature
 
 from linear_rope.checks import check_weights_are_known
-from linear_rope.entry_points import find_by_name
 from linear_rope.features.base import FeatureMap, Formula
 from linear_rope.features.elementwise import EluFormula, EluPlusOne, ReluFeatures, ReluFormula
 from linear_rope.features.favor import FavorFormula, FavorPlus
 from linear_rope.features.hedgehog import Hedgehog
 from linear_rope.features.taylor import Taylor
+from linear_rope.registry import Registry
 
-ENTRY_POINTS = "linear_rope.feature_maps"
-"""the group under which packages name a FeatureMap of (head_dim, num_features), or what makes one"""
-
-FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
+_BUILT_IN: dict[str, Callable[..., FeatureMap]] = {
     "favor+": FavorPlus,
     "favor+hyperbolic": partial(FavorPlus, hyperbolic=True),
     "favor+paired": partial(FavorPlus, paired=True),
@@ -25,6 +22,7 @@ FEATURE_MAPS: dict[str, Callable[..., FeatureMap]] = {
     "hedgehog": Hedgehog,
     "taylor": Taylor,
 }
+FEATURE_MAPS = Registry("feature_map", "linear_rope.feature_maps", _BUILT_IN, ", or give a FeatureMap")
 """called with head_dim, and with those of num_features, redraw_every and seed that they name as arguments"""
 
 FORMULAS: dict[str, type[Formula]] = {
@@ -35,22 +33,8 @@ FORMULAS: dict[str, type[Formula]] = {
 }
 """derivatives by hand; called with the constant, if any, and the numbers of a FormulaCall"""
 
-RANDOM_MAPS = tuple(name for name, make in FEATURE_MAPS.items() if "seed" in signature(make).parameters)
+RANDOM_MAPS = tuple(name for name, make in _BUILT_IN.items() if "seed" in signature(make).parameters)
 """the names of those with random features"""
-
-
-def find_feature_map(name: str, *, otherwise: str = "") -> Callable[..., FeatureMap]:
-    """What makes the feature map of a name.
-
-    Args:
-        name: one of ``FEATURE_MAPS``, or of an installed package's entry points.
-        otherwise: what else the caller takes, for the message.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    make: Callable[..., FeatureMap] = find_by_name("feature_map", name, FEATURE_MAPS, ENTRY_POINTS, otherwise=otherwise)
-    return make
 
 
 def make_feature_map(
@@ -69,7 +53,7 @@ def make_feature_map(
         ValueError: an unknown name, ``num_features`` or ``redraw_every`` for a map that does not take it, or an entry
             point that makes something else, or a map with weights in a plain list.
     """
-    make = find_feature_map(name, otherwise=", or give a FeatureMap")
+    make = FEATURE_MAPS[name]
     settings = {"num_features": num_features, "redraw_every": redraw_every, "seed": seed}
     taken = signature(make).parameters
     feature_map = make(head_dim, **{setting: value for setting, value in settings.items() if setting in taken})

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import nn
 
-from linear_rope.entry_points import find_by_name
 from linear_rope.positions.absolute import EmbeddingPositions, LearnedPositions, SinusoidalPositions
 from linear_rope.positions.blocks import BlockPositions
 from linear_rope.positions.complex_order import ComplexOrder
@@ -23,9 +22,7 @@ from linear_rope.positions.shaw import Shaw
 from linear_rope.positions.t5 import T5Buckets
 from linear_rope.positions.transformer_xl import TransformerXL
 from linear_rope.positions.tupe import Tupe
-
-ENTRY_POINTS = "linear_rope.positions"
-"""the group under which packages name such classes, or an InAttention"""
+from linear_rope.registry import Registry
 
 
 class InAttention:
@@ -49,26 +46,30 @@ class InAttention:
 
 PositionEncoding = type[EmbeddingPositions] | type[BlockPositions] | type[ScorePositions] | InAttention
 
-POSITIONS: dict[str, PositionEncoding] = {
-    "none": InAttention({}),
-    "learned": LearnedPositions,
-    "sinusoidal": SinusoidalPositions,
-    # What softmax attention adds to its scores is a decay of linear attention's.
-    "alibi": InAttention({"alibi": True}, {"decay": "alibi"}),
-    "rope-before": InAttention({"rope": "before"}),
-    "rope-after": InAttention({"rope": "after"}),
-    "selective-before": InAttention({"rope": "before", "rope_angles": "selective"}),
-    "selective-after": InAttention({"rope": "after", "rope_angles": "selective"}),
-    "xpos": InAttention({"rope": "xpos"}),
-    "shaw": Shaw,
-    "transformer-xl": TransformerXL,
-    "t5": T5Buckets,
-    "tupe": Tupe,
-    "deberta": Deberta,
-    "huang": Huang,
-    "complex": ComplexOrder,
-    "floater": Floater,
-}
+POSITIONS: Registry[PositionEncoding] = Registry(
+    "position",
+    "linear_rope.positions",
+    {
+        "none": InAttention({}),
+        "learned": LearnedPositions,
+        "sinusoidal": SinusoidalPositions,
+        # What softmax attention adds to its scores is a decay of linear attention's.
+        "alibi": InAttention({"alibi": True}, {"decay": "alibi"}),
+        "rope-before": InAttention({"rope": "before"}),
+        "rope-after": InAttention({"rope": "after"}),
+        "selective-before": InAttention({"rope": "before", "rope_angles": "selective"}),
+        "selective-after": InAttention({"rope": "after", "rope_angles": "selective"}),
+        "xpos": InAttention({"rope": "xpos"}),
+        "shaw": Shaw,
+        "transformer-xl": TransformerXL,
+        "t5": T5Buckets,
+        "tupe": Tupe,
+        "deberta": Deberta,
+        "huang": Huang,
+        "complex": ComplexOrder,
+        "floater": Floater,
+    },
+)
 
 
 def find_position(name: str) -> PositionEncoding:
@@ -77,7 +78,7 @@ def find_position(name: str) -> PositionEncoding:
     Raises:
         ValueError: an unknown name, or an entry point that is something else.
     """
-    found = find_by_name("position", name, POSITIONS, ENTRY_POINTS)
+    found = POSITIONS[name]
     kinds = (EmbeddingPositions, BlockPositions, ScorePositions)
     if not isinstance(found, InAttention) and not (isinstance(found, type) and issubclass(found, kinds)):
         raise ValueError(

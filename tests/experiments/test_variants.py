@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 import torch
 
-from experiments import extensions
 from experiments.config import Config
 from experiments.presets import PRESETS, get_preset
 from experiments.studies.registry import STUDIES
@@ -23,6 +22,7 @@ from experiments.variants import (
     is_variant,
     parse_variants,
 )
+from linear_rope import registry
 from linear_rope.positions import POSITIONS, PositionTable, ScorePositions
 
 SMOKE = get_preset("smoke").config
@@ -141,8 +141,8 @@ def test_hundreds_of_names_do_not_read_the_installed_packages_again_and_again(mo
         read.append(group)
         return []
 
-    monkeypatch.setattr(extensions, "entry_points", entry_points)
-    extensions._entry_points.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    registry.forget_packages()
     assert len(parse_variants(",".join(f"favor+-none@num_features={2 * n + 2}" for n in range(600)))) == 600
     assert len(read) <= 3
 

@@ -6,13 +6,14 @@ interface: one more of them is one more entry here.
 
 import importlib.util
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN
+from linear_rope import EluPlusOne, FavorPlus, FeatureMap, NTKAware, PositionInterpolation, ReluFeatures, YaRN, registry
 from linear_rope.features import Features
 from linear_rope.ops.linear import IMPLEMENTATIONS, kernels, linear_attention, operator
 from linear_rope.ops.linear.triton_form import proof
@@ -84,6 +85,25 @@ MAPS: dict[str, Callable[[float], FeatureMap]] = {
     "learned": Learned,
     "plain": lambda eps: Plain(),
 }
+
+
+def install(monkeypatch: pytest.MonkeyPatch, known: registry.Registry[Any], found: dict[str, Any]) -> list[str]:
+    """As if a package had these by name, None for what cannot be imported. Returns the groups that are asked for."""
+    asked = []
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return [EntryPoint(name, "package:thing", group) for name in found if group == known._group]
+
+    def load(self: EntryPoint) -> object:
+        if found[self.name] is None:
+            raise ImportError("there is no nowhere")
+        return found[self.name]
+
+    monkeypatch.setattr(known, "_items", dict(known._items))
+    monkeypatch.setattr(registry, "_entry_points", lambda group, path: {x.name: x for x in entry_points(group=group)})
+    monkeypatch.setattr(EntryPoint, "load", load)
+    return asked
 
 
 def take(form: str, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:

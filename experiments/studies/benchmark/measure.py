@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from experiments.config import Config
-from experiments.data.associative_recall import AssociativeRecall
 from experiments.data.corpus import NOT_SCORED, Sequences
-from experiments.data.synthetic import split_generator
+from experiments.data.generated import AssociativeRecall, split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.benchmark.definition import SMOKE_FACTORS, read_benchmark

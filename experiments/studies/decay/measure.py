@@ -1,6 +1,5 @@
 """What the decay study measures, the CSV files that it leaves, and the quantities that its claims are about."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.runs import NotRecorded
 from experiments.analysis.statistics import estimates
 from experiments.config import Config
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
-from experiments.studies.tables import RUN, Table
+from experiments.studies.tables import RUN, Table, whole_means
 from experiments.training.objectives import NextByte, NextToken, Objective, evenly_spaced
 from experiments.training.position_loss import bins, by_bin, losses_by_position, overlapping
 from linear_rope import FavorPlus, apply_rope
@@ -207,64 +205,31 @@ def _at_distances(x: Tensor) -> Tensor:
     return apply_rope(x.unsqueeze(1).expand(-1, len(DISTANCES), -1), torch.tensor(DISTANCES))
 
 
-@SCORES.by_draw(SCORE_DRAWS)
-def largest_over_bound(scores: pd.DataFrame) -> Any:
-    """The largest score over its bound, of all distances."""
-    by_draw = scores.pivot(index="draw", columns="distance", values="over_bound")
-    return by_draw.reindex(columns=DISTANCES).dropna().max(axis=1)
-
-
-@SCORES.by_draw(SCORE_DRAWS)
-def score_difference(scores: pd.DataFrame, column: str, far: int, near: int) -> Any:
-    """A column of scores.csv at one distance minus at another."""
-    by_draw = scores.pivot(index="draw", columns="distance", values=column).reindex(columns=[far, near])
-    return (by_draw[far] - by_draw[near]).dropna()
-
-
-@BOUND_BY_WIDTH.by_draw(len(BOUND_WIDTHS), "widths")
-def bound_falls(bounds: pd.DataFrame) -> Any:
-    """By width, the bound far from the query over that near it."""
-    by_width = bounds.set_index("width")
-    return by_width["far"] / by_width["near"]
-
-
-@KEPT_MASK.by_draw(MASK_DRAWS)
-def mask_error(draws: pd.DataFrame, distance: int) -> Any:
-    """The rotated score over the kernel, minus c(Δ)."""
-    rows = draws[draws["distance"] == distance].set_index("draw")
-    return rows["ratio"] - rows["expected"]
-
-
-@ATTENTION.by_seed
-def fall_of_attention(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str = "") -> float:
-    """``_fall`` of a variant, minus that of another, if there is one."""
-    return _fall(rows, comparison, variant) - (_fall(rows, comparison, other) if other else 0)
-
-
-def _fall(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
-    """ln of the mean absolute weight far from the query over that near it, mean over layers.
-
-    Near: distances 1 to a 32nd of the context. Far: a quarter of it to a half, the largest that are measured. Not
-    recorded where a layer or a distance is missing, or the mean weight is 0.
+def near_and_far(attention: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """Mean absolute weights over layers, ``where``: near, distances 1 to a 32nd of the context; far, a quarter of it to
+    a half, the largest that are measured.
     """
-    by_place = rows[rows["variant"] == variant].set_index(["layer", "distance"])["absolute"]
-    context = comparison.config["context"]
-    logarithms = []
-    for distances in (range(1, max(1, context // 32) + 1), range(context // 4, context // 2)):
-        places = list(itertools.product(range(comparison.config["layers"]), distances))
-        mean = by_place.reindex(places).mean(skipna=False)
-        if not mean > 0:
-            raise NotRecorded("attention by distance")
-        logarithms.append(math.log(mean))
-    near, far = logarithms
-    return far - near
+    layers, context = comparison.config["layers"], comparison.config["context"]
+    ranges = {"near": range(1, max(1, context // 32) + 1), "far": range(context // 4, context // 2)}
+    parts = []
+    for where, distances in ranges.items():
+        rows = attention[attention["distance"].isin(distances)]
+        found = whole_means(rows, ["variant", "seed"], "absolute", layers * len(distances))
+        parts.append(found.assign(where=where))
+    return pd.concat(parts)
 
 
-@POSITION_LOSS.by_seed
-def last_step(rows: pd.DataFrame, comparison: Comparison, variant: str) -> float:
-    """The loss in the last range of positions minus that in the range before."""
-    rows = rows[rows["variant"] == variant].sort_values("first")
-    losses = rows["bits_per_byte"].tolist()
-    if len(losses) < 2 or list(zip(rows["first"], rows["last"], strict=True)) != bins(comparison.config["context"]):
-        raise NotRecorded("the loss by position")
-    return float(losses[-1] - losses[-2])
+def by_end(losses: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """With ``ranges_from_the_end``, 0 for the last range of positions; of runs of which all ranges are there."""
+    runs: Any = losses.sort_values("first").groupby(["variant", "seed"], group_keys=False)
+    ranges = bins(comparison.config["context"])
+    rows = runs.filter(lambda run: list(zip(run["first"], run["last"], strict=True)) == ranges)
+    after = rows.groupby(["variant", "seed"]).cumcount(ascending=False)
+    return rows.assign(ranges_from_the_end=after)
+
+
+score = SCORES.samples(planned=SCORE_DRAWS)
+bound_falls = BOUND_BY_WIDTH.samples("width", len(BOUND_WIDTHS), "widths")
+mask_error = KEPT_MASK.samples(planned=MASK_DRAWS)
+weights = ATTENTION.samples("seed", prepare=near_and_far)
+position_loss = POSITION_LOSS.samples("seed", prepare=by_end)

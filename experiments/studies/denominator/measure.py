@@ -95,16 +95,9 @@ def _signs(feature_map: FeatureMap, q: Tensor, k: Tensor, *, causal: bool) -> tu
     return negative, row_sums.min().item(), row_sums.max().item(), int((denominators <= 0).sum())
 
 
-@INITIAL.by_draw(INITIAL_DRAWS)
-def _initially(initial: pd.DataFrame, feature_map: str, column: str, divided_by: str) -> Any:
-    """A column of initial.csv, of queries that see all keys."""
-    mine = initial[(initial["feature_map"] == feature_map) & (initial["sees"] == ALL_KEYS)]
-    return mine.set_index("draw")[column] / int(divided_by)
-
-
-def initially(feature_map: str, column: str, pattern: str, divided_by: str = "1") -> ReadSample:
-    """``_initially`` with a note on how far single draws lie apart."""
-    read = _initially(feature_map=feature_map, column=column, divided_by=divided_by)
+def initially(pattern: str, **words: Any) -> ReadSample:
+    """A column of initial.csv, with a note on how far single draws lie apart."""
+    read = INITIAL.samples(planned=INITIAL_DRAWS)(**words)
 
     def sample(root: Path, comparison: Comparison, runs: Runs) -> Sample | None:
         found = read(root, comparison, runs)

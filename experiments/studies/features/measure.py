@@ -14,12 +14,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from experiments.analysis.runs import NotRecorded
 from experiments.presets import size_of
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.features.kernel_errors import DIRECTIONS, ESTIMATORS, Directions, errors, expected_kernel_error
-from experiments.studies.tables import RUN, Table
+from experiments.studies.tables import RUN, Table, whole_means
 from experiments.training.objectives import NextToken
 from linear_rope.attention.multi_head import RoPEAttention
 
@@ -208,63 +207,27 @@ def queries_and_keys(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Ten
     return found
 
 
-@RANDOM.by_draw(planned_draws)
-def ratio_over_draws(
-    table: pd.DataFrame, part: Part, one: str, other: str, column: str, head_dim: int, scale: float, num_features: int
-) -> Any:
-    """log10 of the first estimator's error over the second's, for each draw of random inputs."""
-    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
-    first, second = (np.log10(_made(rows, each)[column]) for each in (one, other))
-    return (first - second).dropna()
+def by_estimator(table: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """With ``made``, an estimator and its directions."""
+    return table.assign(made=table["estimator"] + " " + table["directions"])
 
 
-@RANDOM.by_draw(planned_draws)
-def saving_over_draws(
-    table: pd.DataFrame, part: Part, one: str, other: str, head_dim: int, scale: float, num_features: int
-) -> Any:
-    """The first estimator's squared error minus the second's, over that expected of independent directions, by draw.
-
-    The mean over draws is a difference of mean squared errors.
-    """
-    rows = _of(table, part=part, head_dim=head_dim, scale=scale, num_features=num_features)
-    first, second = (_made(rows, each) for each in (one, other))
-    return ((first["kernel_error"] - second["kernel_error"]) / second["expected_kernel_error"]).dropna()
+def over_layers(table: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """The same of trained models, means over their layers."""
+    keys, layers = ["variant", "seed", "made", "num_features"], comparison.config["layers"]
+    return whole_means(by_estimator(table, comparison), keys, "log10_attention_error", layers)
 
 
-@RANDOM.by_draw(planned_draws)
-def slope_over_draws(table: pd.DataFrame, part: Part, head_dim: int, scale: float) -> Any:
+def slopes(table: pd.DataFrame, by: str, part: Part, head_dim: int, scale: float, **_: Any) -> "pd.Series[float]":
     """The slope of log error over log M for independent positive features, for each draw."""
-    rows = _made(_of(table, part=part, head_dim=head_dim, scale=scale), "positive independent")
-    by_features = rows.pivot(columns="num_features", values="kernel_error")
-    whole_draws = by_features.reindex(columns=NUM_FEATURES).dropna()
-    slopes, _ = np.polyfit(np.log(NUM_FEATURES), np.log(whole_draws.to_numpy()).T, 1)
-    return pd.Series(slopes, whole_draws.index, dtype=float)
+    chosen = {"part": part, "head_dim": head_dim, "scale": scale, "made": "positive independent"}
+    rows = table[(table[[*chosen]] == pd.Series(chosen)).all(axis=1)]
+    errors_of = rows.pivot(index=by, columns="num_features", values="kernel_error")
+    whole_draws = errors_of.reindex(columns=NUM_FEATURES).dropna()
+    found, _ = np.polyfit(np.log(NUM_FEATURES), np.log(whole_draws.to_numpy()).T, 1)
+    return pd.Series(found, whole_draws.index, dtype=float)
 
 
-@TRAINED.by_seed
-def ratio_over_seeds(
-    rows: pd.DataFrame, comparison: Comparison, variant: str, one: str, instead: str, num_features: int
-) -> float:
-    """log10 of the first estimator's error of the attention matrix over the second's, on a trained variant.
-
-    The mean over its layers, for each seed.
-    """
-    rows = _of(rows, variant=variant, num_features=num_features)
-    first, second = (_made(rows, each, "layer")["log10_attention_error"] for each in (one, instead))
-    difference = (first - second).dropna()
-    if len(difference) != comparison.config["layers"]:
-        raise NotRecorded("the error on trained queries and keys")
-    return float(difference.mean())
-
-
-def _of(table: pd.DataFrame, **wanted: Any) -> pd.DataFrame:
-    """The rows with these values."""
-    for column, value in wanted.items():
-        table = table[table[column] == value]
-    return table
-
-
-def _made(rows: pd.DataFrame, made: str, index: str = "draw") -> pd.DataFrame:
-    """The rows of an estimator."""
-    estimator, directions = made.split()
-    return _of(rows, estimator=estimator, directions=directions).set_index(index)
+random_error = RANDOM.samples(planned=planned_draws, prepare=by_estimator)
+slope = RANDOM.samples(planned=planned_draws, prepare=by_estimator, values=slopes)
+trained_error = TRAINED.samples("seed", prepare=over_layers)

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
@@ -141,37 +140,10 @@ def length_table(means: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@LOSSES.by_seed
-def rise(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, other: str = "") -> float:
-    """The loss in windows of a factor of the training length minus that in windows of the training length.
-
-    That of another variant is subtracted, if there is one.
-    """
-    signs = {variant: 1, other: -1} if other else {variant: 1}
-    return sum(
-        sign * (_loss(rows, comparison, each, factor) - _loss(rows, comparison, each, 1))
-        for each, sign in signs.items()
-    )
+def by_factor(measured: pd.DataFrame, comparison: Comparison) -> pd.DataFrame:
+    """``window_means`` by the factor of the training length."""
+    means = window_means(measured[measured["method"] != IN_SHORT_WINDOWS])
+    return means.assign(factor=means["length"] / comparison.config["context"])
 
 
-@LOSSES.by_seed
-def loss_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str, factor: int) -> float:
-    """The loss of a variant at a factor of the training length minus that of another."""
-    return _loss(rows, comparison, variant, factor) - _loss(rows, comparison, other, factor)
-
-
-@LOSSES.by_seed
-def method_difference(
-    rows: pd.DataFrame, comparison: Comparison, variant: str, method: str, instead: str, factor: int
-) -> float:
-    """The loss of a variant stretched in one way minus that in another, at a factor of the training length."""
-    return _loss(rows, comparison, variant, factor, method) - _loss(rows, comparison, variant, factor, instead)
-
-
-def _loss(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int, method: str = AS_TRAINED) -> float:
-    """The loss of a variant at a factor of the training length. Raises NotRecorded if there is none."""
-    length = factor * comparison.config["context"]
-    means = window_means(rows[(rows["variant"] == variant) & (rows["method"] == method) & (rows["length"] == length)])
-    if means.empty:
-        raise NotRecorded("the loss at other lengths")
-    return float(means["bits_per_byte"].item())
+loss = LOSSES.samples("seed", prepare=by_factor)

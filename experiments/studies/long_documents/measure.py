@@ -129,10 +129,4 @@ def lines_of(comparison: Comparison) -> dict[str, list[VariantRecord]]:
     return {line: found[line] for line in order}
 
 
-@COSTS.by_draw(ROUNDS, "rounds")
-def time_ratio(table: pd.DataFrame, variant: str, other: str) -> "pd.Series[float]":
-    """The time of a document with a variant over that with another, by round."""
-    seconds = table.pivot(index="round", columns="variant", values="seconds")
-    if not {variant, other} <= {*seconds}:
-        return pd.Series(dtype=float)
-    return seconds[variant] / seconds[other]
+document_time = COSTS.samples("round", ROUNDS, "rounds")

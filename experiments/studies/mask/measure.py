@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from experiments.analysis.runs import NotRecorded, Runs
+from experiments.analysis.runs import Runs
 from experiments.analysis.samples import ReadSample, Sample, paired, per_seed
 from experiments.config import Config
 from experiments.records.csv_files import number, whole
@@ -62,16 +62,8 @@ def hurt_more(variant: str, other: str, every: int) -> ReadSample:
     return _redrawn(every, difference)
 
 
-@REDRAWN.by_seed
-def lost_when_redrawn(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str = "") -> float:
-    """Loss with new features (mean over draws) minus with its own; minus the other variant's, if given."""
-    variants = [variant, other] if other else [variant]
-    losses = rows.pivot(index="variant", columns="draw", values="bits_per_byte")
-    losses = losses.reindex(variants, columns=range(NEW_DRAWS + 1))
-    if losses.isna().any(axis=None):
-        raise NotRecorded("the loss with new features")
-    risen = losses.drop(columns=0).mean(axis=1) - losses[0]
-    return float(risen[variant] - (risen[other] if other else 0))
+new_features = REDRAWN.samples("seed")
+NEW = tuple(range(1, NEW_DRAWS + 1))
 
 
 def _redrawn(every: int, sample: ReadSample) -> ReadSample:

@@ -26,7 +26,6 @@ equal draws (paired with 2M features) it removes the sine term and leaves about 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -142,13 +141,4 @@ def expected_variance(q: Tensor, k: Tensor, num_features: int, *, paired: bool) 
     return 2 / num_features**2 * (cosine_variance * cosines + sine_variance * sines)
 
 
-@VARIANCE.by_draw(VARIANCE_DRAWS)
-def relative_change(variance: pd.DataFrame, one: str, other: str, distance: int) -> Any:
-    """The first map's squared error minus the second's, over the second's mean over draws, for each draw.
-
-    Its mean is the relative change of the variance. Directions are orthogonal, as those of the trained models.
-    """
-    rows = variance[(variance["num_features"] == SHOWN_FEATURES) & (variance["scale"] == SHOWN_SCALE)]
-    rows = rows[(rows["distance"] == distance) & (rows["directions"] == "orthogonal")]
-    first, second = (rows[rows["map"] == name].set_index("draw")["squared_error"] for name in (one, other))
-    return ((first - second) / second.mean()).dropna()
+squared_error = VARIANCE.samples(planned=VARIANCE_DRAWS)

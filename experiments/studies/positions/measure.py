@@ -9,9 +9,8 @@ from experiments.config import Config
 from experiments.console import counted
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.schema import Comparison
+from experiments.studies.length.measure import loss as loss
 from experiments.studies.length.measure import measure_lengths
-from experiments.studies.length.measure import method_difference as method_difference
-from experiments.studies.length.measure import rise as rise
 from experiments.studies.speed.benchmark import time_in_turn
 from experiments.studies.tables import Table
 from experiments.training.loop import on_device
@@ -72,10 +71,4 @@ def measure_cost(root: Path, comparison: Comparison, objective: NextToken) -> li
     return [f"the time of a step leaves out {name}: {reason}" for name, reason in failures.items()]
 
 
-@COST.by_draw(ROUNDS, "rounds")
-def step_cost(table: pd.DataFrame, variant: str, baseline: str) -> "pd.Series[float]":
-    """The time of a training step of a variant over that of another in the same round, less 1."""
-    times = table.pivot(index="round", columns="variant", values="seconds")
-    if not {variant, baseline} <= {*times.columns}:
-        return pd.Series(dtype=float)
-    return (times[variant] / times[baseline] - 1).dropna()
+step_time = COST.samples("round", ROUNDS, "rounds")

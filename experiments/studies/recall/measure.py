@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from experiments.analysis.samples import ReadSample, paired_answers, per_seed, with_all_variants
-from experiments.data.associative_recall import SIZES
-from experiments.data.synthetic import TEST_SEQUENCES
+from experiments.data.generated import TEST_SEQUENCES
+from experiments.data.registry import CATALOG
 from experiments.records.schema import Comparison
 from experiments.training.objectives import NextToken
 
@@ -51,8 +51,8 @@ def copying_difference(variant: str, other: str, by: Literal["either", "other"])
 
 def one_answer(comparison: Comparison) -> float:
     """The share that one answer has in an accuracy of recall on the test split."""
-    context = comparison.config["context"]
-    return _share(comparison, SIZES[context][0] if context in SIZES else 1)
+    row = CATALOG["data"].get(f"recall-{comparison.config['context']}")
+    return _share(comparison, row["arguments"]["pairs"] if row else 1)
 
 
 def one_symbol(comparison: Comparison) -> float:

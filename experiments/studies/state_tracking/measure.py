@@ -9,10 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.analysis.runs import NotRecorded
 from experiments.config import Config
-from experiments.data.state_tracking import StateTracking
-from experiments.data.synthetic import split_generator
+from experiments.data.generated import StateTracking, split_generator
 from experiments.records.csv_files import number, whole
 from experiments.records.schema import Comparison
 from experiments.studies.tables import RUN, Table
@@ -73,20 +71,4 @@ def _right(model: CausalLM, inputs: Tensor, targets: Tensor, config: Config) -> 
     return (torch.cat(found) == targets).double()
 
 
-@ACCURACIES.by_seed
-def tracked(rows: pd.DataFrame, comparison: Comparison, variant: str, factor: int) -> float:
-    """The share of products that are right, in the range that ends at ``factor`` times the training length."""
-    return _accuracy(rows, variant, factor)
-
-
-@ACCURACIES.by_seed
-def tracked_more(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str, factor: int) -> float:
-    """The same of a variant minus that of another."""
-    return _accuracy(rows, variant, factor) - _accuracy(rows, other, factor)
-
-
-def _accuracy(rows: pd.DataFrame, variant: str, factor: int) -> float:
-    mine = rows[(rows["variant"] == variant) & (rows["factor"] == factor)]
-    if mine.empty:
-        raise NotRecorded("the accuracy on longer sequences")
-    return float(mine["accuracy"].item())
+accuracy = ACCURACIES.samples("seed")

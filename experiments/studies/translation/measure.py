@@ -1,14 +1,15 @@
 """The translations of the test split, their BLEU, and what the claims of the study compare."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from torch import nn
 
-from experiments.analysis.runs import NotRecorded
-from experiments.analysis.samples import Undefined
+from experiments.analysis.runs import Runs
+from experiments.analysis.samples import ReadSample, Undefined, by_seed
 from experiments.config import Config
 from experiments.records.csv_files import TEXT, number, whole
 from experiments.records.record import run_directory
@@ -76,7 +77,7 @@ def measure(root: Path, comparison: Comparison, objective: Objective) -> list[st
             continue
         translator = Translator(model, objective.tokenizer, config.context)
         said = translator.translate(sources)
-        bleu, signature = corpus_bleu(said, references)
+        bleu, signature = corpus_bleu(said, references, objective.examples.language)
         score = {"bleu": bleu, "pairs": len(said), "checkpoints": count, "weights": weights, "signature": signature}
         texts = {"number": chosen, "source": sources, "reference": references, "translation": said}
         # Spread over all lengths: those at the beginning are the shortest.
@@ -99,18 +100,22 @@ def digest_of(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-@SCORES.by_seed
-def bleu_difference(rows: pd.DataFrame, comparison: Comparison, variant: str, other: str) -> float:
+def bleu_difference(variant: str, other: str) -> ReadSample:
     """The BLEU of a variant minus that of another; not defined where neither is above that of the text itself."""
-    mine, theirs, floor = _bleu(rows, variant), _bleu(rows, other), comparison.best_floor("bleu")
-    if floor is not None and max(mine, theirs) <= floor.value:
-        what = "the text itself" if floor.name in (AS_IT_IS, KNOWS_NOTHING) else floor.name
-        raise Undefined(f"nothing was learnt ({mine:.1f} and {theirs:.1f} BLEU, {what} has {floor.value:.1f})")
-    return mine - theirs
 
+    def read(root: Path, comparison: Comparison, runs: Runs) -> Callable[[int], float | None]:
+        table, floor = SCORES.read(root), comparison.best_floor("bleu")
+        scores = {} if table is None else table.set_index(["variant", "seed"])["bleu"].to_dict()
 
-def _bleu(rows: pd.DataFrame, variant: str) -> float:
-    mine = rows[rows["variant"] == variant]
-    if mine.empty:
-        raise NotRecorded("the BLEU of its translations")
-    return float(mine["bleu"].item())
+        def difference(seed: int) -> float | None:
+            if not {(variant, seed), (other, seed)} <= scores.keys():
+                return None
+            mine, theirs = scores[variant, seed], scores[other, seed]
+            if floor is not None and max(mine, theirs) <= floor.value:
+                what = "the text itself" if floor.name in (AS_IT_IS, KNOWS_NOTHING) else floor.name
+                raise Undefined(f"nothing was learnt ({mine:.1f} and {theirs:.1f} BLEU, {what} has {floor.value:.1f})")
+            return float(mine - theirs)
+
+        return difference
+
+    return by_seed((variant, other), read)

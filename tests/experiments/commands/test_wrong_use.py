@@ -7,12 +7,12 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from experiments import extensions
 from experiments.cli import main
 from experiments.commands import catalogue, run_training
 from experiments.config import LIMITS, Config
 from experiments.records.store import check_directory, make_directory
 from experiments.training.models import check_memory
+from linear_rope import registry
 
 
 def scratch(tmp_path):
@@ -132,11 +132,11 @@ def test_list_has_one_order_and_offers_first_what_can_run_here(monkeypatch, caps
     monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == "torchdiffeq" else name)
     printed = []
     for found in (points, points[::-1]):
-        monkeypatch.setattr(extensions, "entry_points", lambda group, found=found: found if "data" in group else ())
-        extensions._entry_points.cache_clear()
+        monkeypatch.setattr(registry, "entry_points", lambda group, found=found: found if "data" in group else ())
+        registry.forget_packages()
         assert main(["list"]) == 0
         printed.append(capsys.readouterr().out)
-    extensions._entry_points.cache_clear()
+    registry.forget_packages()
     assert printed[0] == printed[1]
     runs, cannot = printed[0].split("Variants that cannot run here")
     assert "elu+1-rope-after " in runs

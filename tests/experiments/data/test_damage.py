@@ -1,92 +1,184 @@
-"""Real files, damaged: one line that names the file and, where there is one, the row; exit status 2."""
+"""Files of every data set, damaged: one line that names the file, the row where there is one, and what would do."""
 
 import gzip
+import lzma
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 
 from experiments.cli import main
-from tests.experiments.data.conftest import REAL_DATA
+from experiments.data.registry import row_of
+from tests.experiments.data.made_up_files import OF_FILES, documents, known, place, reader_of, small, tar, write
 
-FILES = {
-    "multi30k": ["multi30k/val.de.gz", "multi30k/test_2016_flickr.en.gz"],
-    "wmt14-sample": ["wmt_ende_sample/src-val.txt.gz"],
-    "cail2019-scm-sample": ["cail2019_scm/input.txt.gz"],
-    "sst-2": ["glue/SST-2/dev.tsv.gz"],
-    "mrpc": ["glue/MRPC/msr_paraphrase_test.txt.gz"],
-    "sts-b": ["glue/STS-B/dev.tsv.gz"],
-    "cola": ["glue/CoLA/dev.tsv.gz"],
-    "rte": ["glue/RTE/dev.tsv.gz"],
-    "qnli-part": ["glue/QNLI/dev.tsv.gz"],
-    "qqp-part": ["glue/QQP/qqp_sample.tsv.gz"],
-}
-HASHED = ("multi30k", "wmt14-sample", "cail2019-scm-sample")
-"""those whose files are known by their sha256 wherever they lie"""
-WITH_COLUMNS = [name for name in FILES if name not in ("multi30k", "wmt14-sample")]
+OF_LINES = [name for name in OF_FILES if reader_of(name) in ("Tables", "Triplets", "Translations")]
+OF_COLUMNS = [name for name in OF_LINES if reader_of(name) != "Translations"]
+OF_DOCUMENTS = [name for name in OF_FILES if "Documents" in reader_of(name)]
 
 
-def refused(directory, name, path, change, capsys, *, packed=False):
-    """The message of a run whose data have ``change`` in the content of one file, or in its packed bytes."""
-    if REAL_DATA is None or not (Path(REAL_DATA) / path).is_file():
-        pytest.skip(f"LINEAR_ROPE_DATA names no directory with {path}")
-    shutil.copytree((Path(REAL_DATA) / path).parent, (directory / path).parent)
-    file = directory / path
-    content = file.read_bytes()
-    file.write_bytes(change(content) if packed else gzip.compress(change(gzip.decompress(content))))
-    study = "translation" if name in ("multi30k", "wmt14-sample") else "glue"
-    words = ["run", study, "--preset", "smoke", "--data", name, "--data-dir", str(directory)]
-    assert main([*words, "--out", str(directory / "out")]) == 2
-    assert not (directory / "out").exists()
-    message = capsys.readouterr().err
-    assert message.startswith(f"error: --data {name}: {file}")
-    assert message.count("\n") == 1
-    assert message.endswith("; replace or remove it\n")
+def refused(name, directory, path, **changes):
+    with pytest.raises(ValueError, match=rf"^--data {name}: ") as caught:
+        small(name, **changes).load(directory, None)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert re.search(r"; replace or remove (it|them)$", message)
     return message
 
 
-EACH = [(name, path) for name, paths in FILES.items() for path in paths]
+def lines_changed(path, change):
+    """The packed file, with ``change`` in its list of lines."""
+    lines = gzip.decompress(path.read_bytes()).split(b"\n")
+    change(lines)
+    write(path, b"\n".join(lines))
 
 
-@pytest.mark.parametrize(("name", "path"), EACH)
-def test_a_truncated_file(tmp_path, capsys, name, path):
-    assert "cannot be read" in refused(tmp_path, name, path, lambda content: content[:-9], capsys, packed=True)
+@pytest.mark.parametrize("name", OF_FILES)
+def test_a_truncated_file(tmp_path, name):
+    path = place(name, tmp_path, end=".gz")[-1]
+    whole = path.read_bytes()
+    for keep in (20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:keep])
+        assert "cannot be read" in refused(name, tmp_path, path)
 
 
-@pytest.mark.parametrize(("name", "path"), EACH)
-def test_lines_that_are_gone(tmp_path, capsys, name, path):
-    def halved(content):
-        return content[: content.index(b"\n", len(content) // 2) + 1]
-
-    assert re.search(r" (rows|lines), expected [0-9,]+;", refused(tmp_path, name, path, halved, capsys))
-
-
-@pytest.mark.parametrize(("name", "path"), EACH)
-def test_an_encoding_error(tmp_path, capsys, name, path):
-    def spoilt(content):
-        lines = content.split(b"\n")
-        lines[4] = lines[4][:-1] + b"\xff"
-        return b"\n".join(lines)
-
-    assert ", row 5: it is not UTF-8" in refused(tmp_path, name, path, spoilt, capsys)
+@pytest.mark.parametrize("name", [name for name in OF_LINES if "rows" in row_of(name)])
+def test_lines_that_are_gone(tmp_path, name):
+    path = place(name, tmp_path, end=".gz")[-1]
+    lines_changed(path, lambda lines: lines.__delitem__(slice(20, -1)))
+    assert re.search(r" has (19|20) (rows|lines), expected [0-9]+;", refused(name, tmp_path, path))
 
 
-@pytest.mark.parametrize("name", WITH_COLUMNS)
-def test_a_row_that_lacks_a_column(tmp_path, capsys, name):
-    def lacking(content):
-        lines = content.split(b"\n")
-        lines[6] = re.sub(rb'"B"', b'"X"', lines[6]) if name == "cail2019-scm-sample" else lines[6].rpartition(b"\t")[0]
-        return b"\n".join(lines)
-
-    message = refused(tmp_path, name, FILES[name][0], lacking, capsys)
-    assert re.search(r", row 7: (.* columns?, expected [0-9]+ \(|Object missing required field `B`)", message)
+@pytest.mark.parametrize("name", OF_LINES)
+def test_an_encoding_error(tmp_path, name):
+    path = place(name, tmp_path, end=".gz")[-1]
+    lines_changed(path, lambda lines: lines.__setitem__(4, lines[4][:-1] + b"\xff"))
+    assert ", row 5: it is not UTF-8" in refused(name, tmp_path, path)
 
 
-@pytest.mark.parametrize("name", HASHED)
-def test_one_letter_that_is_another(tmp_path, capsys, name):
-    old, new = ("原告", "被告") if name == "cail2019-scm-sample" else ("e", "a")
-    message = refused(
-        tmp_path, name, FILES[name][0], lambda content: content.replace(old.encode(), new.encode(), 1), capsys
+@pytest.mark.parametrize("name", OF_LINES)
+def test_an_empty_file(tmp_path, name):
+    path = write(place(name, tmp_path, end=".gz")[-1], b"")
+    assert re.search(r"it is empty|has 0 rows", refused(name, tmp_path, path))
+
+
+@pytest.mark.parametrize("name", OF_COLUMNS)
+def test_rows_that_lack_a_column(tmp_path, name):
+    path = place(name, tmp_path, end=".gz")[-1]
+
+    def shortened(lines):
+        for row in range(6, 18):  # some may be passed over
+            lines[row] = lines[row].rpartition(b"\t")[0] or lines[row].replace(b'"B": ', b'"X": ')
+
+    lines_changed(path, shortened)
+    told = r", row 7: ([0-9] columns?, expected [0-9] \(|Object missing required field `B`; expected A, B, C)"
+    assert re.search(told, refused(name, tmp_path, path))
+
+
+@pytest.mark.parametrize("name", [name for name in OF_COLUMNS if name != "cail2019-scm-sample"])
+def test_a_wrong_label(tmp_path, name):
+    path = place(name, tmp_path, end=".gz")[-1]
+    header = row_of(name).get("header")
+    label = 1 if header else -1
+
+    def spoilt(lines):
+        fields = lines[9].split(b"\t")
+        fields[label] = b"9"
+        lines[9] = lines[9].replace(b'"label":"B"', b'"label":"9"').replace(b'"label": "C"', b'"label": "9"')
+        lines[9] = b"\t".join(fields) if len(fields) > 1 else lines[9]
+
+    lines_changed(path, spoilt)
+    told = (
+        r", row 10: (the label is '9', expected |the score is '9', expected |Invalid enum value '9' - at `\$\.label`)"
     )
+    assert re.search(told, refused(name, tmp_path, path))
+
+
+@pytest.mark.parametrize("name", [name for name in OF_LINES if "content" in row_of(name)])
+def test_one_letter_that_is_another(tmp_path, name):
+    paths = place(name, tmp_path, end=".gz")
+    content = {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in paths}
+    small(name, content=known(content)).load(tmp_path, None)
+    old, new = ("原", "被") if name == "cail2019-scm-sample" else ("says", "said")
+    lines_changed(paths[0], lambda lines: lines.__setitem__(3, lines[3].replace(old.encode(), new.encode())))
+    message = refused(name, tmp_path, paths[0], content=known(content))
     assert "it is damaged or another file (the sha256 of its content is not " in message
+
+
+@pytest.mark.parametrize("name", OF_DOCUMENTS)
+def test_archives_of_other_documents(tmp_path, name):
+    path, members = place(name, tmp_path)[0], [part for part in documents(name) if "unsup" not in part[0]]
+
+    def packed(changed):
+        write(path, tar(changed, "xz"))
+        return path
+
+    assert re.search(r"hold \{.*59.*\} texts, expected", refused(name, tmp_path, packed(members[1:])))
+    long = refused(name, tmp_path, packed([(members[0][0], bytes(2**18 + 1)), *members[1:]]))
+    assert f"its file {members[0][0]} has 262,145 bytes" in long
+    if not row_of(name).get("posts"):
+        message = refused(name, tmp_path, packed([*members[1:], (members[0][0], b"good\xff")]))
+        assert f"{path}, {members[0][0]}: it is not UTF-8" in message
+    content = lzma.decompress(tar(members, "xz"))
+    path.write_bytes(lzma.compress(content[: len(content) // 2 // 512 * 512]))
+    refused(name, tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "content", "told"),
+    [
+        (
+            "sst-2",
+            "glue/SST-2/train.tsv",
+            "sentence\na\n",
+            "row 1: there is no column 'label', expected sentence, label",
+        ),
+        (
+            "sst-2",
+            "glue/SST-2/train.tsv",
+            "sentence\tlabel\na\t1\nb\n",
+            "row 3: 1 column, expected 2 (sentence, label)",
+        ),
+        ("cail2019-scm", "cail2019_scm/train.json", "{", "row 1: Input data was truncated; expected A, B, C, label in"),
+        ("cail2019-scm", "cail2019_scm/train.json", "[" * 100_000, "row 1: Expected `object`, got `array`"),
+        (
+            "cail2019-scm",
+            "cail2019_scm/train.json",
+            '{"A": "\\ud800", "B": "b", "C": "c", "label": "B"}',
+            "row 1: JSON is malformed: unexpected end of escaped utf-16",
+        ),
+        ("multi30k", "multi30k/train.en", "One.\n", "it has 1 lines, expected 29,000"),
+    ],
+)
+def test_a_run_of_wrong_files_is_one_line_and_exit_status_2(tmp_path, capsys, name, path, content, told):
+    place(name, tmp_path)
+    write(tmp_path / path, content)
+    study = "translation" if name == "multi30k" else "glue"
+    words = ["run", study, "--preset", "smoke", "--data", name, "--data-dir", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out").exists()
+    message = capsys.readouterr().err
+    assert re.match(rf"error: --data {name}: {re.escape(str(tmp_path / path))}[,:] {re.escape(told)}", message)
+    assert message.endswith("; replace or remove it\n")
+    assert message.count("\n") == 1
+
+
+def test_some_broken_rows_may_be_passed_over(tmp_path):
+    path = place("qqp", tmp_path)[0]
+    path.write_text(path.read_text() + "1\t2\n" * 10)
+    found = small("qqp").load(tmp_path, None)
+    assert found.note.endswith("rows with another number of columns (10), spaces around a text (240).")
+    path.write_text(path.read_text() + "1\t2\n")
+    assert "row 62: 2 columns, expected 4 (index, " in refused("qqp", tmp_path, path)
+
+
+def test_parallel_files_of_other_lengths(tmp_path):
+    path = place("multi30k", tmp_path)[1]
+    path.write_text(path.read_text() + "more\n")
+    refused("multi30k", tmp_path, path)
+
+
+def test_a_split_without_examples(tmp_path):
+    for path in place("rte", tmp_path):
+        path.write_text("\n".join(path.read_text().split("\n")[:2]))
+    with pytest.raises(ValueError, match=r"--data rte \(glue/RTE/.*\): the (train|validation) split has no examples"):
+        small("rte", rows=[1, 1]).load(tmp_path, None)

@@ -1,346 +1,387 @@
-"""The data sets, made small in the tests; the real ones where LINEAR_ROPE_DATA has them."""
+"""Every data set of the catalogue, from small files; the real ones where LINEAR_ROPE_DATA has them."""
 
-import gzip
 import hashlib
-import io
-import os
-import sys
-import tarfile
-import time
-import zipfile
-from collections.abc import Iterable
-from pathlib import Path
+import re
 
-import msgspec
 import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.data import archives, enwik8, imdb, stdlib
 from experiments.data.corpus import Corpus, corpus_of_text
-from experiments.data.files import Download
-from experiments.data.registry import DATA_SETS, load_corpus
-from tests.experiments.data.made_up_files import write_tar
+from experiments.data.registry import CATALOG, DATA_SETS, data_set, load_corpus, load_data, row_of
+from tests.experiments.data.made_up_files import (
+    DOWNLOADED,
+    OF_FILES,
+    ROWS,
+    contents,
+    documents,
+    known,
+    numbered,
+    place,
+    reader_of,
+    small,
+    tar,
+    text_of,
+    write,
+)
 
-ROOT = Path(__file__).parents[3]
-OFFLINE = "http://127.0.0.1:1/"  # a port that nothing listens on
+TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "newsgroups-text", "text"]
 GENERATED = [*(f"recall-{length}" for length in (64, 128, 256, 512)), "recall-256-full", "copying-32", "copying-128"]
 GENERATED += ["induction-64", "induction-256"]
 GENERATED += [f"{group}-{length}" for length in (16, 64, 128) for group in ("parity", "s3", "a5", "s5")]
-TEXTS = ["stdlib", "enwik8", "enwik8-4MB", "imdb", "wikitext-2", "wikitext-103", "newsgroups-text", "text"]
-LABELLED_SETS = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
-LABELLED_SETS += ["imdb-sentiment", "imdb-sentiment-long", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
-LABELLED_SETS += ["late-verdicts", "numerals"]
-LABELLED_SETS += ["multi30k", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018", "wmt14", "wmt14-sample"]
-TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 50
-REAL_DATA = Path(os.environ["LINEAR_ROPE_DATA"]) if os.environ.get("LINEAR_ROPE_DATA") else None
+LABELLED = ["sst-2", "mrpc", "sts-b", "cola", "rte", "qnli", "qqp", "mnli", "qnli-part", "qqp-part"]
+LABELLED += ["imdb-sentiment", "imdb-sentiment-long", "newsgroups", "cail2019-scm", "cail2019-scm-sample"]
+LABELLED += ["late-verdicts", "numerals"]
+LABELLED += ["multi30k", "multi30k-2017", "multi30k-2017-mscoco", "multi30k-2018", "wmt14", "wmt14-sample"]
+SPLITS = ("train", "validation", "test")
 
 
-def whole(corpus: Corpus) -> bytes:
-    return b"".join(split.tobytes() for split in (corpus.train, corpus.validation, corpus.test))
+KINDS = {"Tables": ("text", "pair"), "Triplets": ("triplet",), "Translations": ("translation",)}
+KINDS["LabelledDocuments"] = ("text",)
 
 
-class TestCorpus:
-    @pytest.mark.parametrize(
-        ("length", "sizes"),
-        [(100, (90, 5, 5)), (4_000_000, (3_600_000, 200_000, 200_000)), (39, (35, 2, 2)), (1, (0, 0, 1))],
+def whole(corpus):
+    return b"".join(getattr(corpus, split).tobytes() for split in SPLITS)
+
+
+def test_names_and_what_is_there_without_any_data():
+    assert list(DATA_SETS) == [*TEXTS, *GENERATED, *LABELLED]
+    here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
+    assert here == {"stdlib", "late-verdicts", "numerals", *GENERATED}
+    assert not [name for name, data_set in DATA_SETS.items() if "$" in f"{data_set}"], "a word that is not filled in"
+
+
+def test_a_row_with_a_wrong_or_missing_key_is_refused():
+    row = row_of("sst-2")
+    for wrong in (row | {"colums": {}}, {key: row[key] for key in row if key != "columns"}):
+        with pytest.raises(TypeError, match=r"colum"):
+            data_set("sst-2", **wrong)
+
+
+def test_arguments_that_do_not_fit_together(tmp_path):
+    for name, file, told in (
+        ("enwik9", None, r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"),
+        ("text", None, "--data-file FILE"),
+        ("stdlib", tmp_path / "mine.txt", "--data text"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            load_corpus(name, data_file=file)
+
+
+@pytest.mark.parametrize("name", DOWNLOADED)
+def test_what_would_be_downloaded_is_refused_if_it_may_not_be(own_cache, capsys, name):
+    own_cache.mkdir()
+    for half in ("enwik8.zip", "aclImdb_v1.tar.gz"):
+        (own_cache / half).write_bytes(b"half of it, which would be downloaded again")
+    with pytest.raises(ValueError, match=r"would be downloaded from http\S+, .*run without --dry-run"):
+        load_corpus(name, may_download=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_here_is_loaded_without_downloading(tmp_path):
+    mine = write(tmp_path / "mine", text_of("mine"))
+    for name, data_file in (("copying-32", None), ("text", mine)):
+        assert load_corpus(name, data_file=data_file, may_download=False).name == name
+    write(tmp_path / "enwik8", text_of("mine"))
+    with pytest.raises(ValueError, match="damaged or another file"):
+        load_corpus("enwik8", tmp_path, may_download=False)
+
+
+@pytest.mark.parametrize("command", ["list", "data", "doctor"])
+def test_those_of_installed_packages_and_of_one_that_cannot_be_imported(command, tmp_path, monkeypatch, capsys):
+    write(
+        tmp_path / "own_data.py",
+        "from experiments.data.corpus import DataSet, corpus_of_text\n"
+        "mine = DataSet('mine', 'My text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n",
     )
-    def test_split_sizes(self, length: int, sizes: tuple[int, int, int]) -> None:
-        content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8)
-        corpus = corpus_of_text("mine", content, source="a test", note="Only a test.")
-        splits = dict(zip(("train", "validation", "test"), sizes, strict=True))
-        told = {"name": "mine", "source": "a test", "note": "Only a test.", "bytes": length, "splits": splits}
-        sha256 = hashlib.sha256(content).hexdigest()
-        assert msgspec.to_builtins(corpus.describe()) == told | {"sha256": sha256}
-        assert whole(corpus) == content.tobytes()
+    write(tmp_path / "own-1.0.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    groups = "[linear_rope.data]\nbad = no:bad\nmine = own_data:mine\n[linear_rope.studies]\nasked = no:asked\n"
+    write(tmp_path / "own-1.0.dist-info" / "entry_points.txt", groups)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
+    assert main([command]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "data set 'bad' cannot be imported (ModuleNotFoundError: No module named 'no')" in told
+    assert ("My text." if command != "doctor" else "mine here: made by its own code") in told
+    assert load_corpus("mine", may_download=False).describe().bytes == 300
+    with pytest.raises(ValueError, match=r"cannot be imported \(ModuleNotFoundError: .*mend or remove"):
+        load_corpus("bad")
 
 
-class TestRegistry:
-    def test_names_and_what_is_there_without_any_data(self) -> None:
-        assert list(DATA_SETS) == [*TEXTS, *GENERATED, *LABELLED_SETS]
-        here = {name for name, data_set in DATA_SETS.items() if data_set.find(None) is not None}
-        assert here == {"stdlib", "late-verdicts", "numerals", *GENERATED}
-
-    def test_arguments_that_do_not_fit_together(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"--data: there is no data set 'enwik9'; did you mean 'enwik8'\? .*text"):
-            load_corpus("enwik9")
-        with pytest.raises(ValueError, match="--data-file FILE"):
-            load_corpus("text")
-        with pytest.raises(ValueError, match="--data text"):
-            load_corpus("stdlib", data_file=tmp_path / "mine.txt")
-
-    @pytest.mark.parametrize("name", ["enwik8", "enwik8-4MB", "imdb", "sst-2", "newsgroups", "multi30k", "wikitext-2"])
-    def test_what_would_be_downloaded_is_refused_if_it_may_not_be(
-        self, own_cache: Path, capsys: pytest.CaptureFixture[str], name: str
-    ) -> None:
-        own_cache.mkdir()
-        (own_cache / "enwik8.zip").write_bytes(b"half of it, which would be downloaded again")
-        (own_cache / "aclImdb_v1.tar.gz").write_bytes(b"half of it")
-        with pytest.raises(ValueError, match=r"would be downloaded from http\S+, .*run without --dry-run"):
-            load_corpus(name, may_download=False)
-        assert capsys.readouterr().out == ""
-
-    def test_what_is_here_is_loaded_without_downloading(self, tmp_path: Path) -> None:
-        (tmp_path / "mine").write_bytes(TEXT)
-        for name, data_file in (("copying-32", None), ("text", tmp_path / "mine")):
-            assert load_corpus(name, data_file=data_file, may_download=False).name == name
-        (tmp_path / "enwik8").write_bytes(TEXT)
-        with pytest.raises(ValueError, match="damaged or another file"):
-            load_corpus("enwik8", tmp_path, may_download=False)
-
-    @pytest.mark.parametrize("command", ["list", "data", "doctor"])
-    def test_those_of_installed_packages_and_of_one_that_cannot_be_imported(
-        self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (tmp_path / "own_data.py").write_text(
-            "from experiments.data.corpus import DataSet, corpus_of_text\n"
-            "mine = DataSet('mine', 'My text.', lambda data_dir, data_file: corpus_of_text('mine', b'abc' * 100))\n"
-        )
-        (tmp_path / "own-1.0.dist-info").mkdir()
-        (tmp_path / "own-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-        groups = "[linear_rope.data]\nbad = no:bad\nmine = own_data:mine\n[linear_rope.studies]\nasked = no:asked\n"
-        (tmp_path / "own-1.0.dist-info" / "entry_points.txt").write_text(groups)
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setattr(DATA_SETS, "_items", dict(DATA_SETS._items))
-        assert main([command]) == 0
-        told = " ".join(capsys.readouterr().out.split())
-        assert "data set 'bad' cannot be loaded (ModuleNotFoundError: No module named 'no')" in told
-        assert ("My text." if command != "doctor" else "mine here: made by its own code") in told
-        assert load_corpus("mine", may_download=False).describe().bytes == 300
-        with pytest.raises(ValueError, match=r"cannot be loaded \(ModuleNotFoundError: .*mend or remove"):
-            load_corpus("bad")
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [(100, (90, 5, 5)), (4_000_000, (3_600_000, 200_000, 200_000)), (39, (35, 2, 2)), (1, (0, 0, 1))],
+)
+def test_split_sizes_and_record_of_a_text(length, sizes):
+    content = np.random.default_rng(0).integers(0, 256, length, dtype=np.uint8)
+    corpus = corpus_of_text("mine", content, source="a test", note="Only a test.")
+    record = corpus.describe()
+    assert (record.name, record.source, record.note, record.bytes) == ("mine", "a test", "Only a test.", length)
+    assert record.splits == dict(zip(SPLITS, sizes, strict=True))
+    assert record.sha256 == hashlib.sha256(content).hexdigest()
+    assert whole(corpus) == content.tobytes()
 
 
-class TestText:
-    def test_a_file_of_the_users(self, tmp_path: Path) -> None:
-        plain, packed = tmp_path / "mine.txt", tmp_path / "mine.gz"
-        plain.write_bytes(TEXT)
-        packed.write_bytes(gzip.compress(TEXT))
-        corpus = load_corpus("text", None, plain)
-        assert (corpus.name, corpus.source) == ("text", "mine.txt")
-        assert "mine.txt" in corpus.note
-        assert corpus.sha256 == load_corpus("text", None, packed).sha256 == hashlib.sha256(TEXT).hexdigest()
-
-        (tmp_path / "empty").touch()
-        with pytest.raises(ValueError, match="--data text: empty is empty; give"):
-            load_corpus("text", data_file=tmp_path / "empty")
-
-
-class TestStdlib:
-    def test_the_running_python(self) -> None:
-        corpus = load_corpus("stdlib")
-        assert corpus.sha256 == hashlib.sha256(whole(corpus)).hexdigest()
-        assert corpus.describe().bytes > 5_000_000
-        assert sys.version.split()[0] in corpus.source
-
-    def test_takes_sources_in_order_and_leaves_out_the_rest(self, tmp_path: Path) -> None:
-        kept = ["a/z.py", "a.py", "b/latest.py", "os.py", "unittest/case.py"]
-        left_out = ["site-packages/torch.py", "test/test_os.py", "a/tests/helper.py", "idlelib/idle_test/mock.py"]
-        left_out += ["config-3.11-linux/python-config.py", "_sysconfigdata_linux.py", "sitecustomize.py", "LICENSE.txt"]
-        for name in reversed(kept + left_out):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(f"# {name}\n")
-        expected = "".join(f"# {name}\n" for name in sorted(kept))
-        assert whole(stdlib.load(None, None, directory=tmp_path)).decode() == expected
-
-        with pytest.raises(ValueError, match=r"no standard library sources in .*--data text --data-file FILE"):
-            stdlib.load(None, None, directory=tmp_path / "python311.zip")
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("name", OF_FILES)
+def test_from_the_data_directory(tmp_path, name, end):
+    paths, made = place(name, tmp_path, end=end), small(name)
+    found = made.load(tmp_path, None)
+    assert found.source == " and ".join(str(path.relative_to(tmp_path)) for path in paths) + " in the data directory"
+    assert found.note.startswith(row_of(name).get("note"))
+    place_told = made.find(tmp_path)
+    assert place_told == str(paths[0]) or place_told.startswith(f"{len(paths)} files in {tmp_path}")
+    if isinstance(found, Corpus):
+        assert len(whole(found)) > 100
+        return
+    row, counts = row_of(name), found.describe().splits
+    assert min(counts.values()) > 0
+    assert found.kind in KINDS[reader_of(name)]
+    if "classes" in row:
+        classes = row["classes"]
+        assert found.classes == tuple(classes.values() if isinstance(classes, dict) else classes)
+        assert set(found.test["label"]) <= set(found.classes)
+    if found.kind in ("text", "pair"):
+        training, validation = (set(found.texts(split).to_numpy().ravel()) for split in SPLITS[:2])
+        assert not training & validation
 
 
-class TestEnwik8:
-    CONTENT = bytes(range(256)) * 4
-    SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-    def zipped(self) -> bytes:
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr("enwik8", self.CONTENT)
-        return buffer.getvalue()
-
-    @pytest.mark.parametrize("name", ["enwik8", "enwik8.zip", "enwik8.gz", "enwik8/enwik8.zip"])
-    def test_found_in_the_data_directory(self, tmp_path: Path, name: str) -> None:
-        packed = {"": self.CONTENT, ".zip": self.zipped(), ".gz": gzip.compress(self.CONTENT)}
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(packed[path.suffix])
-        corpus = enwik8.load(tmp_path, None, sha256=self.SHA256)
-        assert whole(corpus) == self.CONTENT
-        assert corpus.source == f"{name} in the data directory"
-        assert DATA_SETS["enwik8"].find(tmp_path) == path
-
-    def test_taken_from_the_cache(self, own_cache: Path) -> None:
-        own_cache.mkdir()
-        (own_cache / "enwik8.zip").write_bytes(self.zipped())
-        download = Download(OFFLINE, f"sha256:{hashlib.sha256(self.zipped()).hexdigest()}", "enwik8.zip")
-        assert enwik8.load(None, None, download=download, sha256=self.SHA256).source == f"downloaded from {OFFLINE}"
-
-    def test_another_file_of_that_name_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(enwik8, "SIZE", len(self.CONTENT))
-        (tmp_path / "enwik8").write_bytes(self.CONTENT + b"!")
-        with pytest.raises(ValueError, match="enwik8 in the data directory is damaged or another file"):
-            enwik8.load(tmp_path, None, sha256=self.SHA256)
-        with pytest.raises(ValueError, match=enwik8.SHA256):
-            load_corpus("enwik8", tmp_path)
+def offered(name, server):
+    """A data set whose last form the server has."""
+    row, files = row_of(name), contents(name, -1)
+    end = ".gz" if row["address"].endswith("{}.gz") else ""
+    paths = {file: write(server.directory / f"{file}{end}", content) for file, content in files.items()}
+    sha256 = known({file: path.read_bytes() for file, path in paths.items()})
+    return small(name, address=f"{server.url}/{{}}{end}", sha256=sha256), list(paths.values())
 
 
-class TestEnwik8Prefix:
-    FULL = np.random.default_rng(0).integers(0, 256, 4_100_000, dtype=np.uint8).tobytes()
-    PREFIX = FULL[:4_000_000]
-    SHA256 = hashlib.sha256(PREFIX).hexdigest()
-
-    def test_from_its_own_file_or_cut_from_enwik8_and_a_longer_one_is_refused(self, tmp_path: Path) -> None:
-        (tmp_path / "enwik8").write_bytes(self.FULL)
-        cut = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
-        assert cut.source == "the first 4,000,000 bytes of enwik8 in the data directory"
-        (tmp_path / "enwik8_first4000000").write_bytes(self.PREFIX)
-        own = enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
-        assert own.source == "enwik8_first4000000 in the data directory"
-        assert cut.sha256 == own.sha256 == self.SHA256
-        (tmp_path / "enwik8_first4000000").write_bytes(self.FULL)
-        with pytest.raises(ValueError, match="damaged or another file"):
-            enwik8.load_prefix(tmp_path, None, sha256=self.SHA256)
-
-    @pytest.mark.skipif(not (REAL_DATA and DATA_SETS["enwik8-4MB"].find(REAL_DATA)), reason="no enwik8 is there")
-    def test_the_real_one(self) -> None:
-        corpus = load_corpus("enwik8-4MB", REAL_DATA)
-        assert corpus.train[:10].tobytes() == b"<mediawiki"
-        assert corpus.describe().bytes == 4_000_000
-        assert "not comparable with published enwik8 figures" in corpus.note
-
-
-COUNTS = {"pos": 3, "neg": 3, "unsup": 6}
-LABELLED = [(f"aclImdb/train/{label}/{i}_9.txt", f"{label} {i}".encode()) for label in ("pos", "neg") for i in range(3)]
-UNLABELLED = [(f"aclImdb/train/unsup/{i}_0.txt", f"unsup {i}".encode()) for i in range(6)]
-OTHERS = [("aclImdb/test/pos/0_9.txt", b"TEST"), ("aclImdb/train/urls_pos.txt", b"URL"), ("aclImdb/README", b"READ")]
+@pytest.mark.parametrize("name", DOWNLOADED)
+def test_what_is_downloaded_or_lies_there_has_the_same_content_and_another_file_is_refused(
+    tmp_path, own_cache, name, server, capsys
+):
+    made, paths = offered(name, server)
+    downloaded = made.load(None, None)
+    assert downloaded.source == " and ".join(f"downloaded from {server.url}/{path.name}" for path in paths)
+    assert made.load(None, None).sha256 == downloaded.sha256
+    assert server.requests == len(paths), "downloaded once"
+    assert capsys.readouterr().out.count("downloading") == len(paths)
+    assert made.find(None) is not None
+    place(name, tmp_path / "first")
+    assert made.load(tmp_path / "first", None).sha256 == downloaded.sha256
+    last = place(name, tmp_path / "last", form=-1)
+    assert made.load(tmp_path / "last", None).sha256 == downloaded.sha256
+    if len(row_of(name)["forms"][0]) > 1:
+        place(name, tmp_path / "half")[0].unlink()
+        assert made.load(tmp_path / "half", None).source == downloaded.source, "half of the files are not enough"
+    if reader_of(name) not in ("TextFile", "Translations", "Triplets") and name != "mrpc":
+        write(last[0], b"something else")
+        with pytest.raises(ValueError, match=rf"--data {name}: .* is damaged or another file \(its hash is not sha256"):
+            made.load(tmp_path / "last", None)
+    for file in own_cache.iterdir():
+        file.unlink()
+    write(paths[-1], b"something else")
+    with pytest.raises(ValueError, match=r"sent does not have the known hash .*; try again, or download it elsewhere"):
+        made.load(None, None)
 
 
-class TestImdb:
-    def parts(self, folder: Path) -> Path:
-        write_tar(folder / "imdb" / "aclImdb_labelled.tar.xz", OTHERS + LABELLED)
-        write_tar(folder / "imdb" / "aclImdb_unsup.tar.xz", UNLABELLED)
-        return folder
+@pytest.mark.parametrize("name", ["qnli-part", "cail2019-scm", "wmt14"])
+def test_what_is_not_downloaded_is_told_with_what_would_do(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"--data {name}: \S+ is not there; place it in --data-dir .*use --data "):
+        load_data(name, tmp_path)
+    place(name, tmp_path)[-1].unlink()
+    assert DATA_SETS[name].find(tmp_path) is None
+    with pytest.raises(ValueError, match=rf"--data {name}: \S+ is not there; place it"):
+        load_data(name, tmp_path)
 
-    def official(self, folder: Path, odd: Iterable[tarfile.TarInfo] = ()) -> Download:
-        """The official form of the archive, its members in another order; returns how it would be known."""
-        path = folder / "aclImdb_v1.tar.gz"
-        write_tar(path, [*reversed(UNLABELLED), *OTHERS, *reversed(LABELLED)], odd)
-        return Download(OFFLINE, f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}", path.name)
 
-    def expected(self) -> bytes:
-        reviews = sorted(LABELLED + UNLABELLED, key=lambda item: hashlib.sha256(item[0].encode()).hexdigest())
-        return b"\n\n".join(text for _, text in reviews)
+def test_a_file_of_the_users(tmp_path):
+    plain, packed = (write(tmp_path / name, text_of("mine")) for name in ("mine.txt", "mine.gz"))
+    corpus = load_corpus("text", None, plain)
+    assert (corpus.name, corpus.source) == ("text", "mine.txt")
+    assert "mine.txt" in corpus.note
+    assert corpus.sha256 == load_corpus("text", None, packed).sha256 == hashlib.sha256(text_of("mine")).hexdigest()
+    with pytest.raises(ValueError, match="--data text: empty is empty; give"):
+        load_corpus("text", data_file=write(tmp_path / "empty", ""))
 
-    def test_all_sources_give_the_same_text(self, tmp_path: Path, own_cache: Path) -> None:
-        from_parts = imdb.load(self.parts(tmp_path / "a"), None, reviews=COUNTS)
-        tail = tarfile.TarInfo("aclImdb/train/pos/9_9.txt\n")  # not named like a review
-        given = imdb.load(tmp_path / "b", None, download=self.official(tmp_path / "b", odd=[tail]), reviews=COUNTS)
-        downloaded = imdb.load(None, None, download=self.official(own_cache), reviews=COUNTS)
-        assert whole(from_parts) == whole(given) == whole(downloaded) == self.expected()
-        assert "imdb/aclImdb_unsup.tar.xz" in from_parts.source
-        assert given.source == "aclImdb_v1.tar.gz in the data directory"
-        assert downloaded.source == f"downloaded from {OFFLINE}"
-        assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "cache"}, "nothing is unpacked"
-        assert {path.suffix for path in own_cache.iterdir()} == {".sha256", ".txt", ".gz"}
 
-    @pytest.mark.parametrize(
-        ("name", "kind"),
-        [
-            *(
-                (name, tarfile.REGTYPE)
-                for name in ("../0_9.txt", "/0_9.txt", "C:\\9_9.txt", "aclImdb\\..\\..\\9_9.txt")
-            ),
-            *(("aclImdb/x", kind) for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)),
-        ],
+def test_the_standard_library_in_order_and_without_what_is_not_it(tmp_path):
+    kept = ["a/z.py", "a.py", "b/latest.py", "os.py", "unittest/case.py"]
+    left_out = ["site-packages/torch.py", "test/test_os.py", "a/tests/helper.py", "idlelib/idle_test/mock.py"]
+    left_out += ["config-3.11-linux/python-config.py", "_sysconfigdata_linux.py", "sitecustomize.py", "LICENSE.txt"]
+    for name in reversed(kept + left_out):
+        write(tmp_path / name, f"# {name}\n")
+    assert whole(small("stdlib", directory=tmp_path).load(None, None)).decode() == "".join(
+        f"# {name}\n" for name in sorted(kept)
     )
-    def test_an_archive_of_anything_but_files_inside_it_is_refused(
-        self, tmp_path: Path, name: str, kind: bytes
-    ) -> None:
-        member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, "README"
-        write_tar(tmp_path / "bad.tar.gz", LABELLED, [member])
-        with pytest.raises(ValueError, match=r"--data imdb: .*is a link, a device or leads out of it\); replace"):
-            list(imdb.reviews_of(tmp_path / "bad.tar.gz"))
+    with pytest.raises(ValueError, match=r"no standard library sources in .*--data text --data-file FILE"):
+        small("stdlib", directory=tmp_path / "python311.zip").load(None, None)
 
-    @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
-    def test_a_header_of_a_terabyte_is_refused_without_reading_it(self, tmp_path: Path, kind: bytes) -> None:
-        member = tarfile.TarInfo("aclImdb/README")
-        member.type, member.size = kind, 2**40
-        with gzip.open(tmp_path / "bomb.tar.gz", "wb") as file:
-            file.write(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**20))
-        started = time.monotonic()
-        with pytest.raises(ValueError, match=r"to more than 1,073,741,824 bytes|1,099,511,627,776 bytes long"):
-            list(imdb.reviews_of(tmp_path / "bomb.tar.gz"))
-        assert time.monotonic() - started < 5
 
-    def test_an_archive_of_too_much_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_tar(tmp_path / "long.tar.gz", LABELLED)
-        with gzip.open(tmp_path / "long.tar.gz", "ab") as file:
-            file.write(bytes(2**20))  # what follows the last member counts too
-        monkeypatch.setattr(archives, "MOST_MEMBERS", len(LABELLED))
-        assert dict(imdb.reviews_of(tmp_path / "long.tar.gz")) == dict(LABELLED)
-        for limit, value, told in (("LARGEST_ARCHIVE", 2**20, "1,048,576 bytes"), ("MOST_MEMBERS", 5, "5 members")):
-            monkeypatch.setattr(archives, limit, value)
-            with pytest.raises(ValueError, match=f"more than {told}"):
-                list(imdb.reviews_of(tmp_path / "long.tar.gz"))
+def test_enwik8_is_checked_and_its_beginning_cut(tmp_path):
+    content = text_of("enwik8")
+    write(tmp_path / "enwik8/enwik8.gz", content + b"!")
+    with pytest.raises(ValueError, match=r"enwik8/enwik8\.gz in the data directory is damaged or another file"):
+        small("enwik8").load(tmp_path, None)
+    cut = small("enwik8-4MB").load(tmp_path, None)
+    assert whole(cut) == content
+    assert cut.source == f"the first {len(content):,} bytes of enwik8/enwik8.gz in the data directory"
+    write(tmp_path / "enwik8_prefix/enwik8_first4000000", content)
+    assert small("enwik8-4MB").load(tmp_path, None).source.startswith("enwik8_prefix/enwik8_first4000000 in the")
 
-    def test_a_cache_that_is_not_a_directory_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "loop").symlink_to("loop")
-        self.parts(tmp_path)
-        for cache in (tmp_path / "loop", tmp_path / ("x" * 300)):
-            monkeypatch.setenv("LINEAR_ROPE_CACHE", str(cache))
-            with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
-                imdb.load(tmp_path, None, reviews=COUNTS)
 
-    def test_a_review_that_is_too_long_or_a_pipe_is_refused(self, tmp_path: Path) -> None:
-        write_tar(tmp_path / "huge.tar.gz", [("aclImdb/train/pos/9_9.txt", bytes(10**6)), *LABELLED])
-        os.mkfifo(tmp_path / "pipe.tar.gz")
-        for name, reason in (("huge", "a header says that what follows is 1,000,000 bytes"), ("pipe", "not a regular")):
-            with pytest.raises(ValueError, match=reason):
-                list(imdb.reviews_of(tmp_path / f"{name}.tar.gz"))
+def test_joined_reviews_are_mixed_and_kept_and_checked(tmp_path, own_cache):
+    place("imdb", tmp_path)
+    expected = sorted(documents("imdb"), key=lambda item: hashlib.sha256(item[0].encode()).hexdigest())
+    corpus = small("imdb").load(tmp_path, None)
+    assert whole(corpus) == b"\n\n".join(text for _, text in expected)
+    assert len(corpus.documents()) == 3 * ROWS
+    assert {path.name for path in tmp_path.iterdir()} == {"imdb", "cache"}, "nothing is unpacked"
+    (joined,) = own_cache.glob("*.txt")
+    # A wrong expectation shows whether the archives are read: not while the kept text is whole ...
+    elsewhere = small("imdb", expected={})
+    assert whole(elsewhere.load(tmp_path, None)) == whole(corpus)
+    for damage in (b"", joined.read_bytes()[:-1], b"x" + joined.read_bytes()[1:]):
+        joined.unlink()
+        joined.write_bytes(damage)
+        with pytest.raises(ValueError, match="expected"):
+            elsewhere.load(tmp_path, None)
+    # ... and then joining again repairs it. Other archives are another text.
+    assert whole(small("imdb").load(tmp_path, None)) == whole(corpus) == joined.read_bytes()
+    changed = [(name, text + b"!") for name, text in documents("imdb") if "unsup" in name]
+    write(tmp_path / "imdb/aclImdb_unsup.tar.xz", tar(changed, "xz"))
+    assert whole(small("imdb").load(tmp_path, None)).count(b"!") == ROWS
 
-    def test_incomplete_and_damaged_archives_are_refused(self, tmp_path: Path, own_cache: Path) -> None:
-        with pytest.raises(ValueError, match=r"hold \{'neg': 3, 'pos': 3, 'unsup': 6\} reviews, expected"):
-            imdb.load(self.parts(tmp_path), None, reviews={**COUNTS, "pos": 4})
-        spoilt = self.parts(tmp_path / "spoilt")
-        write_tar(spoilt / "imdb" / "aclImdb_labelled.tar.xz", [*LABELLED[1:], (LABELLED[0][0], b"good\xff")])
-        with pytest.raises(ValueError, match=r"labelled\.tar\.xz, aclImdb/train/pos/0_9\.txt: it is not UTF-8"):
-            imdb.load(spoilt, None, reviews=COUNTS)
-        assert not own_cache.exists()
-        unlabelled = self.parts(tmp_path / "a") / "imdb" / "aclImdb_unsup.tar.xz"
-        whole_archive = unlabelled.read_bytes()
-        for keep in (20, len(whole_archive) // 2, len(whole_archive) - 1):
-            unlabelled.write_bytes(whole_archive[:keep])
-            with pytest.raises(ValueError, match=r"aclImdb_unsup.tar.xz cannot be read"):
-                imdb.load(tmp_path / "a", None, reviews=COUNTS)
-        download = self.official(tmp_path / "b")
-        (tmp_path / "b" / "aclImdb_v1.tar.gz").write_bytes(b"something else")
-        with pytest.raises(ValueError, match=f"its hash is not {download.known_hash}"):
-            imdb.load(tmp_path / "b", None, download=download, reviews=COUNTS)
 
-    def test_the_joined_text_is_kept_and_checked(self, tmp_path: Path, own_cache: Path) -> None:
-        data_dir = self.parts(tmp_path)
-        first = imdb.load(data_dir, None, reviews=COUNTS)
-        (joined,) = own_cache.glob("*.txt")
-        # A wrong expectation shows whether the archives are read: not while the kept text is whole ...
-        assert whole(imdb.load(data_dir, None, reviews={})) == whole(first)
-        for damage in (b"", joined.read_bytes()[:-1], b"x" + joined.read_bytes()[1:]):
-            joined.unlink()
-            joined.write_bytes(damage)
-            with pytest.raises(ValueError, match="expected"):
-                imdb.load(data_dir, None, reviews={})
-        # ... and then joining again repairs it.
-        assert whole(imdb.load(data_dir, None, reviews=COUNTS)) == self.expected() == joined.read_bytes()
+def test_a_cache_that_is_not_a_directory_is_named(tmp_path, monkeypatch):
+    (tmp_path / "loop").symlink_to("loop")
+    place("imdb", tmp_path)
+    for cache in (tmp_path / "loop", tmp_path / ("x" * 300)):
+        monkeypatch.setenv("LINEAR_ROPE_CACHE", str(cache))
+        with pytest.raises(ValueError, match="set LINEAR_ROPE_CACHE to a directory that can"):
+            small("imdb").load(tmp_path, None)
 
-        # Other archives are another text.
-        write_tar(data_dir / "imdb" / "aclImdb_unsup.tar.xz", [(name, text + b"!") for name, text in UNLABELLED])
-        assert whole(imdb.load(data_dir, None, reviews=COUNTS)).count(b"!") == 6
 
-    @pytest.mark.slow
-    @pytest.mark.full
-    @pytest.mark.skipif(
-        not (REAL_DATA and imdb.find(REAL_DATA)), reason="LINEAR_ROPE_DATA names no directory with imdb"
-    )
-    def test_the_real_one(self) -> None:
-        corpus = load_corpus("imdb", REAL_DATA)
-        assert 99_000_000 < corpus.describe().bytes < 101_000_000
-        assert corpus.sha256 == load_corpus("imdb", REAL_DATA).sha256
+def test_labels_and_scores_stay_with_their_texts(tmp_path):
+    for name in ("sst-2", "sts-b", "imdb-sentiment", "newsgroups", "cail2019-scm"):
+        place(name, tmp_path)
+    rows = dict(small("sst-2").load(tmp_path, None).test.itertuples(index=False))
+    assert rows['SST-2/dev.tsv "sentence 7'] == "positive"
+    scores = small("sts-b").load(tmp_path, None).test
+    assert scores["label"][scores["first"] == 'STS-B/dev.tsv "sentence1 7'].tolist() == [2.5]
+    rows = dict(small("imdb-sentiment").load(tmp_path, None).test.itertuples(index=False))
+    assert (rows["test/neg 3 é<br />"], rows["test/pos 3 é<br />"]) == ("negative", "positive")
+    found = small("newsgroups").load(tmp_path, None)
+    assert dict(found.test.itertuples(index=False))["test 3 café\n\n-- \nsigned"] == "comp.sys.ibm.pc.hardware"
+    assert not any("Newsgroups" in text for text in found.train["text"])
+    found = small("cail2019-scm").load(tmp_path, None).train
+    assert dict(zip(found["one"], found["label"], strict=True))["被告3"] == "other"
+
+
+def test_f1_is_of_the_pairs_that_are_alike():
+    assert row_of("mrpc")["classes"] == {"0": "not_equivalent", "1": "equivalent"}
+    assert row_of("qqp")["classes"] == {"0": "not_duplicate", "1": "duplicate"}
+
+
+def test_short_reviews_can_be_left_out_of_validation_and_test_alone(tmp_path):
+    long = [(name, text + b" and so on" * 3 * ("1" in name)) for name, text in documents("imdb-sentiment")]
+    write(tmp_path / "imdb/aclImdb_labelled.tar.xz", tar(long, "xz"))
+    every, judged = (small("imdb-sentiment-long", shortest=words).load(tmp_path, None) for words in (0, 10))
+    assert judged.train.equals(every.train)
+    assert 0 < len(judged.test) < len(every.test)
+    for split in (judged.test, judged.validation):
+        assert split["text"].str.contains("and so on").all()
+    assert "400 words or more" in judged.note
+
+
+def test_the_nearer_texts_of_the_sample_are_first_in_half_of_them(tmp_path):
+    place("cail2019-scm-sample", tmp_path)
+    found = small("cail2019-scm-sample").load(tmp_path, None)
+    rows = [row for split in SPLITS for row in getattr(found, split).itertuples()]
+    assert 120 < sum(row.label == "one" for row in rows) < 180
+    assert all(re.match("被告", row.one if row.label == "one" else row.other) for row in rows)
+    assert sum(getattr(found, split)["text"].nunique() for split in SPLITS) == len(numbered(found.name)) / 3
+
+
+def test_parts_of_a_training_split_are_joined(tmp_path):
+    write(tmp_path / "glue/CoLA/train.tsv", "".join(f"gj04\t1\t\tSentence {n // 4}.\n" for n in range(400)))
+    write(tmp_path / "glue/CoLA/val.tsv", "gj04\t0\t*\tSentence bad.\n" * 3)
+    write(tmp_path / "glue/CoLA/dev.tsv", "gj04\t1\t\tGood.")
+    found = small("cola", rows=[403, 1]).load(tmp_path, None)
+    assert len(found.train) + len(found.validation) == 403
+    assert not {*found.train["text"]} & {*found.validation["text"]}
+    with pytest.raises(ValueError, match=r"train\.tsv: with val\.tsv it has 403 rows, expected 8,551; replace"):
+        load_data("cola", tmp_path)
+
+
+def test_training_files_of_translations_are_joined_and_empty_sentences_left_out(tmp_path):
+    for path in place("wmt14", tmp_path):
+        if path.name == "europarl-v7.de-en.de":
+            write(path, "\n" + path.read_text().partition("\n")[2])
+    found = small("wmt14").load(tmp_path, None)
+    assert tuple(found.describe().splits.values()) == (3 * ROWS - 1, ROWS, ROWS)
+    assert found.test["source"][0].startswith("newstest2014.en")
+
+
+def test_escapes_of_the_sample_are_undone(tmp_path):
+    for path in place("wmt14-sample", tmp_path):
+        write(path, f"{path.stem} &apos;s &quot; a &amp;lt; b &#91; ; &#124; &gt;\n")
+    found = small("wmt14-sample", rows=[1, 1, 1]).load(tmp_path, None)
+    assert found.train.iloc[0].tolist() == [f"{side}-train 's \" a &lt; b [ ; | >" for side in ("src", "tgt")]
+
+
+def test_a_copy_with_another_content_is_noted(tmp_path, monkeypatch):
+    place("qqp-part", tmp_path)
+    monkeypatch.setitem(CATALOG["data"]["qqp-part"], "rows", [300])
+    monkeypatch.setitem(DATA_SETS._items, "qqp-part", small("qqp-part"))
+    assert "This copy has another content than that of the committed results" in load_data("qqp-part", tmp_path).note
+
+
+REAL = {
+    "enwik8-4MB": ((3_600_000, 200_000, 200_000), "9f9ca3a41e2b", None),
+    "sst-2": ((60_722, 6_627, 872), "2b735236546b", "it 's a charming and often affecting journey ."),
+    "mrpc": ((3_654, 422, 1_725), "4f34ab2980ec", "PCCW's chief operating officer, Mike Butcher, and Alex Arena"),
+    "sts-b": ((5_231, 518, 1_500), "2377781e600d", "A man with a hard hat is dancing."),
+    "cola": ((7_735, 816, 1_043), "b7c817f83eac", "The sailors rode the breeze clear of the rocks."),
+    "rte": ((2_244, 246, 277), "479e03b56653", "Dana Reeve, the widow of the actor Christopher Reeve"),
+    "qnli-part": ((4_343, 628, 492), "ad344ac36107", None),
+    "qqp-part": ((18_877, 2_297, 2_322), "46fe8d71e3de", None),
+    "cail2019-scm-sample": ((391, 58, 51), "3c959d2e659f", None),
+    "multi30k": ((29_000, 1_014, 1_000), "270738cafd92", "A man in an orange hat starring at something."),
+    "multi30k-2017": ((29_000, 1_014, 1_000), "f07e19dbcef7", None),
+    "multi30k-2017-mscoco": ((29_000, 1_014, 461), "714e1c7558de", None),
+    "multi30k-2018": ((29_000, 1_014, 1_071), "39da9559780b", None),
+    "wmt14-sample": ((10_000, 3_000, 2_737), "e53cd4ab1fc5", "Orlando Bloom and Miranda Kerr still love each other"),
+    "newsgroups": ((10_258, 1_056, 7_532), "b616b12ca9ea", None),
+    "newsgroups-text": ((29_053_412, 1_614_078, 1_614_079), "d464a9271866", None),
+    "imdb-sentiment": ((22_560, 2_440, 25_000), "ae4129f6f32b", None),
+    "imdb-sentiment-long": ((22_560, 362, 3_147), "41d308bb14c9", None),
+    "imdb": (None, "1c4818dc5345", None),
+}
+SLOW = {"newsgroups": [pytest.mark.slow], "newsgroups-text": [pytest.mark.slow]}
+SLOW |= {name: [pytest.mark.slow, pytest.mark.full] for name in ("imdb-sentiment", "imdb-sentiment-long", "imdb")}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in REAL])
+def test_the_real_ones(real, name):
+    """Their content is that of the committed results, and no text is in two splits that were cut."""
+    found, (counts, sha256, first) = real(name), REAL[name]
+    assert found.sha256.startswith(sha256)
+    assert counts in (None, tuple(found.describe().splits.values()))
+    assert "another content" not in found.note
+    if isinstance(found, Corpus):
+        begins = found.documents() if found.documents else np.array([0])
+        assert len(begins) == {"imdb": 75_000, "newsgroups-text": 18_846}.get(name, 1)
+        content = np.frombuffer(whole(found), np.uint8)
+        assert all(content[begin - 2 : begin].tobytes() == b"\n\n" for begin in begins[1::500])
+        return
+    if first:
+        assert found.texts("test").iloc[:, 0].str.startswith(first).any()
+    if found.classes:
+        assert {*found.test["label"]} == {*found.classes}
+        kept = SPLITS if name.endswith("-part") else SPLITS[:2]
+        columns = ["text"] if found.kind == "triplet" else found.texts("test").columns
+        seen = [{*getattr(found, split)[list(columns)].to_numpy().ravel()} for split in kept]
+        assert not any(one & other for number, one in enumerate(seen) for other in seen[:number])
+    if name.startswith("imdb-sentiment"):
+        shared = {*found.train["text"], *found.validation["text"]} & {*found.test["text"]}
+        assert f" {len(shared)} reviews of the test split" in found.note

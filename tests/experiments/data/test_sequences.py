@@ -10,12 +10,9 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.data.associative_recall import POWER, AssociativeRecall
-from experiments.data.copying import FILLER, SEPARATOR, Copying
 from experiments.data.corpus import NOT_SCORED
-from experiments.data.induction import MARK, Induction
+from experiments.data.generated import FILLER, GROUPS, MARK, POWER, SEPARATOR, AssociativeRecall, Copying, Induction
 from experiments.data.registry import load_corpus
-from experiments.data.state_tracking import GROUPS
 from experiments.training import loop as train
 from experiments.training import steps
 from experiments.training.chosen_objective import make_objective

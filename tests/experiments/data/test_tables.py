@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from experiments.data.tables import Table, read_parallel
-from tests.experiments.data.made_up_files import write, write_zip
+from experiments.data.tables import Table
+from tests.experiments.data.made_up_files import write
 
 COLUMNS = {"sentence": "text", "label": "label"}
 
@@ -22,14 +22,10 @@ def test_columns_by_name_with_quotation_marks_as_they_are(tmp_path, name):
     assert frame.index.tolist() == [2, 3]
 
 
-def test_a_header_that_the_file_does_not_have_and_a_file_of_a_zip(tmp_path):
-    path = write_zip(tmp_path / "a.zip", {"x/a.tsv": "s\tone\t1\ns\ttwo\t0", "x/b.tsv": ""})
-    header = ("source", "sentence", "label")
-    frame = Table(path, "--data mine", "x/a.tsv").read(COLUMNS, header=header, rows=2)
+def test_a_header_that_the_file_does_not_have(tmp_path):
+    frame = read(tmp_path / "a.tsv", "s\tone\t1\ns\ttwo\t0", header=("source", "sentence", "label"))
     assert frame["text"].tolist() == ["one", "two"]
     assert frame.index.tolist() == [1, 2]
-    with pytest.raises(ValueError, match=r"a\.zip, x/b\.tsv: it is empty; replace or remove it"):
-        Table(path, "--data mine", "x/b.tsv").lines()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,6 @@ def test_a_header_that_the_file_does_not_have_and_a_file_of_a_zip(tmp_path):
         ("sentence\ttext\na\t1\n", "row 1: there is no column 'label', expected sentence, label"),
         (b"sentence\tlabel\na\t1\nb\xff\t1\n", "row 3: it is not UTF-8 (invalid start byte)"),
         (b"\xef\xbb\xbfsentence\tlabel\n\xe4\t1\n", "row 2: it is not UTF-8 (invalid continuation byte)"),
-        ("sentence\tlabel\na\t1\n", "it has 1 rows, expected 2"),
         ("", "it is empty"),
     ],
 )
@@ -49,7 +44,7 @@ def test_what_is_wrong_is_told_with_file_and_row(tmp_path, content, told):
     path = tmp_path / "a.tsv"
     place = re.escape(f"--data mine: {path}") + (": " if "row " not in told else ", ")
     with pytest.raises(ValueError, match=f"^{place}{re.escape(told)}; replace or remove it$") as caught:
-        read(path, content, rows=2)
+        read(path, content)
     assert "\n" not in str(caught.value)
 
 
@@ -63,7 +58,7 @@ def test_damaged_and_missing_files(tmp_path):
 
 def test_some_broken_rows_may_be_passed_over(tmp_path):
     content = "sentence\tlabel\na\t1\nb\nc\t0\n"
-    frame = read(tmp_path / "a.tsv", content, may_pass_over=1, rows=2)
+    frame = read(tmp_path / "a.tsv", content, may_pass_over=1)
     assert frame["text"].tolist() == ["a", "c"]
     assert frame.index.tolist() == [2, 4]
     with pytest.raises(ValueError, match="row 3: 1 column"):
@@ -81,15 +76,3 @@ def test_labels_and_scores(tmp_path):
         frame = read(tmp_path / "a.tsv", f"sentence\tlabel\na\t1\nb\t{wrong}\n")
         with pytest.raises(ValueError, match=rf"row 3: the score is '{wrong}', expected a number from 0 to 5; replace"):
             good.scores(frame["label"], 5.0)
-
-
-def test_parallel_texts(tmp_path):
-    english = Table(write(tmp_path / "a.en.gz", "One.\u2028\n\nThree.\n"), "--data mine")
-    german = Table(write(tmp_path / "a.de", "Eins.\nZwei.\nDrei."), "--data mine")
-    frame = read_parallel(english, german, rows=3)
-    assert frame.to_numpy().tolist() == [["One.\u2028", "Eins."], ["Three.", "Drei."]]
-    with pytest.raises(ValueError, match=r"a\.en\.gz: it has 3 lines, expected 4; replace"):
-        read_parallel(english, german, rows=4)
-    shorter = Table(write(tmp_path / "b.de", "Eins.\nZwei.\n"), "--data mine")
-    with pytest.raises(ValueError, match=r"b\.de: it has 2 lines, and .*a\.en\.gz 3; they must be equal; replace"):
-        read_parallel(english, shorter)

@@ -211,6 +211,7 @@ def rebuild(root):
         (directory / f"{stem}.svg").touch()
         with plots.style():
             figures[stem] = make()
+        return figures[stem] is not None
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "save_figure", keep)

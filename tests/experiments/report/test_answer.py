@@ -131,12 +131,6 @@ def test_what_is_added_is_told_beside_what_it_is_added_to():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_of_nothing_measured_no_sentence_is_begun(name, tmp_path):
-    empty = pd.DataFrame(columns=["variant", "metric", "n", "mean", "low", "high", "std"])
-    assert resolve(STUDIES[name].answer or answer)(Findings(make_record(experiment=name), empty, {}, tmp_path)) == ""
-
-
-@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.answer])
 def test_an_answer_needs_no_part_of_the_study_but_what_was_run(make_comparison, tmp_path, name):
     """A comparison of two variants, whatever the study asks."""
     root = make_comparison(tmp_path / "convergence", f"{NONE},{AFTER}", experiment=name)

@@ -10,6 +10,11 @@ from experiments.analysis.references import declared_claims
 from experiments.analysis.statistics import summarise
 from experiments.analysis.verdicts import evaluate
 from experiments.records.record import read_comparison
+from experiments.show.entries import entries_of
+from experiments.show.keys import shown_of
+from experiments.show.rows import Rows
+from experiments.show.words import headline
+from experiments.study import Study
 
 
 @pytest.fixture
@@ -43,7 +48,20 @@ def verdicts(study, *comparison):
     return {key: row.verdict for key, row in judged(study, *comparison).items()}
 
 
+def rows_of(study, root, comparison, curves):
+    """What the report of a study is made of."""
+    claims = judged(study, root, comparison, curves).values()
+    return Rows(root, study, comparison, curves, summarise(root, comparison, curves), claims)
+
+
+def headline_of(study, *opened):
+    return headline(rows_of(study, *opened), shown_of(study))
+
+
 def drawn(figures, output, root, comparison, curves):
     """The entries of its report, and the stems of its figures."""
-    entries = figures(root, output, comparison, curves, summarise(root, comparison, curves))
+    if isinstance(figures, Study):
+        entries = entries_of(rows_of(figures, root, comparison, curves), output)
+    else:
+        entries = figures(root, output, comparison, curves, summarise(root, comparison, curves))
     return entries, {path.stem for path in (output / "figures").glob("*.png")}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from experiments import load
 from experiments.analysis.statistics import summarise
 from experiments.cli import main
-from experiments.data import late_verdicts
+from experiments.data.registry import load_data
 from experiments.presets import get_preset
 from experiments.report.answer import Findings
 from experiments.studies.answers import ANSWERS
@@ -60,7 +60,7 @@ def test_the_classifier_says_in_python_what_it_said_in_training(fine_tuned):
     run = load(out).run("softmax-rope")
     answers = ANSWERS.read(out)
     assert answers is not None
-    texts = late_verdicts.load().texts("test").iloc[:, 0].iloc[answers["number"]]
+    texts = load_data("late-verdicts").texts("test").iloc[:, 0].iloc[answers["number"]]
     assert run.classify(texts.tolist()) == answers["said"].tolist()
     assert run.classify(texts.iloc[0]) == answers["said"].tolist()[:1]
     assert {*answers["said"]} <= {*load(out).record.objective.classes}

@@ -7,19 +7,15 @@ import pandas as pd
 import pytest
 
 from experiments import load
-from experiments.analysis.statistics import summarise
 from experiments.cli import main
 from experiments.commands import run_training
 from experiments.records.schema import NEXT_BYTE
-from experiments.report.answer import Findings
-from experiments.studies.decay.figures import uniform_weight
-from experiments.studies.mlm.answer import answer
-from experiments.studies.mlm.figures import figures
+from experiments.studies.decay.rows import uniform_weight
 from experiments.studies.registry import STUDIES
 from experiments.training.text_tokens import TextTokenizer
 from linear_rope.heads import MaskedLM
 
-from .conftest import drawn, judged, opened, verdicts
+from .conftest import drawn, headline_of, opened, verdicts
 
 STUDY = STUDIES["mlm"]
 GATED = "elu+1-rope-after@decay=gate@local_conv=4"
@@ -83,29 +79,24 @@ def test_the_other_way_round_it_is_not_supported(found):
     assert said["softmax-rope-learned-loss"] == said["softmax-rope-curve"] == "not supported"
 
 
-def test_the_answer_is_about_learned_positions_first(found):
-    root, comparison, curves = found()
-    rows = judged(STUDY, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said == (
-        "With RoPE softmax attention ends at 6.00 nats per masked token, 0.50 below learned positions. "
-        "Elu+1 with RoPE after its feature map ends 0.40 above softmax attention; "
-        "with a fixed decay 0.10 below it; with a gate and a local convolution 0.10 below it."
+def test_the_headline_is_about_learned_positions_first(found):
+    assert headline_of(STUDY, *found()) == (
+        "With RoPE softmax attention ends at 6.000 [5.995, 6.005] nats per masked token; minus learned positions that "
+        "is -0.500 [-0.500, -0.500] (RoPE lower). Elu+1 with RoPE after its map and a fixed decay, minus softmax "
+        "attention with RoPE, is -0.100 [-0.109, -0.091] (elu+1 lower). With a gate and a local convolution it is "
+        "-0.100 [-0.109, -0.091] (elu+1 lower)."
     )
 
 
 def test_what_is_not_beyond_doubt_is_said(found):
-    root, comparison, curves = found(ENDS | {"softmax-rope": 5.4005, "elu+1-rope-after": 5.401})
-    rows = judged(STUDY, root, comparison, curves)
-    said = answer(Findings(comparison, summarise(root, comparison, curves), rows, root))
-    assert said.count(", not beyond doubt") == 3, said
-    assert "below learned positions. " in said
+    said = headline_of(STUDY, *found(ENDS | {"softmax-rope": 5.4005}))
+    assert said.count("elu+1 lower") == 0, said
 
 
 def test_figures(found, tmp_path):
     root, comparison, curves = found()
-    _, stems = drawn(figures, tmp_path / "output", root, comparison, curves)
-    assert {"validation", "final-loss", "training"} <= stems
+    _, stems = drawn(STUDY, tmp_path / "output", root, comparison, curves)
+    assert stems == {"validation", "final-loss", "training"}
 
 
 def test_equal_weights_on_all_keys_are_those_of_an_encoder(found):

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from experiments import compare
 from experiments.cli import main
 from experiments.config import Config
-from experiments.data import stdlib
 from experiments.data.corpus import NOT_SCORED, begin_after, corpus_of_text
+from experiments.data.registry import load_corpus
+from experiments.data.texts import source_files
 from experiments.training.chosen_objective import make_objective
 from experiments.training.objectives import NextByteOfDocuments
 from linear_rope import CausalLM, ModelConfig
@@ -56,7 +57,7 @@ def test_the_loss_is_that_of_documents_alone():
 
 
 def test_documents_of_the_standard_library_are_its_files():
-    corpus, files = stdlib.load(None, None), stdlib.source_files(stdlib.SOURCES)
+    corpus, files = load_corpus("stdlib"), source_files()
     content = np.concatenate([corpus.train, corpus.validation, corpus.test])
     begins = corpus.documents()
     assert len(begins) == len(files)

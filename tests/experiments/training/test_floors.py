@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from experiments.config import Config
-from experiments.data import associative_recall, copying, state_tracking
 from experiments.data.corpus import corpus_of_text
 from experiments.data.examples import NEARER, examples_of
+from experiments.data.registry import load_corpus
 from experiments.records.schema import Floor
 from experiments.training.chosen_objective import make_objective
 from experiments.training.loop import evaluate
@@ -211,12 +211,8 @@ def test_the_floors_of_a_translation_are_frequencies_the_text_itself_and_word_by
     assert floors["word by word"] == pytest.approx(100)
 
 
-@pytest.mark.parametrize(
-    ("data_set", "kinds"),
-    [(associative_recall.DATA_SETS[0], 32), (copying.DATA_SETS[0], 10), (state_tracking.DATA_SETS[1], 6)],
-    ids=lambda each: getattr(each, "name", each),
-)
-def test_the_floor_of_generated_sequences_is_a_guess_among_all_answers(data_set, kinds):
-    corpus = data_set.load(None, None)
+@pytest.mark.parametrize(("name", "kinds"), [("recall-64", 32), ("copying-32", 10), ("s3-16", 6)])
+def test_the_floor_of_generated_sequences_is_a_guess_among_all_answers(name, kinds):
+    corpus = load_corpus(name)
     objective = make_objective(corpus, Config(context=corpus.sequences.length))
     assert by_name(objective) == {"guessing": 1 / kinds}

@@ -14,7 +14,8 @@ from experiments.data.corpus import NOT_SCORED, corpus_of_text
 from experiments.presets import get_preset
 from experiments.training.loop import RunFailed, RunStopped, train_run
 from experiments.training.objectives import NextByte
-from experiments.training.processes import ALONE, check_can_shard, connect
+from experiments.training.processes import ALONE, Connected, check_can_shard, connect
+from experiments.training.sharded import Sharded
 from experiments.variants import VARIANTS
 from tests.made_up import repeated_rows
 
@@ -69,7 +70,7 @@ def train(directory, config, processes=ALONE, stop_after=None):
 
 def train_share(group, directories, config, stop_after=None, shard=False):
     """As one of four processes. Only the first is asked to stop."""
-    processes = connect(CPU, 1, shard)
+    processes = connect(CPU, 1, Sharded if shard else Connected)
     first = processes.rank == 0
     return train(Path(directories[processes.rank]), config, processes, stop_after if first else None)
 

@@ -193,6 +193,39 @@ def test_label_smoothing_is_for_translations(next_byte):
         make_objective(text, Config(context=32, label_smoothing=0.1))
 
 
+@pytest.mark.parametrize(
+    ("language", "tokenizer", "said", "wanted"),
+    [
+        ("zh", "zh", "我今天喜欢吃红色的苹果和梨。", "我今天喜欢吃绿色的苹果和梨。"),
+        ("ja", "char", "私は今日赤いりんごを食べます。", "私は今日青いりんごを食べます。"),
+        ("de", "13a", "Ich esse heute gern rote Äpfel und Birnen.", "Ich esse heute gern grüne Äpfel und Birnen."),
+        ("", "13a", "I like to eat a red apple and a pear.", "I like to eat a green apple and a pear."),
+    ],
+)
+def test_bleu_counts_characters_where_words_are_not_separated(language, tokenizer, said, wanted):
+    bleu, signature = corpus_bleu([said], [wanted], language)
+    assert 40 < bleu < 90
+    assert f"|tok:{tokenizer}|" in signature
+
+
+@pytest.mark.parametrize("language", ["", "zh", "ja"])
+def test_bleu_of_empty_lines(language):
+    line = "One more line of text. 我今天吃苹果。"
+    assert corpus_bleu(["", line], ["", line], language)[0] == pytest.approx(100)
+    assert 0 < corpus_bleu(["Too much is said.", line], ["", line], language)[0] < 100
+    assert corpus_bleu(["", ""], ["", line], language)[0] == 0
+
+
+def test_the_floors_are_told_the_language(monkeypatch):
+    examples = dataclasses.replace(pairs(), language="zh")
+    seen = []
+    monkeypatch.setattr(
+        translation, "corpus_bleu", lambda said, wanted, language: (seen.append(language), (0.0, ""))[1]
+    )
+    make_objective(examples, CONFIG).floors(CONFIG)
+    assert set(seen) == {"zh"}
+
+
 def test_without_sacrebleu_it_is_refused_at_the_beginning(monkeypatch):
     there = importlib.import_module
 

@@ -1,13 +1,11 @@
 """Feature maps by name: what is built in, what installed packages add, and what a wrong name is answered with."""
 
-from importlib.metadata import EntryPoint
-
 import pytest
 import torch
 
-from linear_rope import FavorPlus, FeatureMap, LinearRoPEAttention, ModelConfig, entry_points
+from linear_rope import FavorPlus, FeatureMap, LinearRoPEAttention, ModelConfig
 from linear_rope.features import FEATURE_MAPS, RANDOM_MAPS, make_feature_map
-from tests.linear_rope.tensors import assert_refused
+from tests.linear_rope.tensors import assert_refused, install
 
 GROUP = "linear_rope.feature_maps"
 
@@ -24,20 +22,7 @@ INSTALLED = {
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Entry points of installed packages; returns the groups that were asked for."""
-    asked = []
-
-    def found(*, group: str) -> list[EntryPoint]:
-        asked.append(group)
-        return [EntryPoint(name, f"package:{name}", group) for name in INSTALLED]
-
-    def load(self: EntryPoint) -> object:
-        if INSTALLED[self.name] is None:
-            raise ImportError("there is no nowhere")
-        return INSTALLED[self.name]
-
-    monkeypatch.setattr(entry_points, "entry_points", found)
-    monkeypatch.setattr(EntryPoint, "load", load)
-    return asked
+    return install(monkeypatch, FEATURE_MAPS, INSTALLED)
 
 
 @pytest.mark.parametrize("name", FEATURE_MAPS)
@@ -70,7 +55,7 @@ def test_a_function_that_names_seed_is_given_it(installed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("favor", {}, ["'favor'", "did you mean 'favor+'?", "'elu+1'", "'squared'", "a FeatureMap"]),
+        ("favor", {}, ["feature_map 'favor'", "did you mean 'favor+'?", "elu+1", "squared", "a FeatureMap"]),
         ("broken", {}, ["'broken'", "there is no nowhere"]),
         ("not a map", {}, ["'not a map'", "str", "FeatureMap"]),
         ("squared", {"redraw_every": 5}, ["redraw_every is 5", "leave it out"]),

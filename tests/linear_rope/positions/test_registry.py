@@ -1,15 +1,12 @@
 """Position encodings by name: built in, an installed package's, and what is none."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from linear_rope import CausalLM, ModelConfig, entry_points
+from linear_rope import CausalLM, ModelConfig
 from linear_rope.positions import POSITIONS, BlockPositions, EmbeddingPositions, InAttention
-from tests.linear_rope.tensors import assert_refused
+from tests.linear_rope.tensors import assert_refused, install
 
 
 class Louder(EmbeddingPositions):
@@ -41,15 +38,7 @@ ROPE_OF_ONE_S_OWN = InAttention({"rope": "before", "rope_base": 500.0})
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a package had them."""
     found = {"louder": Louder, "constant": Constant, "rope-500": ROPE_OF_ONE_S_OWN, "wrong": int}
-
-    def points(group: str) -> list[Any]:
-        return [
-            SimpleNamespace(name=name, value=f"there:{name}", load=lambda value=value: value)
-            for name, value in found.items()
-            if group == "linear_rope.positions"
-        ]
-
-    monkeypatch.setattr(entry_points, "entry_points", points)
+    install(monkeypatch, POSITIONS, found)
 
 
 @pytest.mark.usefixtures("installed")
@@ -66,7 +55,7 @@ def test_a_package_s_encoding_is_named_in_the_configuration(position: str, atten
 @pytest.mark.usefixtures("installed")
 def test_what_is_no_encoding_is_refused_and_a_wrong_name_lists_all() -> None:
     assert_refused(lambda: ModelConfig(position="wrong"), ["position is 'wrong'", "int", "give an InAttention"])
-    assert_refused(lambda: ModelConfig(position="loud"), ["did you mean 'louder'", "'shaw'", "'rope-before'"])
+    assert_refused(lambda: ModelConfig(position="loud"), ["did you mean 'louder'", "shaw", "rope-before"])
     with pytest.raises(ValueError, match="rope_scaling"):
         ModelConfig(position="louder", rope_scaling=2.0)  # type: ignore[arg-type]
 

@@ -1,0 +1,198 @@
+"""The keys of study.toml that say what is shown. An unknown key or a wrong type is an error that names it."""
+
+from collections.abc import Mapping
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from experiments.study import Study, read_toml
+
+Scale = Literal["linear", "log", "symlog"]
+Where = dict[str, Any]
+"""column = value, or a list of values; a column of the rows, or a fact of their variants"""
+
+
+class Key(Struct, forbid_unknown_fields=True):
+    """What all entries have in common: nothing but the keys they name."""
+
+
+class Pair(Key, kw_only=True):
+    """A difference of two variants, ``a`` minus ``b``."""
+
+    a: str
+    b: str
+    name: str
+    """what a legend or a row calls it"""
+
+
+class Quantity(Key, kw_only=True):
+    """A value of each variant and seed, and maybe at places along an axis; a table ``[quantities.NAME]``."""
+
+    label: str = ""
+    """what axes and heads call it"""
+    source: str = "values"
+    """"values": one of each finished run; "runs": all that training recorded, by step; else ``module:function`` that
+    reads a table from the directory of a comparison, or gives None"""
+    column: str = "value"
+    """that has the values"""
+    where: Where = {}
+    """the rows that count"""
+    without: Where = {}
+    """the rows that do not"""
+    minus: str = ""
+    """subtract this variant, or each variant's own "baseline", seed by seed"""
+    pairs: list[Pair] = []
+    """these differences, seed by seed; their names are in the column "pair" """
+    format: str = ".3f"
+    """of a number, as in Python"""
+    scale: Scale = "linear"
+    """of its axis"""
+    linthresh: float = 1e-3
+    """up to where a "symlog" axis is linear"""
+    least: float | None = None
+    """where its axis begins"""
+    limits: tuple[float, float] = (-inf, inf)
+    """where intervals are cut, as an accuracy's at 0 and 1"""
+    spread: Literal["interval", "quartiles", "range", "columns"] = "interval"
+    """mean with 95 % interval over seeds, median with quartiles, mean with least and largest, or the columns low and
+    high that its source has"""
+    mean: Literal["arithmetic", "geometric"] = "arithmetic"
+    factor: float = 1.0
+    """all values times this"""
+
+
+class Entry(Key, kw_only=True):
+    """What figures and tables have in common."""
+
+    title: str
+    caption: str
+    like: str = ""
+    """the entry of common.toml with this name has all keys that are not given here"""
+    when: Where = {}
+    """words (rows.py) and the values they have to have; else the entry is left out"""
+    uses_data: bool = True
+    """whether it shows something of the comparison's data; what is to know of them stands above all figures then"""
+
+
+class Figure(Entry, kw_only=True):
+    """A picture; a table ``[[figures]]``."""
+
+    stem: str
+    """its file name without suffix"""
+    kind: str = "lines"
+    """"lines" along an axis, "dots" with intervals, a row each, or ``module:function`` that draws it from ``Rows``"""
+    quantity: str | list[str] = []
+    """a name, or several: each then has a row of panels (lines) or a panel (dots)"""
+    beneath: str = ""
+    """a quantity that is drawn as thin lines with the same colours: what is expected"""
+    note: str = ""
+    """behind the name of the data, above the panels"""
+    each: str = ""
+    """column: a picture for each of its values; {each} in its words"""
+    panel: str = ""
+    """column: a panel for each of its values"""
+    row: str = ""
+    """column: a row of panels for each of its values"""
+    line: str = "variant"
+    """column: a line, or a row of dots, for each of its values"""
+    spread: Literal["seeds", "range", "interval", "marks", "none"] = "seeds"
+    """beside the mean: a thin line or dot for each seed, a band from least to largest, a 95 % interval, or that without
+    a line between the means"""
+    baseline: str = ""
+    """this variant is shown in every panel: a dashed line at its mean (dots), a thin grey line (lines)"""
+    order: Literal["given", "value"] = "given"
+    """of the rows of dots"""
+    group: str = ""
+    """column: a gap between the rows of dots with different values"""
+    zero: bool = False
+    """a line at 0"""
+    y_mark: float | str = ""
+    """a dotted horizontal line there"""
+    y_mark_name: str = ""
+    x: str = ""
+    """column of the horizontal axis (lines)"""
+    x_label: str = ""
+    x_scale: Scale = "linear"
+    x_ticks: Literal["", "values", "engineering"] = ""
+    """a tick at each value, as numbers or as 1 M; else as matplotlib likes"""
+    x_from: float = 0.0
+    """share of the axis that is left out at its beginning"""
+    x_bins: int = 0
+    """means over so many ranges: equal ones on a linear axis, else growing by a fixed factor"""
+    x_mark: float | str = ""
+    """a dotted vertical line there"""
+    y_from: float = 0.0
+    """share of the horizontal axis whose values do not set the vertical range"""
+    y_share: Literal["all", "row", "column"] = "all"
+    """panels with one vertical axis"""
+    names: Literal["ends", "legend"] = "ends"
+    """lines are named at their ends, or in one legend below the figure"""
+    columns: int = 4
+    """panels side by side, at most"""
+    size: tuple[float, float] = (3.1, 3.1)
+    """inches of a panel"""
+
+
+class Table(Entry, kw_only=True):
+    """Rows of numbers; a table ``[[tables]]``."""
+
+    make: str = ""
+    """``module:function`` that makes it from ``Rows``, or gives None; the other keys are of no use then"""
+    quantity: str | list[str] = []
+    """a name, or several: each then has a column"""
+    rows: tuple[str, ...] = ("variant",)
+    """columns whose values together name a row"""
+    column: str = ""
+    """column whose values head the table's columns"""
+    column_format: str = ""
+    """of a value in the head"""
+    interval: bool = True
+    """mean [low, high], or the mean alone"""
+    count: bool = False
+    """a column n with the number of seeds"""
+    where: Where = {}
+    """the rows that are shown"""
+
+
+class Sentence(Key, kw_only=True):
+    """A part of the headline; a table ``[[headline]]``. It drops out if a number in it is not there."""
+
+    text: str
+    who: str = "the first"
+    """what the verdict calls the first variant of a difference"""
+    when: Where = {}
+
+
+class Shown(Key, kw_only=True):
+    """What a study shows."""
+
+    quantities: dict[str, Quantity] = {}
+    headline: list[Sentence] = []
+    figures: list[Figure] = []
+    tables: list[Table] = []
+
+
+@cache
+def shown_of(study: Study) -> Shown:
+    """Raises ValueError that names the study and the key if one of its entries is not as it should be."""
+    common = read_toml(Path(__file__).with_name("common.toml"))
+    figures = study.figures if isinstance(study.figures, list | tuple) else ()
+    try:
+        entries = {
+            "quantities": common["quantities"] | dict(study.quantities),
+            "headline": study.headline,
+            "figures": [{"stem": each.get("like")} | _filled(each, common["figures"]) for each in figures],
+            "tables": [_filled(each, common["tables"]) for each in study.tables],
+        }
+        return msgspec.convert(entries, Shown)
+    except (msgspec.ValidationError, KeyError) as error:
+        raise ValueError(f"study {study.name}: {error}") from error
+
+
+def _filled(entry: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry with the keys of the common one that it is like."""
+    return {**common[entry["like"]], **entry} if "like" in entry else {**entry}

@@ -1,0 +1,182 @@
+"""The tidy rows of a comparison: a value a row, with the facts of its variant; selected, subtracted and summarised."""
+
+import pkgutil
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.analysis.statistics import estimates, finished_values
+from experiments.analysis.verdicts import Row
+from experiments.figures.curves import failures, finished_seeds, plotted
+from experiments.figures.settings import base_name, setting_label
+from experiments.records.schema import Comparison, Floor
+from experiments.show.keys import Quantity, Where
+from experiments.study import Study
+
+
+class Rows:
+    """All that is shown of a comparison, by source."""
+
+    def __init__(
+        self,
+        root: Path,
+        study: Study,
+        comparison: Comparison,
+        curves: pd.DataFrame,
+        summary: pd.DataFrame,
+        claims: Iterable[Row] = (),
+    ) -> None:
+        self.root, self.study, self.comparison, self.curves, self.summary = root, study, comparison, curves, summary
+        self.claims = {row.claim.key: row for row in claims}
+        self.variants = {variant.name: variant for variant in comparison.variants}
+        self.finished, self.failures = finished_seeds(summary), failures(summary)
+
+    @cached_property
+    def facts(self) -> pd.DataFrame:
+        """A row per variant: what tells it apart, in columns that can be panels or lines."""
+        config = self.comparison.config
+        varied = sorted({name for variant in self.variants.values() for name in variant.settings})
+        return pd.DataFrame(
+            {
+                "variant": variant.name,
+                "place": place,
+                "kernel": variant.kernel,
+                "position": variant.position,
+                "base": base_name(variant),
+                "encoding": base_name(variant).removeprefix(f"{variant.kernel}-"),
+                "setting": setting_label(variant, self.comparison),
+                "without_length": without(variant.name, "context"),
+                **{name: variant.settings.get(name, config.get(name)) for name in varied},
+                "context": self.comparison.context_of(variant),
+            }
+            for place, variant in enumerate(self.variants.values())
+        )
+
+    @cached_property
+    def words(self) -> dict[str, Any]:
+        """What stands in braces in labels, captions and conditions.
+
+        The configuration, the words of the objective, and of what the curves of a split show ({train.quantity});
+        which settings the names of variants have ({settings}), and how many seeds there are.
+        """
+        comparison, objective = self.comparison, self.comparison.objective
+        said = {name: getattr(objective, name) for name in ("metric", "quantity", "unit", "better", "where_better")}
+        said |= {f"{split}_windows": number for split, number in comparison.evaluated_windows.items()}
+        said |= {split: plotted(self.curves, split, comparison) for split in ("train", "validation")}
+        said |= {"baseline": comparison.baseline_in_words, "number": len(comparison.seeds)}
+        said["Quantity"] = objective.quantity[:1].upper() + objective.quantity[1:]
+        said["classes"] = ", ".join(map(repr, objective.classes or ()))
+        said["settings"] = bool({part.partition("=")[0] for name in self.variants for part in name.split("@")[1:]})
+        if self.variants:
+            every = comparison.config["evaluate_every"]
+            said |= {"step": comparison.read_in(1), "between": comparison.read_in(every)}
+        return comparison.config | said
+
+    def filled(self, value: Any, **more: Any) -> Any:
+        """A text with its words and the constants of the study filled in; anything else as it is."""
+        return self.study.said(value, **self.words, **more) if isinstance(value, str) else value
+
+    def holds(self, condition: Where) -> bool:
+        """Whether words have the values that they have to have."""
+        return all(self.words.get(name) in _listed(wanted) for name, wanted in condition.items())
+
+    def floors_of(self, quantity: Quantity, steps: int | None = None) -> list[Floor]:
+        """Of what curves show of a split."""
+        split, metric = (self.filled(quantity.where.get(name, "")) for name in ("split", "metric"))
+        return self.comparison.floors_of(metric, split, steps) if quantity.source == "runs" and split else []
+
+    @cached_property
+    def _values(self) -> pd.DataFrame:
+        values = finished_values(self.root, self.comparison, self.curves)
+        return values if len(values) else pd.DataFrame(columns=["variant", "metric", "seed", "value"])
+
+    def _source(self, name: str) -> pd.DataFrame | None:
+        if name in ("values", "runs"):
+            return self._values if name == "values" else self.curves
+        found: pd.DataFrame | None = pkgutil.resolve_name(name)(self.root)
+        return found
+
+    def of(self, quantity: Quantity) -> pd.DataFrame:
+        """The rows of a quantity in the order of the variants, with their facts; none if its source is not there."""
+        rows = self._source(quantity.source)
+        if rows is None or rows.empty:
+            return pd.DataFrame(columns=["variant", "seed", "value"])
+        if quantity.column != "value":
+            rows = rows.assign(value=rows[quantity.column])
+        rows = self.chosen(self.chosen(rows, quantity.where), quantity.without, are=False)
+        rows = rows.dropna(axis="columns", how="all") if len(rows) else rows
+        rows = rows.assign(value=rows["value"] * quantity.factor)
+        if quantity.pairs:
+            parts = [paired(rows, each.a, each.b).assign(variant=each.a, pair=each.name) for each in quantity.pairs]
+            rows = pd.concat(parts)
+        elif quantity.minus:
+            rows = self._minus(rows, quantity.minus)
+        if "variant" not in rows:
+            return rows
+        # What is no variant, as "uniform attention", comes last and has no facts.
+        found = rows.merge(self.facts, on="variant", how="left", suffixes=("", "_of_variant"))
+        return found.sort_values("place", kind="stable")
+
+    def chosen(self, rows: pd.DataFrame, where: Mapping[str, Any], *, are: bool = True) -> pd.DataFrame:
+        """The rows that have (or not) these values, each in a column of theirs or a fact of their variants."""
+        for column, wanted in where.items():
+            allowed = [self.filled(each) for each in _listed(wanted)]
+            if column in rows:
+                have = rows[column].isin(allowed)
+            elif column in self.facts:
+                have = rows["variant"].isin(self.facts[self.facts[column].isin(allowed)]["variant"])
+            else:
+                raise ValueError(f"study {self.study.name}: where: there is no column {column!r}")
+            rows = rows[have if are else ~have]
+        return rows
+
+    def _minus(self, rows: pd.DataFrame, other: str) -> pd.DataFrame:
+        """Every variant minus another one, paired by seed and place; of the seeds at which the other is finished."""
+        parts = [rows[:0]]
+        for name, variant in self.variants.items():
+            base = self.comparison.baseline_of(variant) if other == "baseline" else other
+            if base != name:
+                whole = (rows["variant"] != base) | rows["seed"].isin(self.finished.get(base, set()))
+                parts.append(paired(rows[whole], name, base).assign(variant=name))
+        return pd.concat([part for part in parts if len(part)] or parts[:1])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def without(name: str, setting: str) -> str:
+    """The name of a variant without one of its settings."""
+    base, *settings = name.split("@")
+    return "@".join([base, *(each for each in settings if not each.startswith(f"{setting}="))])
+
+
+def paired(rows: pd.DataFrame, a: str, b: str) -> pd.DataFrame:
+    """Variant a minus variant b by everything else that the rows have: seed, step, length and so on."""
+    keys = [column for column in rows.columns if column not in ("variant", "value")]
+    values = rows.set_index(keys)["value"]
+    of_a, of_b = (values[(rows["variant"] == name).to_numpy()] for name in (a, b))
+    return (of_a - of_b).dropna().rename("value").reset_index()
+
+
+def summary(rows: pd.DataFrame, by: list[str], quantity: Quantity) -> pd.DataFrame:
+    """n, mean, low and high by these columns, in order of appearance, as the quantity says."""
+    if quantity.spread == "columns":
+        return rows[[*by, "value", "low", "high"]].rename(columns={"value": "mean"}).assign(n=1)
+    grouped = rows.groupby(by)["value"]
+    if quantity.spread == "quartiles":
+        quartiles = grouped.quantile(np.array([0.5, 0.25, 0.75])).unstack()
+        found = quartiles.set_axis(["mean", "low", "high"], axis=1).assign(n=grouped.size())
+    elif quantity.spread == "range":
+        found = grouped.agg(["size", "mean", "min", "max"]).set_axis(["n", "mean", "low", "high"], axis=1)
+    elif quantity.mean == "geometric":
+        found = estimates(rows.assign(value=np.log10(rows["value"].clip(lower=1e-30))), by, "value")
+        found[["mean", "low", "high"]] = 10 ** found[["mean", "low", "high"]]
+    else:
+        found = estimates(rows, by, "value")
+    found[["low", "high"]] = found[["low", "high"]].clip(*quantity.limits)
+    return rows[by].drop_duplicates().merge(found.rename_axis(by).reset_index(), on=by)

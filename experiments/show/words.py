@@ -1,0 +1,271 @@
+"""Numbers in words: how a value with its interval is written, what it decides, and the headline made of both."""
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from math import isfinite
+from typing import Any
+
+import pandas as pd
+
+from experiments.analysis.claims import Claim
+from experiments.analysis.verdicts import NOT_SUPPORTED, SUPPORTED, Row
+from experiments.records.schema import Comparison, VariantRecord
+from experiments.show.keys import Sentence, Shown
+from experiments.show.rows import Rows, summary
+
+KERNELS = {"softmax": "softmax attention", "favor+": "FAVOR+"}
+SIDES = {"before": "before its feature map", "after": "after its feature map"}
+"""by the end of a position's name"""
+ADDED: dict[str, dict[object, str]] = {
+    "decay": {
+        "fixed": "a fixed decay",
+        "gate": "a gate",
+        "alibi": "ALiBi's decay",
+        "retnet": "RetNet's decay",
+    },
+    "local_conv": {"any": "a local convolution"},
+    "short_conv": {"any": "a short convolution"},
+    "qk_norm": {"yes": "normalised queries and keys"},
+}
+"""settings that add something to a variant, and what a sentence calls it"""
+NAMES = {
+    "rope-before": "RoPE",
+    "rope-after": "RoPE",
+    "alibi": "ALiBi",
+    "shaw": "Shaw et al.'s relative positions",
+    "transformer-xl": "Transformer-XL's positions",
+    "t5": "T5's buckets",
+    "tupe": "TUPE",
+    "deberta": "DeBERTa's disentangled attention",
+    "huang": "Huang et al.'s relative positions",
+    "xpos": "xPos",
+    "complex": "complex-order embeddings",
+    "floater": "FLOATER",
+    "selective-before": "selective angles",
+    "selective-after": "selective angles",
+}
+"""of positions that are not called by their variant's word"""
+FIELD = re.compile(r"\{(\w+):([^}]+)\}")
+FIELDS = ("difference", "value", "mean", "size", "lowest", "highest", "count", "list")
+
+
+class Missing(Exception):
+    """A number that a sentence needs is not there."""
+
+
+def in_words(variant: VariantRecord) -> str:
+    """A variant as a sentence names it."""
+    kernel = KERNELS.get(variant.kernel, variant.kernel)
+    settings = [_setting_in_words(*each) for each in variant.settings.items() if each[0] != "learning_rate"]
+    if variant.name == variant.kernel:
+        return kernel
+    if variant.position == "none":
+        return f"{kernel} without positions{', with ' * bool(settings)}{listed(settings)}"
+    side = "" if variant.kernel == "softmax" else SIDES.get(variant.position.rpartition("-")[2], "")
+    words = NAMES.get(variant.position, f"{variant.position} positions")
+    return f"{kernel} with {listed([' '.join(filter(None, [words, side])), *settings])}"
+
+
+def _setting_in_words(setting: str, value: object) -> str:
+    named = ADDED.get(setting, {})
+    return named.get(value, named.get("any", f"{setting} {value}"))
+
+
+def listed(parts: Iterable[str]) -> str:
+    """a, b and c; nothing of nothing"""
+    *first, last = [*parts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def in_figures(value: float, comparison: Comparison) -> str:
+    """A value of the primary metric with its unit; accuracy and what is judged as it is in percent."""
+    unit = comparison.objective.unit
+    if comparison.objective.better == "lower":
+        return f"{value:.3g} {unit}"
+    share, of, what = unit.partition("share of ")
+    return f"{100 * value:.3g} % of {what}" if of and not share else f"{100 * value:.3g} % ({unit})"
+
+
+def with_interval(mean: float, low: float, high: float, pattern: str) -> str:
+    """mean [low, high]; without an interval the mean alone."""
+    return format(mean, pattern) if pd.isna(low) else f"{mean:{pattern}} [{low:{pattern}}, {high:{pattern}}]"
+
+
+def verdict(row: Row, who: str) -> str:
+    """What is known of a difference, one of four: from the interval, and only if the claim's own rule decides.
+
+    That rule is corrected for the number of claims; the interval alone would decide one in eight more.
+    """
+    found, most = row.estimate, beyond(row.claim)
+    if row.verdict not in (SUPPORTED, NOT_SUPPORTED) or not found.has_interval:
+        return "undecided"
+    if -most < found.low and found.high < most:
+        return f"no difference beyond {row.claim.show(most).lstrip('+')}"
+    return f"{who} lower" if found.high < 0 else f"{who} higher" if found.low > 0 else "undecided"
+
+
+def beyond(claim: Claim) -> float:
+    """The smallest difference that matters: the bound that the claim names, if that is not 0, or its margin."""
+    return max((abs(bound) for bound in claim.region if isfinite(bound) and bound != 0), default=claim.margin)
+
+
+def headline(rows: Rows, shown: Shown) -> str:
+    """All sentences whose numbers are there; if there are none, which variant is the best."""
+    words = Headline(rows, shown)
+    return " ".join(filter(None, map(words.sentence, shown.headline))) or best(rows)
+
+
+class Headline:
+    """Fills numbers into sentences: a method for each word that begins a field."""
+
+    def __init__(self, rows: Rows, shown: Shown) -> None:
+        self.rows, self.quantities = rows, shown.quantities
+        self.claims = {key: row for key, row in rows.claims.items() if row.estimate.n}
+
+    def sentence(self, sentence: Sentence) -> str:
+        """Empty if a number in it is missing."""
+        if not self.rows.holds(sentence.when):
+            return ""
+
+        def field(match: re.Match[str]) -> str:
+            if match[1] not in FIELDS:
+                raise ValueError(
+                    f"study {self.rows.study.name}: headline: {{{match[1]}:...}} is no field; give one of "
+                    f"{', '.join(FIELDS)}"
+                )
+            fill = getattr(self, f"_{match[1]}")
+            return str(fill(*match[2].split("/", 1), **({"who": sentence.who} if match[1] == "difference" else {})))
+
+        try:
+            said = FIELD.sub(field, sentence.text)
+        except Missing:
+            return ""
+        said = self.rows.filled(said)
+        return said[0].upper() + said[1:]
+
+    def _row(self, key: str) -> Row:
+        if key not in self.claims:
+            raise Missing(key)
+        return self.claims[key]
+
+    def _difference(self, key: str, who: str) -> str:
+        """{difference:CLAIM}: the value with its interval, and the verdict."""
+        row = self._row(key)
+        planned = len(self.rows.comparison.seeds)
+        few = f"{row.estimate.n} of {planned} seeds; " if row.unit == "seeds" and row.estimate.n < planned else ""
+        return f"{self._value(key)} ({few}{verdict(row, who)})"
+
+    def _estimate(self, name: str, variant: str | None) -> tuple[Any, str]:
+        """A claim's estimate, or a variant's of a quantity; and the format of its numbers."""
+        if variant is None:
+            return self._row(name).estimate, self._row(name).claim.pattern
+        found = [row for row in self._means(name).itertuples() if row.Index == variant]
+        if not found:
+            raise Missing(f"{name}/{variant}")
+        return found[0], self.quantities[name].format
+
+    def _value(self, name: str, variant: str | None = None) -> str:
+        """{value:CLAIM} or {value:QUANTITY/VARIANT}: the value with its interval."""
+        found, pattern = self._estimate(name, variant)
+        return with_interval(found.mean, found.low, found.high, pattern)
+
+    def _mean(self, name: str, variant: str | None = None) -> str:
+        """{mean:...}: the same without its interval."""
+        return self._value(name, variant).partition(" [")[0]
+
+    def _size(self, name: str, variant: str | None = None) -> str:
+        """{size:...}: that without its sign."""
+        return self._mean(name, variant).lstrip("+-")
+
+    def _extreme(self, name: str, kernel: str, sign: int) -> str:
+        kernels = {each: variant.kernel for each, variant in self.rows.variants.items()}
+        found = self._means(name)
+        mine = [each for each in found.index if kernel in ("", kernels[each])]
+        if kernel == "linear":
+            mine = [each for each in found.index if kernels[each] != "softmax"]
+        if not mine:
+            raise Missing(name)
+        best = (sign * found.loc[mine, "mean"]).idxmin()
+        return f"{in_words(self.rows.variants[str(best)])}, {self._value(name, str(best))}"
+
+    def _lowest(self, name: str, kernel: str = "") -> str:
+        """{lowest:QUANTITY} or {highest:QUANTITY/KERNEL}: the variant with the least or largest mean, and its value.
+
+        "linear" for a kernel is any but softmax attention.
+        """
+        return self._extreme(name, kernel, 1)
+
+    def _highest(self, name: str, kernel: str = "") -> str:
+        return self._extreme(name, kernel, -1)
+
+    def _count(self, pattern: str) -> str:
+        """{count:GLOB}: of the measured claims with such keys, how many are supported of how many."""
+        mine = [row for key, row in self.claims.items() if fnmatch(key, pattern)]
+        if not mine:
+            raise Missing(pattern)
+        return f"{sum(row.verdict == SUPPORTED for row in mine)} of {len(mine)}"
+
+    def _list(self, pattern: str) -> str:
+        """{list:*ENDING}: the variants of the supported claims whose keys end so."""
+        ending = pattern.removeprefix("*")
+        keys = [key for key, row in self.claims.items() if fnmatch(key, pattern) and row.verdict == SUPPORTED]
+        names = [name for name in (key.removesuffix(ending) for key in keys) if name in self.rows.variants]
+        if not names:
+            raise Missing(pattern)
+        return listed(in_words(self.rows.variants[name]) for name in names)
+
+    def _means(self, name: str) -> pd.DataFrame:
+        rows = self.rows.of(self.quantities[name])
+        return summary(rows, ["variant"], self.quantities[name]).set_index("variant") if len(rows) else rows
+
+
+def ranking(rows: Rows) -> dict[str, float]:
+    """The test figures of the variants with a finished run, the best first."""
+    objective = rows.comparison.objective
+    tested = rows.summary[(rows.summary["metric"] == f"test_{objective.metric}") & (rows.summary["n"] > 0)]
+    ordered = tested.sort_values("mean", ascending=objective.better == "lower", kind="stable")
+    return dict(zip(ordered["variant"], ordered["mean"].astype(float), strict=True))
+
+
+def best(rows: Rows) -> str:
+    """Which variant ends best, and how far behind the best of the other kind of attention is."""
+    comparison, means = rows.comparison, ranking(rows)
+    if not means:
+        return ""
+    first, *rest = (rows.variants[name] for name in means)
+    better, worst = ("lowest", "highest") if comparison.objective.better == "lower" else ("highest", "lowest")
+    nearest = next((each for each in rest if (each.kernel == "softmax") != (first.kernel == "softmax")), None)
+    said = f"{in_words(first)} ends {better}, at {in_figures(means[first.name], comparison)}"
+    if nearest is not None:
+        kind = "softmax variant" if nearest.kernel == "softmax" else "linear variant"
+        said += f"; the best {kind}, {in_words(nearest)}, has {in_figures(means[nearest.name], comparison)}"
+    elif rest:
+        said += f", {in_words(rest[-1])} {worst} ({means[rest[-1].name]:.3g})"
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def setting(comparison: Comparison, measured: str = "") -> str:
+    """The data, models and seeds behind the numbers, on one line; ``measured`` is ``Study.measured``."""
+    if not comparison.variants:
+        machine = comparison.machine
+        device = machine.get("device", "cpu")
+        return f"Preset {comparison.preset}, measured on {machine.get('cpu', 'a CPU') if device == 'cpu' else device}."
+    config, seeds, layers = comparison.config, len(comparison.seeds), comparison.config.get("layers", "?")
+    read = f"{_round(config['steps'] * comparison.tokens_per_step)} tokens of training"
+    if any(data.unit == "examples" for data in comparison.data):
+        read = f"{comparison.read_in(config['steps'])} read in training"
+    words = [
+        f"{measured or f'Test {comparison.objective.quantity}'} on {listed(data.called for data in comparison.data)}",
+        "one seed, which says little" if seeds == 1 else f"{seeds} seeds",
+        read,
+        f"models of {layers} layer{'s' * (layers != 1)} and width {config.get('dim', '?')}",
+    ]
+    intervals = "; differences are paired by seed, with 95 % intervals" if seeds > 2 and not measured else ""
+    return f"{', '.join(words)}{intervals}."
+
+
+def _round(number: float) -> str:
+    if number < 1e6:
+        return f"{number:,.0f}"
+    return f"{number / 1e6:.2g} million" if number < 1e7 else f"{number / 1e6:,.0f} million"

@@ -1,0 +1,59 @@
+"""Figures look alike whatever a user's matplotlibrc says, and a PNG has the colours that were drawn."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from experiments.figures.colours import colour
+from experiments.figures.style import save_figure
+
+DRAW = """
+import sys
+from pathlib import Path
+from matplotlib.figure import Figure
+from experiments.figures.style import save_figure
+
+def make():
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([1, 2], label="a_b")
+    figure.axes[0].set_title("favor+ & $x$")
+    return figure
+
+save_figure(make, Path(sys.argv[1]), "figure")
+"""
+USERS = (
+    "text.usetex: True\nbackend: TkAgg\nfont.size: 30\naxes.facecolor: black\nlines.linewidth: 9\nsvg.fonttype: none\n"
+)
+
+
+def test_a_users_matplotlibrc_changes_nothing(tmp_path):
+    (tmp_path / "matplotlibrc").write_text(USERS)
+    made = []
+    for name, changed in (("plain", {}), ("users", {"MATPLOTLIBRC": str(tmp_path)})):
+        environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path / "none"), **changed}
+        subprocess.run([sys.executable, "-c", DRAW, tmp_path / name], check=True, env=environment)
+        made.append([(tmp_path / name / f"figure.{kind}").read_bytes() for kind in ("png", "svg")])
+    assert made[0] == made[1]
+
+
+def test_a_png_keeps_every_colour_apart(tmp_path):
+    kernels = ("relu", "elu+1", "favor+", "softmax", "retention", "delta", "taylor", "hedgehog")
+    colours = [colour(kernel, position) for kernel in kernels for position in ("none", "rope-before", "rope-after")]
+
+    def make():
+        figure = Figure(figsize=(4, 4))
+        axes = figure.subplots()
+        for place, each in enumerate(colours):
+            axes.plot([0, 1], [3 * place, 3 * place], color=each, linewidth=2)
+        axes.imshow(np.random.default_rng(0).random((64, 64, 3)), extent=(0, 1, -40, -1), aspect="auto")
+        axes.set_ylim(-40, 75)
+        return figure
+
+    save_figure(make, tmp_path, "figure")
+    with Image.open(tmp_path / "figure.png") as image:
+        found = {"#{:02x}{:02x}{:02x}".format(*each) for _, each in image.convert("RGB").getcolors(1 << 24)}
+    assert set(colours) <= found

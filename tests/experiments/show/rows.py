@@ -1,0 +1,7 @@
+"""Rows of made-up comparisons."""
+
+from experiments.report.evidence import read_evidence
+
+
+def rows_of(root, study):
+    return read_evidence(root, study).shown

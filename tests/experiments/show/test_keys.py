@@ -1,0 +1,34 @@
+"""What a study says is checked when it is read."""
+
+import dataclasses
+
+import pytest
+
+from experiments.show.keys import shown_of
+from experiments.studies.registry import STUDIES
+
+AS_DATA = [study for study in STUDIES.values() if not isinstance(study.figures, str)]
+
+
+@pytest.mark.parametrize("study", AS_DATA, ids=lambda study: study.name)
+def test_every_study_has_known_keys_only_and_quantities_that_there_are(study):
+    shown = shown_of(study)
+    for entry in (*shown.figures, *shown.tables):
+        names = [entry.quantity] if isinstance(entry.quantity, str) else entry.quantity
+        assert {*names} <= {*shown.quantities}
+    assert not study.main_figure or study.main_figure in {figure.stem for figure in shown.figures}
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"figures": [{"like": "validation", "colour": "red"}]}, r"study mlm: .*unknown field `colour`.*figures\[0\]"),
+        ({"figures": [{"like": "no-such"}]}, "study mlm: 'no-such'"),
+        ({"figures": [{"stem": "a", "title": "b"}]}, r"missing required field `caption`.*figures\[0\]"),
+        ({"quantities": {"a": {"format": 3}}}, r"Expected `str`, got `int`.*quantities"),
+        ({"headline": [{"text": "a", "whom": "b"}]}, r"unknown field `whom`.*headline\[0\]"),
+    ],
+)
+def test_what_is_wrong_is_named(other, message):
+    with pytest.raises(ValueError, match=message):
+        shown_of(dataclasses.replace(STUDIES["mlm"], **other))

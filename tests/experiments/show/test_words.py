@@ -1,0 +1,78 @@
+"""What numbers are said to decide, and the sentences they stand in."""
+
+import re
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+
+from experiments.analysis.statistics import Estimate
+from experiments.analysis.verdicts import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED
+from experiments.show.keys import Quantity, Sentence, Shown
+from experiments.show.words import headline, verdict, with_interval
+from experiments.studies.registry import STUDIES
+from tests.experiments.show.rows import rows_of
+
+LOSS = {"loss": Quantity(label="loss", where={"metric": "test_{metric}"})}
+
+
+def judged(low, high, said, region=(-inf, 0.0)):
+    claim = SimpleNamespace(region=region, margin=0.02, show="{:+.3f}".format)
+    return SimpleNamespace(claim=claim, estimate=Estimate(3, (low + high) / 2, low, high, 0.1), verdict=said)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (judged(-0.3, -0.1, SUPPORTED), "elu+1 lower"),
+        (judged(0.1, 0.3, NOT_SUPPORTED), "elu+1 higher"),
+        (judged(-0.01, 0.01, NOT_SUPPORTED), "no difference beyond 0.020"),
+        (judged(-0.04, 0.01, SUPPORTED, (-inf, 0.05)), "no difference beyond 0.050"),
+        (judged(-0.3, -0.1, INCONCLUSIVE), "undecided"),  # its interval alone would decide: Holm's correction does not
+        (judged(-0.1, 0.3, NOT_SUPPORTED), "undecided"),
+    ],
+)
+def test_a_verdict_needs_the_interval_and_the_corrected_rule(row, told):
+    assert verdict(row, "elu+1") == told
+
+
+def test_below_three_seeds_there_is_no_interval_and_no_verdict():
+    row = judged(0, 0, NOT_SUPPORTED)
+    row.estimate = Estimate(2, -1.0, std=0.1)
+    assert verdict(row, "elu+1") == "undecided"
+    assert with_interval(1.0, float("nan"), float("nan"), ".2f") == "1.00"
+
+
+@pytest.fixture
+def said(make_comparison, tmp_path):
+    """The headline of some sentences about three variants."""
+    root = make_comparison(tmp_path / "made-up", "softmax-none,softmax-rope,elu+1-none")
+    rows = rows_of(root, STUDIES["convergence"])
+    return lambda *sentences: headline(
+        rows, Shown(quantities=LOSS, headline=[Sentence(text=text) for text in sentences])
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("it ends at {value:loss/softmax-none}", "It ends at NUMBER"),
+        ("{mean:loss/softmax-none} {unit}", "MEAN bits per byte"),
+        ("lowest: {lowest:loss}", "Lowest: elu+1 without positions, NUMBER"),
+        ("highest: {highest:loss/softmax}", "Highest: softmax attention without positions, NUMBER"),
+        ("of the others {lowest:loss/linear}", "Of the others elu+1 without positions, NUMBER"),
+    ],
+)
+def test_fields_are_filled(said, text, filled):
+    pattern = re.escape(filled).replace("NUMBER", r"3\.\d{3} \[3\.\d{3}, 3\.\d{3}\]").replace("MEAN", r"3\.\d{3}")
+    assert re.fullmatch(pattern, said(text))
+
+
+def test_a_sentence_without_its_number_drops_out_and_of_none_the_best_is_said(said):
+    assert said("{value:loss/relu-none} is not there", "{mean:loss/elu+1-none} is") == "3.182 is"
+    assert said("{difference:no-such-claim}").startswith("Elu+1 without positions ends lowest, at 3.18 bits per byte;")
+
+
+def test_a_field_that_there_is_not_is_an_error_that_says_what_would_do(said):
+    with pytest.raises(ValueError, match=r"\{median:...\} is no field; give one of difference, value"):
+        said("{median:loss}")
